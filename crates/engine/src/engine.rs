@@ -20,6 +20,7 @@ use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::failpoint::{Point, is_armed, pass};
+use types::limits::PART_MAX;
 use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
@@ -394,12 +395,15 @@ impl Engine {
         self.tombstones.retain(|id| *id >= floor || destroyed.contains(id));
     }
 
-    /// Whether the state blocks of the log have room for one more replica. A block takes half of a segment at most.
+    /// Whether the state blocks of the log have room for one more replica. A block takes half of a segment at most, and leaves
+    /// room for the largest entry and the copy of its own last batch.
     pub fn has_room_for_replica(&self) -> bool {
         let Some(log) = &self.log else { return false };
         let batch_max = self.config.state_batch_max.min(STATE_BATCH_MAX);
         let len = next_block_len(batch_max, lens(self.replicas.values()), self.tombstones.len());
-        len <= log.ring.segment_bytes() / 2
+        let entry = PART_MAX + (STATE_BATCH_MAX + 2 * BATCH_ALIGN) as u64;
+        let segment = log.ring.segment_bytes();
+        len <= (segment / 2).min(segment - entry)
     }
 
     /// Queues a group's entries and hard state for the next batch.
@@ -521,8 +525,8 @@ impl Engine {
     pub fn pressure(&self) -> Pressure {
         let Some(log) = &self.log else { return Pressure::default() };
         let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
-        // Bytes that freeing will append: a block and its record for each block that is covered in part (R9).
-        let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 100);
+        // Bytes that freeing will append: a block, its record and the copy of that for each block that is covered in part (R9).
+        let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 200);
         let used = log.ring.used_from(self.freeable) + completing;
         let usable = (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes();
         let pending_free_max = (home.capacity_bytes / 50).max(1);

@@ -230,6 +230,8 @@ fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
         record_count: first.len() as u32,
         records_crc: types::crc32c(&records),
         payload_len: 0,
+        copy_len: 0,
+        copy_crc: 0,
         salt,
         mount: 1,
         seq: 1,

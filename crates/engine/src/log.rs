@@ -1,12 +1,14 @@
 //! The log: batches in a ring of segments, and the part of it that is kept in memory.
 //!
 //! The engine queues [`Work`]; `batch` turns the queue into one vectored write at a time; `ring` tracks the live
-//! segments; `kept` holds the entries that can still be produced; `scan` and `replay` restore all of it at a mount.
+//! segments; `kept` holds the entries that can still be produced; `scan`, `copied` and `replay` restore all of it at a
+//! mount.
 //!
 //! Invariant: batches are written one at a time and acknowledged in order. A segment is reused only when no data that
 //! must survive is in it alone (R8, R9).
 
 mod batch;
+mod copied;
 mod kept;
 pub(crate) mod replay;
 mod ring;
@@ -22,7 +24,7 @@ pub(crate) use state::{StateBlock, lens, next_block_len};
 use layout::superblock::Superblock;
 use std::collections::VecDeque;
 use types::limits::{BATCH_PAYLOAD_MAX, PART_MAX};
-use types::{OsdUuid, ReplicaId, Time};
+use types::{IoBuf, OsdUuid, ReplicaId, Time};
 
 /// The writing end of the log.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Log {
     pub next_seq: u64,
     /// All batches up to this one are durable.
     pub durable_seq: u64,
+    /// Fixed header and records of the last batch, which the next one copies; `None` behind a log gap.
+    pub previous: Option<IoBuf>,
     pub pending: VecDeque<Work>,
     pub in_flight: Option<InFlight>,
     /// Number of records that are queued or being written, and that reclamation waits for.
@@ -70,6 +74,7 @@ impl Log {
             durable_seq: 0,
             durable_records: 0,
             found: 0,
+            previous: None,
             pending: VecDeque::new(),
             in_flight: None,
             untold: 0,

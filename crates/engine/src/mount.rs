@@ -274,7 +274,7 @@ impl Engine {
         if let Some(last) = candidates.last().copied().filter(|_| *next == candidates.len()) {
             let slot = (last.slot + 1) % log.ring.count() as u32;
             if found.may_go_on(last) && candidates.iter().all(|known| known.slot != slot) {
-                candidates.push(Candidate { slot, opening: None });
+                candidates.push(Candidate::without_opening(slot));
             }
         }
         if let Some(candidate) = candidates.get(*next).copied() {
@@ -289,6 +289,14 @@ impl Engine {
         }
         if let Some(torn) = verdict.torn {
             tracing::info!(batch = torn, "a torn batch at the end of the log is dropped");
+        }
+        for batch in verdict.batches.iter().filter(|batch| batch.copied) {
+            let (seq, offset) = (batch.header.seq, batch.header.offset);
+            tracing::warn!(
+                seq,
+                offset,
+                "the header of a log batch is damaged: its records are those of the next one's copy"
+            );
         }
         // The bytes read may be in a volatile cache only, and their flush may have failed in an earlier life. They must
         // not vanish after this mount relied on them, so they are rewritten in place: the next flush covers them.
@@ -365,6 +373,7 @@ impl Engine {
         log.ring.restore(std::mem::take(&mut replay.segments), replay.head);
         log.mount = replay.last_mount + 1;
         log.next_seq = replay.last_seq + 1;
+        log.previous = replay.previous.take();
         (log.durable_seq, log.found) = (replay.last_seq, replay.last_seq);
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;

@@ -26,6 +26,10 @@ pub fn run(data: &[u8]) -> Verdict {
     let header = meter::bounded(data.len(), 0, 0, || BatchHeader::decode(data, UUID, OFFSET));
     let Some(header) = header else { return Verdict::Refused };
     assert!(header.encode(UUID) == data[..FIXED_LEN], "a second spelling of {header:?}");
+    if let Some((before, place)) = meter::bounded(data.len(), 0, 0, || header.copied(data, UUID)) {
+        assert!(place.end <= data.len() && before.seq + 1 == header.seq && before.mount <= header.mount);
+        assert!(before.encode(UUID) == data[place][..FIXED_LEN], "a second spelling of {before:?}");
+    }
     let Some(bytes) = header.records(data) else { return Verdict::Refused };
     let result = meter::bounded(bytes.len(), FACTOR, 1024, || decode_records(bytes, header.record_count));
     if let Ok(records) = &result {
@@ -127,12 +131,35 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
     let records: Vec<Record<'_>> = (0..rng.between(1, 6)).map(|_| record(rng)).collect();
     let mut body = Vec::new();
     records.iter().for_each(|r| r.encode(&mut body));
+    let mut copy = Vec::new();
+    if rng.chance(1, 2) {
+        record(rng).encode(&mut copy);
+        let before = BatchHeader {
+            header_len: BATCH_ALIGN as u32,
+            records_len: copy.len() as u32,
+            record_count: 1,
+            records_crc: crc32c(&copy),
+            payload_len: 0,
+            copy_len: 0,
+            copy_crc: 0,
+            salt: 5,
+            mount: 2,
+            seq: 899,
+            offset: OFFSET - BATCH_ALIGN as u64,
+            durable_seq: 890,
+            tail_seq: 100,
+            segment_seq: 880,
+        };
+        copy.splice(0..0, before.encode(UUID));
+    }
     let header = BatchHeader {
-        header_len: (FIXED_LEN + body.len()).next_multiple_of(BATCH_ALIGN) as u32,
+        header_len: (FIXED_LEN + body.len() + copy.len()).next_multiple_of(BATCH_ALIGN) as u32,
         records_len: body.len() as u32,
         record_count: records.len() as u32,
         records_crc: crc32c(&body),
         payload_len: 8192,
+        copy_len: copy.len() as u32,
+        copy_crc: crc32c(&copy),
         salt: 5,
         mount: 3,
         seq: 900,
@@ -141,23 +168,34 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
         tail_seq: 100,
         segment_seq: 880,
     };
-    [&header.encode(UUID)[..], &body].concat()
+    [&header.encode(UUID)[..], &body, &copy].concat()
 }
 
-/// Corrects lengths, the count and both checksums, and cuts the last record to the bytes that are left.
+/// Corrects lengths, the count and the checksums, and cuts the last record to the bytes that are left before the copy.
 #[allow(clippy::ptr_arg)] // one type for all targets, and some change the length
 pub fn fix(data: &mut Vec<u8>) {
     if data.len() < FIXED_LEN {
         return;
     }
-    let records_len = data.len() - FIXED_LEN;
+    let copy_len = u32::from_le_bytes([data[96], data[97], data[98], data[99]]) as usize;
+    let copy_len = if copy_len <= data.len() - FIXED_LEN { copy_len } else { 0 };
+    let copy_at = data.len() - copy_len;
+    let records_len = copy_at - FIXED_LEN;
     let header_len = data.len().next_multiple_of(BATCH_ALIGN) as u32;
-    let count = walk(&mut data[FIXED_LEN..]);
-    data[..12].copy_from_slice(b"BSLTBTCH\x02\0\0\0");
+    let count = walk(&mut data[FIXED_LEN..copy_at]);
+    if copy_len >= FIXED_LEN {
+        let records_crc = crc32c(&data[copy_at + FIXED_LEN..]);
+        data[copy_at + 28..copy_at + 32].copy_from_slice(&records_crc.to_le_bytes());
+        seal(&mut data[copy_at..copy_at + FIXED_LEN], UUID);
+    }
+    data[96..100].copy_from_slice(&(copy_len as u32).to_le_bytes());
+    let copy_crc = crc32c(&data[copy_at..]);
+    data[100..104].copy_from_slice(&copy_crc.to_le_bytes());
+    data[..12].copy_from_slice(b"BSLTBTCH\x03\0\0\0");
     data[16..20].copy_from_slice(&header_len.to_le_bytes());
     data[20..24].copy_from_slice(&(records_len as u32).to_le_bytes());
     data[24..28].copy_from_slice(&count.to_le_bytes());
-    let records_crc = crc32c(&data[FIXED_LEN..]);
+    let records_crc = crc32c(&data[FIXED_LEN..copy_at]);
     data[28..32].copy_from_slice(&records_crc.to_le_bytes());
     data[64..72].copy_from_slice(&OFFSET.to_le_bytes());
     seal(&mut data[..FIXED_LEN], UUID);

@@ -66,13 +66,22 @@ fn changed(source: &mut Source<'_>) -> Vec<(u64, Vec<u8>)> {
     pages
 }
 
-/// Corrects both checksums if the page begins a batch whose records lie in it, or the checksum of a superblock.
+/// Corrects the checksums if the page begins a batch whose records and copy lie in it, or the checksum of a superblock.
 fn mend(offset: u64, page: &mut [u8]) {
     if page.starts_with(b"BSLTBTCH") {
         let len = u32::from_le_bytes([page[20], page[21], page[22], page[23]]) as usize;
         if let Some(records) = page.get(FIXED_LEN..FIXED_LEN.saturating_add(len)) {
             let crc = crc32c(records);
             page[28..32].copy_from_slice(&crc.to_le_bytes());
+        }
+        let copy_len = u32::from_le_bytes([page[96], page[97], page[98], page[99]]) as usize;
+        let copy_at = FIXED_LEN.saturating_add(len);
+        if let Some(copy) = page.get_mut(copy_at..copy_at.saturating_add(copy_len)).filter(|c| c.len() >= FIXED_LEN) {
+            let crc = crc32c(&copy[FIXED_LEN..]);
+            copy[28..32].copy_from_slice(&crc.to_le_bytes());
+            log::seal(copy, log::UUID);
+            let crc = crc32c(copy);
+            page[100..104].copy_from_slice(&crc.to_le_bytes());
         }
         log::seal(page, log::UUID);
     } else if page.starts_with(b"BSLTSUPR") {

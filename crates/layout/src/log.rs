@@ -1,8 +1,10 @@
 //! The bytes of the log: batches in segments.
 //!
-//! A batch is `| header area: fixed header, records, zeros to 4 KiB | payload area: payloads, each 512-aligned,
+//! A batch is `| header area: fixed header, records, copy, zeros to 4 KiB | payload area: payloads, each 512-aligned,
 //! zeros to 4 KiB |`. The fixed header carries the CRC of the records, and the records carry the CRCs of the
 //! payloads: so one CRC, over the fixed header and the OSD's uuid, ties the whole batch to its place.
+//!
+//! The copy is the fixed header and the records of the batch before: they survive the loss of their own pages (ADR 0021).
 //!
 //! Invariant: a header verifies only at its own offset, on its own device, in its own use of the segment (salt).
 
@@ -10,6 +12,7 @@ pub(crate) mod record;
 
 pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records};
 
+use std::ops::Range;
 use types::{OsdUuid, crc32c};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -17,13 +20,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of a batch.
 pub const MAGIC: [u8; 8] = *b"BSLTBTCH";
 /// Version of the batch format that this build writes. 1: a state block is one batch. 2: it ends with a record of its own.
-pub const BATCH_VERSION: u32 = 2;
+/// 3: a batch copies the records of the batch before.
+pub const BATCH_VERSION: u32 = 3;
 /// Alignment of batches and of their two areas.
 pub const BATCH_ALIGN: usize = 4096;
 /// Length of the fixed header.
 pub const FIXED_LEN: usize = 128;
 /// Most bytes of a header area.
 pub const HEADER_AREA_MAX: usize = 512 << 10;
+/// Most bytes of the records of one batch: the header area holds them and those of the batch before.
+pub const RECORDS_MAX: usize = HEADER_AREA_MAX / 2 - FIXED_LEN;
 /// Most bytes of a payload area.
 pub const PAYLOAD_AREA_MAX: usize = (1 << 20) + BATCH_ALIGN;
 /// Most bytes of one part of a checkpoint record.
@@ -40,7 +46,8 @@ pub const STATE_BATCH_MAX: usize = 128 << 10;
 pub const MAP_MAX: usize = 32 << 10;
 
 const _: () = assert!(RECORD_DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
-const _: () = assert!(CHECKPOINT_PART_MAX * 2 + RECORD_DECISION_MAX + BATCH_ALIGN <= HEADER_AREA_MAX);
+const _: () = assert!(CHECKPOINT_PART_MAX * 2 + RECORD_DECISION_MAX + BATCH_ALIGN <= RECORDS_MAX);
+const _: () = assert!(2 * (FIXED_LEN + RECORDS_MAX) <= HEADER_AREA_MAX);
 
 /// The fixed header of a batch, verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +60,10 @@ pub struct BatchHeader {
     pub records_crc: u32,
     /// Bytes of the payload area, a multiple of 4 KiB.
     pub payload_len: u32,
+    /// Bytes behind the records that copy the batch before: its fixed header and its records. 0: no copy.
+    pub copy_len: u32,
+    /// CRC32C of these bytes; 0: no copy.
+    pub copy_crc: u32,
     /// Random salt, drawn when the segment was opened.
     pub salt: u64,
     /// Number of the mount that wrote the batch.
@@ -89,7 +100,9 @@ struct Disk {
     durable_seq: U64,
     tail_seq: U64,
     segment_seq: U64,
-    reserved: [u8; 32],
+    copy_len: U32,
+    copy_crc: U32,
+    reserved: [u8; 24],
 }
 
 const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
@@ -115,7 +128,9 @@ impl BatchHeader {
             durable_seq: self.durable_seq.into(),
             tail_seq: self.tail_seq.into(),
             segment_seq: self.segment_seq.into(),
-            reserved: [0; 32],
+            copy_len: self.copy_len.into(),
+            copy_crc: self.copy_crc.into(),
+            reserved: [0; 24],
         };
         let mut bytes = [0; FIXED_LEN];
         bytes.copy_from_slice(disk.as_bytes());
@@ -126,8 +141,12 @@ impl BatchHeader {
 
     /// Decodes the header at `offset` of the device `uuid`; `None` when none verifies there.
     pub fn decode(bytes: &[u8], uuid: OsdUuid, offset: u64) -> Option<BatchHeader> {
+        BatchHeader::decode_of_any_place(bytes, uuid).filter(|header| header.offset == offset)
+    }
+
+    fn decode_of_any_place(bytes: &[u8], uuid: OsdUuid) -> Option<BatchHeader> {
         let (disk, _) = Disk::read_from_prefix(bytes).ok()?;
-        if disk.magic != MAGIC || disk.version.get() != BATCH_VERSION || disk.offset.get() != offset {
+        if disk.magic != MAGIC || disk.version.get() != BATCH_VERSION {
             return None;
         }
         let crc = types::crc::append(crc32c(&uuid.0), &bytes[..CRC_AT]);
@@ -135,7 +154,7 @@ impl BatchHeader {
         if types::crc::append(crc, &bytes[CRC_AT + 4..FIXED_LEN]) != disk.crc.get() {
             return None;
         }
-        if disk.flags.get() != 0 || disk.reserved != [0; 32] {
+        if disk.flags.get() != 0 || disk.reserved != [0; 24] {
             return None;
         }
         let header = BatchHeader {
@@ -144,10 +163,12 @@ impl BatchHeader {
             record_count: disk.record_count.get(),
             records_crc: disk.records_crc.get(),
             payload_len: disk.payload_len.get(),
+            copy_len: disk.copy_len.get(),
+            copy_crc: disk.copy_crc.get(),
             salt: disk.salt.get(),
             mount: disk.mount.get(),
             seq: disk.seq.get(),
-            offset,
+            offset: disk.offset.get(),
             durable_seq: disk.durable_seq.get(),
             tail_seq: disk.tail_seq.get(),
             segment_seq: disk.segment_seq.get(),
@@ -158,12 +179,22 @@ impl BatchHeader {
     fn is_sound(&self) -> bool {
         (self.header_len as usize) <= HEADER_AREA_MAX
             && (self.header_len as usize).is_multiple_of(BATCH_ALIGN)
-            && FIXED_LEN + self.records_len as usize <= self.header_len as usize
+            && self.records_len as usize <= RECORDS_MAX
+            && FIXED_LEN + self.records_len as usize + self.copy_len as usize <= self.header_len as usize
+            && self.is_copy_sound()
             && (self.payload_len as usize) <= PAYLOAD_AREA_MAX
             && (self.payload_len as usize).is_multiple_of(BATCH_ALIGN)
             && self.durable_seq < self.seq
             && self.tail_seq <= self.segment_seq
             && self.segment_seq <= self.seq
+    }
+
+    /// A copy proves that the batch before was durable, because this one was built after its flush.
+    fn is_copy_sound(&self) -> bool {
+        match self.copy_len as usize {
+            0 => self.copy_crc == 0,
+            len => (FIXED_LEN..=FIXED_LEN + RECORDS_MAX).contains(&len) && self.durable_seq + 1 == self.seq,
+        }
     }
 
     /// Bytes of the whole batch on the device.
@@ -175,6 +206,29 @@ impl BatchHeader {
     pub fn records<'a>(&self, batch: &'a [u8]) -> Option<&'a [u8]> {
         let records = batch.get(FIXED_LEN..FIXED_LEN + self.records_len as usize)?;
         (crc32c(records) == self.records_crc).then_some(records)
+    }
+
+    /// Returns the header of the batch before, and its place in this `batch`: its fixed header and its records lie there.
+    /// `None` when there is no copy, or when the bytes are not the copy of the batch before this one.
+    pub fn copied(&self, batch: &[u8], uuid: OsdUuid) -> Option<(BatchHeader, Range<usize>)> {
+        let at = FIXED_LEN + self.records_len as usize;
+        let place = at..at + self.copy_len as usize;
+        let copy = batch.get(place.clone()).filter(|copy| !copy.is_empty())?;
+        if crc32c(copy) != self.copy_crc {
+            return None;
+        }
+        let before = BatchHeader::decode_of_any_place(copy, uuid)?;
+        let whole = FIXED_LEN + before.records_len as usize == copy.len() && before.records(copy).is_some();
+        (whole && before.precedes(self)).then_some((before, place))
+    }
+
+    /// Whether this is the header of the batch before `next`.
+    fn precedes(&self, next: &BatchHeader) -> bool {
+        let meets = match self.segment_seq == next.segment_seq {
+            true => self.salt == next.salt && self.offset.checked_add(self.len_bytes()) == Some(next.offset),
+            false => next.seq == next.segment_seq && self.segment_seq < next.segment_seq,
+        };
+        self.seq + 1 == next.seq && self.mount <= next.mount && meets
     }
 }
 
@@ -189,6 +243,8 @@ mod tests {
             record_count: 2,
             records_crc: 0x1234_5678,
             payload_len: 8192,
+            copy_len: 200,
+            copy_crc: 0x8765_4321,
             salt: 0x1122_3344_5566_7788,
             mount: 3,
             seq: 900,
@@ -203,19 +259,19 @@ mod tests {
     fn batch_header_bytes_never_change() {
         let uuid = OsdUuid([9; 16]);
         let bytes = sample().encode(uuid);
-        assert_eq!(&bytes[..12], b"BSLTBTCH\x02\0\0\0");
+        assert_eq!(&bytes[..12], b"BSLTBTCH\x03\0\0\0");
         assert_eq!(&bytes[16..20], &4096u32.to_le_bytes());
         assert_eq!(&bytes[40..48], &0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(&bytes[56..64], &900u64.to_le_bytes());
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
-        assert_eq!(crc32c(&bytes), 590_261_648, "golden");
+        assert_eq!(crc32c(&bytes), 3_035_396_773, "golden");
         assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), Some(sample()));
     }
 
     #[test]
     fn a_header_with_flags_that_mean_nothing_is_refused() {
         let uuid = OsdUuid([9; 16]);
-        for at in [36, 96, FIXED_LEN - 1] {
+        for at in [36, 104, FIXED_LEN - 1] {
             let mut bytes = sample().encode(uuid);
             bytes[at] = 1;
             bytes[CRC_AT..CRC_AT + 4].fill(0);
@@ -223,6 +279,50 @@ mod tests {
             bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
             assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), None, "byte {at}");
         }
+    }
+
+    /// Returns the header of a batch that copies the batch of `sample`, and its header area; `change` sets other fields.
+    fn holder(change: impl FnOnce(&mut BatchHeader, &mut Vec<u8>)) -> (BatchHeader, Vec<u8>) {
+        let (uuid, records) = (OsdUuid([9; 16]), [7; 80]);
+        let before = BatchHeader { records_crc: crc32c(&records), ..sample() };
+        let mut copy = [&before.encode(uuid)[..], &records].concat();
+        let offset = before.offset + before.len_bytes();
+        let mut header = BatchHeader { records_len: 0, seq: 901, durable_seq: 900, offset, ..before };
+        change(&mut header, &mut copy);
+        (header.copy_len, header.copy_crc) = (copy.len() as u32, crc32c(&copy));
+        (header, [&[0; FIXED_LEN][..], &copy].concat())
+    }
+
+    #[test]
+    fn copy_counts_only_for_the_batch_right_before_its_holder() {
+        let uuid = OsdUuid([9; 16]);
+        let (header, bytes) = holder(|_, _| {});
+        let (before, place) = header.copied(&bytes, uuid).expect("it was copied");
+        assert_eq!((before.seq, before.offset, place), (900, 1 << 20, FIXED_LEN..FIXED_LEN + 208));
+        assert!(header.is_sound());
+        let refused: [fn(&mut BatchHeader, &mut Vec<u8>); 9] = [
+            |header, _| header.seq = 902,
+            |header, _| header.mount = 2,
+            |header, _| header.salt += 1,
+            |header, _| header.offset += 4096,
+            |header, _| header.segment_seq = 881,
+            |_, copy| copy[FIXED_LEN + 5] ^= 1,
+            |_, copy| copy[60] ^= 1,
+            |_, copy| copy.extend([0; 8]),
+            |_, copy| copy.truncate(FIXED_LEN + 72),
+        ];
+        for (nth, change) in refused.into_iter().enumerate() {
+            let (header, bytes) = holder(change);
+            assert_eq!(header.copied(&bytes, uuid), None, "change {nth}");
+        }
+        let (header, bytes) = holder(|header, _| (header.segment_seq, header.salt, header.offset) = (901, 5, 0));
+        assert!(header.copied(&bytes, uuid).is_some(), "the holder opens another segment");
+        let (header, mut bytes) = holder(|_, _| {});
+        *bytes.last_mut().expect("not empty") ^= 1;
+        assert_eq!(header.copied(&bytes, uuid), None, "other bytes than those that the holder names");
+        assert_eq!(header.copied(&bytes[..FIXED_LEN + 100], uuid), None);
+        assert_eq!(header.copied(&bytes, OsdUuid([8; 16])), None);
+        assert!(!BatchHeader { durable_seq: 899, ..header }.is_sound(), "a copy is of a durable batch");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// Version of the whole device that this build writes, and the only one that it reads. 1: log batches of version 1. 2: log
-/// batches of version 2, which know the tombstone floor.
+/// batches of version 2, which know the tombstone floor. 3: decision states of version 2. 4: log batches and decision states
+/// of version 3.
 pub const FORMAT_VERSION: u32 = 4;
 /// Incompatible features that this build understands (none yet).
 pub const INCOMPAT_KNOWN: u64 = 0;
@@ -298,10 +299,10 @@ mod tests {
     fn superblock_bytes_never_change() {
         let bytes = sample().encode();
         assert_eq!(&bytes[..8], b"BSLTSUPR");
-        assert_eq!(&bytes[8..16], &[3, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(&bytes[8..16], &[4, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(&bytes[64..72], &(4u64 << 30).to_le_bytes());
         assert_eq!(&bytes[96..104], &(257u64 << 20).to_le_bytes());
-        assert_eq!(crc32c(&bytes), 1_151_122_206, "golden");
+        assert_eq!(crc32c(&bytes), 420_385_503, "golden");
         assert_eq!(Superblock::decode(&bytes), Ok(sample()));
     }
 

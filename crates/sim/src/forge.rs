@@ -54,6 +54,8 @@ impl Guess {
             record_count: 1,
             records_crc: types::crc32c(&records),
             payload_len: 0,
+            copy_len: 0,
+            copy_crc: 0,
             salt: rng.next_u64(),
             mount: 1 << 30,
             seq,

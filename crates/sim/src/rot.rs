@@ -9,6 +9,7 @@ use crate::run::{End, Run};
 use engine::Superblock;
 use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
 use simenv::DiskImage;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use types::rng::Rng;
 use types::{Index, OsdUuid, ReplicaId, Time};
@@ -65,21 +66,30 @@ pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaI
     count
 }
 
-/// Flips a bit in the header of one durable batch out of `one_in`. Returns their number. The first batch of a segment
-/// is spared, and so is a batch with a create record: such a replica is not created again (R4).
+/// Damages the headers of one durable batch out of `one_in` and of the batch behind it, which copies its records. Returns the
+/// number of batches whose records are lost. Where that would lose a segment opening or a create record, after which a
+/// replica is not created again (R4), the header is damaged alone: then its records are those of the copy.
 pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut Rng) -> u64 {
     let batches = batches(image, uuid);
     let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
-    let mut count = 0;
-    for (at, header) in batches.iter().filter(|(_, h)| h.seq <= durable && h.seq != h.segment_seq) {
+    let by_seq: BTreeMap<u64, (u64, BatchHeader)> = batches.into_iter().map(|batch| (batch.1.seq, batch)).collect();
+    let (mut count, mut spared) = (0, 0);
+    for (seq, (at, header)) in &by_seq {
+        let Some((next, _)) = by_seq.get(&(seq + 1)) else { continue };
+        if *seq < spared || seq + 2 > durable || !rng.chance(1, one_in) {
+            continue;
+        }
         let mut bytes = vec![0; header.header_len as usize];
         image.read(*at, &mut bytes);
         let records = header.records(&bytes).and_then(|r| decode_records(r, header.record_count).ok());
         let birth = records.is_none_or(|all| all.iter().any(|record| matches!(record, Record::Create(_))));
-        if rng.chance(1, one_in) && !birth {
-            image.flip_bit(at + 60, 3);
+        image.flip_bit(at + 60, 3);
+        if !birth && header.seq != header.segment_seq {
+            image.flip_bit(next + 60, 3);
             count += 1;
         }
+        // The next batches hold the copies.
+        spared = seq + 3;
     }
     count
 }

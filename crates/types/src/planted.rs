@@ -234,6 +234,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "old space that a round has written since it was compared is kept all the same (R12)",
         "a follower behind the log applies nothing; `kept_space_that_a_round_has_written_is_not_installed` shows it",
     ),
+    (
+        "the copied records of one batch count for all batches that are missing before them (R11)",
+        "replicas notice the missing entries; `loss_of_two_neighbouring_headers_is_a_gap` shows it",
+    ),
     ("replay keeps the log from before an installation (R12)", "the kept entries do not reach S"),
     (
         "a block repair takes a copy that is newer than the applied index (R15)",

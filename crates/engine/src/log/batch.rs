@@ -2,7 +2,7 @@
 //!
 //! A batch takes as much of the queue as fits. Records are encoded into the header area; payloads are gathered from the
 //! buffers that they arrived in. When the segment is full, the batch opens the next one and begins with its state
-//! block, which may take several batches (see `state`).
+//! block, which may take several batches (see `state`). Each batch also copies the records of the batch before (ADR 0021).
 //!
 //! Invariant: work of one replica reaches the log in the order in which it was queued. Work with payload never goes
 //! into a reserved segment.
@@ -13,7 +13,7 @@ use crate::payload::Payload;
 use crate::replica::{Doubt, Replica};
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, DAMAGE_MAX, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, Record,
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, DAMAGE_MAX, FIXED_LEN, PayloadAt, RECORDS_MAX, Record,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,8 +28,6 @@ const BUFS_MAX: usize = 1000;
 /// Upper bound of a record other than an entry; checkpoint parts, decision states, reasons of damage and maps add their
 /// own length.
 const RECORD_SLACK: usize = 512;
-/// Limit of record bytes in a batch; the first record of a batch may exceed it.
-const RECORDS_TARGET: usize = 256 << 10;
 
 /// Work that waits for its place in the log.
 #[derive(Debug)]
@@ -107,7 +105,7 @@ pub(crate) enum Work {
     Map,
     /// The floor of replica ids, as it is when the batch is built.
     Floor,
-    /// An empty batch that carries `durable_seq`.
+    /// An empty batch that carries `durable_seq`, and the copy of the last batch.
     Seal,
 }
 
@@ -212,6 +210,8 @@ pub(super) struct Fill {
     /// Bytes of the segment that the batch may take.
     limit: u64,
     payload_max: usize,
+    /// Bytes of the copy of the batch before.
+    copy_len: usize,
     segment: u64,
 }
 
@@ -220,19 +220,19 @@ fn area(len: usize) -> usize {
 }
 
 impl Fill {
-    fn new(limit: u64, payload_max: usize, segment: u64) -> Fill {
+    fn new(limit: u64, log: &Log, segment: u64) -> Fill {
         let (records, payloads, done) = (Vec::with_capacity(BATCH_ALIGN), Vec::new(), Vec::new());
         let (entries, blocks) = (Vec::new(), Vec::new());
-        Fill { records, count: 0, payloads, payload_len: 0, done, entries, blocks, limit, payload_max, segment }
+        let (payload_max, copy_len) = (log.payload_max, log.previous.as_ref().map_or(0, |copy| copy.len()));
+        let (count, payload_len) = (0, 0);
+        Fill { records, count, payloads, payload_len, done, entries, blocks, limit, payload_max, copy_len, segment }
     }
 
     fn fits(&self, record_len: usize, payload_len: usize) -> bool {
         let records = self.records.len() + record_len;
         let payload = self.payload_len + payload_len;
-        let first = self.count == 0;
-        let header = area(FIXED_LEN + records);
-        (first || records <= RECORDS_TARGET)
-            && header <= HEADER_AREA_MAX
+        let header = area(FIXED_LEN + records + self.copy_len);
+        records <= RECORDS_MAX
             && (payload <= self.payload_max || self.payload_len == 0)
             && self.payloads.len() < BUFS_MAX
             && (header + area(payload)) as u64 <= self.limit
@@ -358,7 +358,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     if let Some(opened) = log.ring.newest().map(|s| s.opened)
         && log.ring.space() >= 2 * BATCH_ALIGN as u64
     {
-        let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
+        let mut fill = Fill::new(log.ring.space(), log, opened);
         // A reserved segment stays reserved after a batch has opened it.
         let urgent_only = log.ring.free() < RESERVED;
         if take(&mut fill, &mut log.pending, parts, urgent_only) {
@@ -373,7 +373,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     if log.ring.free() == 0 || (urgent_only && !log.pending.iter().any(|w| !is_bulk(w))) {
         return None;
     }
-    let mut fill = Fill::new(log.ring.segment_bytes(), log.payload_max, log.next_seq);
+    let mut fill = Fill::new(log.ring.segment_bytes(), log, log.next_seq);
     let mut block = StateBlock::new();
     let is_whole = fill.put_state_block(&mut block, parts);
     if is_whole && !take(&mut fill, &mut log.pending, parts, urgent_only) {
@@ -389,7 +389,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
 /// Continues the state block of the newest segment; other work may follow its end in the same batch.
 fn go_on_with_state(log: &mut Log, mut block: StateBlock, parts: &mut BuildParts<'_>) -> Built {
     let opened = log.ring.newest().expect("its segment is open").opened;
-    let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
+    let mut fill = Fill::new(log.ring.space(), log, opened);
     if fill.put_state_block(&mut block, parts) {
         let urgent_only = log.ring.free() < RESERVED;
         take(&mut fill, &mut log.pending, parts, urgent_only);
@@ -570,7 +570,11 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
 /// Gives the batch its header and its place.
 fn finish(log: &mut Log, fill: Fill) -> Built {
     let Fill { records, count, payloads, payload_len, done, entries, blocks, segment, .. } = fill;
-    let header_len = area(FIXED_LEN + records.len());
+    assert!(records.len() <= RECORDS_MAX, "{} bytes of records", records.len());
+    let copy = log.previous.take().unwrap_or(IoBuf::EMPTY);
+    assert!(copy.is_empty() || log.durable_seq + 1 == log.next_seq, "a copy is of a durable batch");
+    let copy_at = FIXED_LEN + records.len();
+    let header_len = area(copy_at + copy.len());
     let len_bytes = (header_len + area(payload_len)) as u64;
     let offset = log.ring.take(len_bytes);
     let tail_seq = log.ring.tail_seq();
@@ -588,6 +592,8 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
         record_count: count,
         records_crc: crc32c(&records),
         payload_len: area(payload_len) as u32,
+        copy_len: copy.len() as u32,
+        copy_crc: crc32c(&copy),
         salt: newest.salt,
         mount: log.mount,
         seq: log.next_seq,
@@ -598,12 +604,15 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     };
     let mut head = IoBufMut::new(header_len);
     head[..FIXED_LEN].copy_from_slice(&header.encode(log.uuid));
-    head[FIXED_LEN..FIXED_LEN + records.len()].copy_from_slice(&records);
-    head[FIXED_LEN + records.len()..].fill(0);
+    head[FIXED_LEN..copy_at].copy_from_slice(&records);
+    head[copy_at..copy_at + copy.len()].copy_from_slice(&copy);
+    head[copy_at + copy.len()..].fill(0);
+    let head = head.freeze();
+    log.previous = Some(head.slice(0..copy_at));
     let seq = log.next_seq;
     log.next_seq += 1;
     log.in_flight = Some(InFlight { seq, done, is_seal: count == 0 });
-    let bufs = gather(head.freeze(), payloads, payload_len, log.align);
+    let bufs = gather(head, payloads, payload_len, log.align);
     Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count }
 }
 

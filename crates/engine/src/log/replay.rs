@@ -152,6 +152,8 @@ pub(crate) struct Replay {
     pub head: u64,
     pub last_seq: u64,
     pub last_mount: u64,
+    /// Fixed header and records of the last batch, for the copy in the next one; `None` behind a log gap.
+    pub previous: Option<IoBuf>,
     /// The last durable batch is damaged: the log must continue behind it, in a fresh segment.
     pub ends_in_hole: bool,
     /// Reason for which every replica is damaged: the log contradicts itself.
@@ -201,6 +203,7 @@ impl Replay {
         if let Some((from, to)) = verdict.holes.first() {
             replay.hole = Some(format!("log batches {from} to {} were durable and are damaged", to - 1));
         }
+        let previous = verdict.batches.last().map(|batch| IoBuf::copy_of(&batch.identity));
         let mut holes = verdict.holes.iter().peekable();
         for batch in verdict.batches {
             while holes.next_if(|(from, _)| *from < batch.header.seq).is_some() {
@@ -214,6 +217,7 @@ impl Replay {
         let last_mount = replay.last_mount;
         holes.for_each(|_| replay.enter_hole(last_mount));
         replay.ends_in_hole = replay.last_seq < verdict.durable;
+        replay.previous = previous.filter(|_| !replay.ends_in_hole);
         replay.last_seq = replay.last_seq.max(verdict.durable);
         replay
     }

@@ -2,7 +2,8 @@
 //!
 //! Mount passes in the first page of every segment, then the bytes of the segments that may live. The scan returns
 //! whole and damaged batches in order of number, and the log gaps between them. [`Found::judge`] classifies the gaps:
-//! at or below the highest `durable_seq` they are corruption, above it the torn tail.
+//! at or below the highest `durable_seq` they are corruption, above it the torn tail. A single missing batch is taken
+//! from the copy in the batch behind it (see `copied`).
 //!
 //! A client's payload may look like a batch, in a place where one could begin, on this very device. The salt of the
 //! segment tells them apart. Where the opening that names the salt is missing, the batch number does: a real batch is
@@ -12,8 +13,9 @@
 //!
 //! Invariant: pure. Every batch returned has verified header and records.
 
+use super::copied::{Place, copied};
 use super::segment_read::SegmentBytes;
-use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record, decode_records};
 use layout::log::{HEADER_AREA_MAX, PAYLOAD_AREA_MAX};
 use std::ops::Range;
 use types::planted::{Bug, on};
@@ -29,8 +31,13 @@ pub(crate) struct FoundBatch {
     pub payload: IoBuf,
     /// Whether every payload matches the CRCs of its record.
     pub whole: bool,
-    /// The whole batch as it lies on the device; shares the segment's buffer, too.
+    /// Bytes that the mount writes if it writes the batch again: as they lie on the device, sharing the segment's buffer; or
+    /// the header area alone of a batch known by its copy.
     pub bytes: IoBuf,
+    /// The fixed header and the records, as the next batch copies them.
+    pub identity: IoBuf,
+    /// The header of the batch is lost: its records are those of the copy in the batch behind it.
+    pub copied: bool,
 }
 
 #[derive(Debug)]
@@ -49,6 +56,8 @@ pub(crate) struct Candidate {
     pub slot: u32,
     /// Verified first header of the segment, if it has one.
     pub opening: Option<BatchHeader>,
+    /// Every batch of the segment has a lower number than this one.
+    pub end_seq: u64,
 }
 
 /// Returns the slots to read, oldest first, given the first header of every slot. `None`: every opening is damaged.
@@ -56,33 +65,44 @@ pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candida
     let first_batch = |h: &BatchHeader| h.segment_seq == h.seq;
     let newest = openings.iter().flatten().filter(|h| first_batch(h)).max_by_key(|h| h.seq)?;
     let count = openings.len();
+    let live = |slot: usize| openings[slot].filter(|h| first_batch(h) && h.seq >= newest.tail_seq);
+    let oldest = (0..count).filter_map(live).min_by_key(|h| h.seq)?;
     let slot_of = |seq: u64| openings.iter().position(|h| h.is_some_and(|h| first_batch(&h) && h.seq == seq));
-    let newest_slot = slot_of(newest.seq)?;
-    // The tail's own opening may be damaged: then begin at the oldest opening that is at or above it.
-    let tail_slot = slot_of(newest.tail_seq).or_else(|| {
-        let above = openings.iter().flatten().filter(|h| first_batch(h) && h.seq >= newest.tail_seq);
-        above.min_by_key(|h| h.seq).and_then(|h| slot_of(h.seq))
-    })?;
-    let live = (newest_slot + count - tail_slot) % count + 1;
+    let (first, last) = (slot_of(oldest.seq)?, slot_of(newest.seq)?);
+    // The openings of the tail may be damaged: their segments lie before the oldest one that was found. The slot behind the
+    // newest may be among them, and may as well hold a newer segment: the numbers tell. The newest opening may be that of
+    // a torn batch, and bounds nothing: the segment before it may have gone on since.
+    let alone = first == last;
+    let earlier = (1..count).map(|n| (first + count - n) % count).take_while(|slot| {
+        oldest.seq > newest.tail_seq && openings[*slot].is_none() && !(alone && *slot == (last + 1) % count)
+    });
+    let end_seq = if alone { u64::MAX } else { oldest.seq };
+    let mut found: Vec<Candidate> =
+        earlier.map(|slot| Candidate { end_seq, ..Candidate::without_opening(slot as u32) }).collect();
+    found.reverse();
     // One slot more is read: its opening may be torn or damaged.
-    let read = (live + 1).min(count);
-    let slots = (0..read).map(|n| (tail_slot + n) % count);
-    let candidate = |slot: usize| {
-        let opening = openings[slot].filter(|h| first_batch(h) && h.seq >= newest.tail_seq);
-        Candidate { slot: slot as u32, opening }
-    };
-    let stale = |slot: usize| openings[slot].is_some_and(|h| h.seq < newest.tail_seq);
-    Some(slots.filter(|slot| !stale(*slot)).map(candidate).collect())
+    let read = ((last + count - first) % count + 2).min(count);
+    let slots = (0..read).map(|n| (first + n) % count);
+    let slots = slots.filter(|slot| openings[*slot].is_none_or(|h| h.seq >= newest.tail_seq));
+    found.extend(slots.map(|slot| Candidate { opening: live(slot), ..Candidate::without_opening(slot as u32) }));
+    Some(found)
 }
 
 /// Returns every slot, for a log without any opening: batches behind the openings may be intact.
 pub(crate) fn all_candidates(slots: usize) -> Vec<Candidate> {
-    (0..slots as u32).map(|slot| Candidate { slot, opening: None }).collect()
+    (0..slots as u32).map(Candidate::without_opening).collect()
+}
+
+impl Candidate {
+    pub fn without_opening(slot: u32) -> Candidate {
+        Candidate { slot, opening: None, end_seq: u64::MAX }
+    }
 }
 
 /// Result of scanning one segment.
 #[derive(Debug)]
 pub(crate) struct Look {
+    here: Place,
     items: Vec<Item>,
     /// Number of the next batch, if any batch was found so far.
     expect: Option<u64>,
@@ -97,13 +117,13 @@ pub(crate) struct Look {
 impl Look {
     /// Whether no batch can be missing: every batch up to the next segment's first one is here and whole.
     pub fn is_complete(&self, next: Option<&Candidate>) -> bool {
-        let whole = |item: &Item| matches!(item, Item::Batch(batch) if batch.whole);
+        let whole = |item: &Item| matches!(item, Item::Batch(batch) if batch.whole && !batch.copied);
         let meets = next.and_then(|next| next.opening).is_some_and(|opening| self.expect == Some(opening.seq));
         meets && self.items.iter().all(whole)
     }
 
     fn batches(&self) -> usize {
-        self.items.iter().filter(|item| matches!(item, Item::Batch(batch) if batch.whole)).count()
+        self.items.iter().filter(|item| matches!(item, Item::Batch(batch) if batch.whole && !batch.copied)).count()
     }
 }
 
@@ -111,7 +131,10 @@ impl Look {
 #[derive(Debug)]
 pub(crate) struct Found {
     uuid: OsdUuid,
+    segments: usize,
     segment_bytes: u64,
+    /// The segment that was read last.
+    before: Option<Place>,
     pub items: Vec<Item>,
     /// Number of the next batch to look for; `None` before the first.
     expect: Option<u64>,
@@ -138,8 +161,22 @@ impl Found {
         let end_seq =
             if blind { u64::MAX } else { tail_seq + 2 * segments as u64 * segment_bytes / BATCH_ALIGN as u64 };
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
-        let (left, goes_on) = (0, false);
-        Found { uuid, segment_bytes, items, expect, tail_seq, end_seq, last_mount, durable, blind, left, goes_on }
+        let (left, goes_on, before) = (0, false, None);
+        Found {
+            uuid,
+            segments,
+            segment_bytes,
+            before,
+            items,
+            expect,
+            tail_seq,
+            end_seq,
+            last_mount,
+            durable,
+            blind,
+            left,
+            goes_on,
+        }
     }
 
     /// Drops batches of an earlier pass of the ring: without an opening their segments were scanned, too.
@@ -162,11 +199,13 @@ impl Found {
         assert!(reads.iter().all(|read| read.bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
         let lacks = |range: Range<usize>| reads.iter().all(|read| read.lacks(range.clone()));
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
-        let mut look = Look { items: Vec::new(), expect, last_mount, durable, hidden: None, left: self.left };
-        let mut life = candidate.opening.map(|opening| (opening.seq, opening.salt));
-        let (mut at, mut next_at) = (0, 0);
+        let here = Place::new(candidate, base, reads);
+        let mut look = Look { here, items: Vec::new(), expect, last_mount, durable, hidden: None, left: self.left };
+        let end_seq = self.end_seq.min(candidate.end_seq);
+        let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
-            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life, end_seq: self.end_seq };
+            let life = look.here.life;
+            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life, end_seq };
             let mut read = reads.iter().filter_map(|read| scan.batch(&read.bytes, look.floor(self.tail_seq)));
             let batch =
                 read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
@@ -176,36 +215,48 @@ impl Found {
                 look.durable = torn.fold(look.durable, u64::max);
                 let header_len = reads.iter().find_map(|read| scan.header(&read.bytes, (expect, mount)));
                 let header_len = header_len.map_or(BATCH_ALIGN, |header| header.header_len as usize);
-                if at == next_at && lacks(at..at + header_len) && (at > 0 || self.next_segment_may_be_open()) {
+                if at == look.here.end && lacks(at..at + header_len) && (at > 0 || self.next_segment_may_be_open()) {
                     look.hidden = Some(expect);
                 }
                 at += BATCH_ALIGN;
                 continue;
             };
-            let header = batch.header;
-            // The first batch found gives number and salt of a segment whose opening is missing.
-            life = Some((header.segment_seq, header.salt));
-            let (expect, _) = look.floor(self.tail_seq);
-            if header.seq > expect {
-                look.items.push(Item::Hole { from: expect, to: header.seq });
+            let end = at + batch.header.len_bytes() as usize;
+            if !batch.whole && lacks(at..end) {
+                look.durable = look.durable.max(batch.header.seq);
             }
-            look.expect = Some(header.seq + 1);
-            look.last_mount = header.mount;
-            look.durable = look.durable.max(header.durable_seq);
-            next_at = at + header.len_bytes() as usize;
-            (look.hidden, look.left) = (None, self.segment_bytes - next_at as u64);
-            if !batch.whole && lacks(at..next_at) {
-                look.durable = look.durable.max(header.seq);
-            }
-            at = next_at;
-            look.items.push(Item::Batch(batch));
+            self.take_batch(&mut look, batch, end);
+            at = end;
         }
         look
     }
 
+    /// Takes the next batch of a segment, which ends at `end`, and the batch before it, if that is missing and copied.
+    fn take_batch(&self, look: &mut Look, batch: FoundBatch, end: usize) {
+        let header = batch.header;
+        let (expect, mount) = look.floor(self.tail_seq);
+        if header.seq > expect {
+            let adjacent = |place: &&Place| (place.slot as usize + 1) % self.segments == look.here.slot as usize;
+            let before = self.before.as_ref().filter(adjacent);
+            let copied = copied(&batch, self.uuid, (expect, mount), &look.here, before);
+            let from = copied.as_ref().map_or(header.seq, |copied| copied.header.seq);
+            if from > expect {
+                look.items.push(Item::Hole { from: expect, to: from });
+            }
+            look.items.extend(copied.map(Item::Batch));
+        }
+        // The first batch found gives number and salt of a segment whose opening is missing.
+        (look.here.life, look.here.end) = (Some((header.segment_seq, header.salt)), end);
+        (look.expect, look.last_mount) = (Some(header.seq + 1), header.mount);
+        look.durable = look.durable.max(header.durable_seq);
+        (look.hidden, look.left) = (None, self.segment_bytes - end as u64);
+        look.items.push(Item::Batch(batch));
+    }
+
     /// Adds the result of one segment. `next`: the segment behind it.
     pub fn take(&mut self, look: Look, next: Option<&Candidate>) {
-        let Look { items, expect, last_mount, durable, hidden, left } = look;
+        let Look { here, items, expect, last_mount, durable, hidden, left } = look;
+        self.before = Some(here);
         self.goes_on = hidden.is_some() || items.iter().any(|item| matches!(item, Item::Batch(_)));
         self.items.extend(items);
         (self.expect, self.last_mount, self.durable, self.left) = (expect, last_mount, durable, left);
@@ -314,9 +365,16 @@ impl Scan {
         let records = header.records(&bytes[self.at..])?;
         let records = decode_records(records, header.record_count).ok()?;
         let payload = bytes.slice(self.at + header.header_len as usize..end);
-        let whole = records.iter().all(|r| payload_of(r, &payload).is_ok());
-        Some(FoundBatch { slot: self.slot, header, records, payload, whole, bytes: bytes.slice(self.at..end) })
+        let whole = is_whole(&records, &payload);
+        let identity = bytes.slice(self.at..self.at + FIXED_LEN + header.records_len as usize);
+        let bytes = bytes.slice(self.at..end);
+        Some(FoundBatch { slot: self.slot, header, records, payload, whole, bytes, identity, copied: false })
     }
+}
+
+/// Whether every payload of a batch matches the CRCs of its record.
+pub(super) fn is_whole(records: &[Record<'_>], area: &IoBuf) -> bool {
+    records.iter().all(|record| payload_of(record, area).is_ok())
 }
 
 /// The part of the log that a mount continues with.
@@ -332,9 +390,11 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     /// Returns (offset, bytes) of the batches kept without proof that a flush has covered them. That they can be read
-    /// proves nothing: a failed flush leaves its bytes readable, and a later flush need not write them.
+    /// proves nothing: a failed flush leaves its bytes readable, and a later flush need not write them. A batch that is known
+    /// by its copy counts when its holder is such a batch, or is dropped as a torn one.
     pub fn unsure(&self) -> Vec<(u64, IoBuf)> {
-        let unsure = self.batches.iter().filter(|batch| batch.header.seq > self.durable);
+        let durable = |batch: &FoundBatch| if batch.copied { self.durable } else { self.durable + 1 };
+        let unsure = self.batches.iter().filter(|batch| batch.header.seq >= durable(batch));
         unsure.map(|batch| (batch.header.offset, batch.bytes.clone())).collect()
     }
 }
@@ -380,6 +440,8 @@ mod tests {
             record_count: 1,
             records_crc: types::crc32c(&records),
             payload_len: 0,
+            copy_len: 0,
+            copy_crc: 0,
             salt,
             mount: 1,
             seq,
@@ -394,6 +456,29 @@ mod tests {
         bytes
     }
 
+    #[test]
+    fn segments_whose_openings_are_lost_are_read_in_their_order() {
+        let opening = |seq: u64, tail: u64| {
+            let header = BatchHeader::decode(&batch(0, seq.max(1), seq.max(1), 1), UUID, 0).expect("a header");
+            (seq > 0).then_some(BatchHeader { tail_seq: tail, ..header })
+        };
+        let read = |seqs: &[u64], tail| {
+            let openings: Vec<_> = seqs.iter().map(|seq| opening(*seq, tail)).collect();
+            let found = candidates(&openings).expect("one is there").into_iter();
+            found.map(|c| (c.slot, c.opening.map_or(0, |h| h.seq), c.end_seq)).collect::<Vec<_>>()
+        };
+        let max = u64::MAX;
+        assert_eq!(read(&[10, 20, 30, 0, 0], 10), [(0, 10, max), (1, 20, max), (2, 30, max), (3, 0, max)]);
+        assert_eq!(read(&[10, 0, 30, 0, 5], 10), [(0, 10, max), (1, 0, max), (2, 30, max), (3, 0, max)]);
+        // The tail's opening is lost: slots without an opening lie before the oldest one that is left.
+        assert_eq!(read(&[0, 20, 30, 5, 6], 10), [(0, 0, 20), (1, 20, max), (2, 30, max)]);
+        assert_eq!(read(&[0, 20, 30, 0], 10), [(3, 0, 20), (0, 0, 20), (1, 20, max), (2, 30, max), (3, 0, max)]);
+        // In a full ring, the lost opening may be the oldest one or the newest one.
+        assert_eq!(read(&[30, 40, 0, 20], 10), [(2, 0, 20), (3, 20, max), (0, 30, max), (1, 40, max), (2, 0, max)]);
+        assert_eq!(read(&[0, 20, 0, 0], 10), [(3, 0, max), (0, 0, max), (1, 20, max), (2, 0, max)]);
+        assert!(candidates(&[None, None]).is_none());
+    }
+
     fn readable(bytes: &[u8]) -> SegmentBytes {
         SegmentBytes { bytes: IoBuf::copy_of(bytes), unreadable: BTreeSet::new() }
     }
@@ -404,12 +489,12 @@ mod tests {
         let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
         first.resize(SEGMENT as usize, 0);
         let opening = BatchHeader::decode(&first, UUID, 0);
-        let look = found.look(Candidate { slot: 0, opening }, 0, &[readable(&first)]);
+        let look = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, &[readable(&first)]);
         found.take(look, None);
         let mut second = vec![0; 5 * BATCH_ALIGN];
         second.extend(page);
         second.resize(SEGMENT as usize, 0);
-        let look = found.look(Candidate { slot: 1, opening: None }, SEGMENT, &[readable(&second)]);
+        let look = found.look(Candidate::without_opening(1), SEGMENT, &[readable(&second)]);
         found.take(look, None);
         found.judge()
     }
@@ -432,10 +517,10 @@ mod tests {
             let mut first: Vec<u8> = (0..batches).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
             first.resize(LONG as usize, 0);
             let opening = BatchHeader::decode(&first, UUID, 0);
-            let first = found.look(Candidate { slot: 0, opening }, 0, &[readable(&first)]);
+            let first = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, &[readable(&first)]);
             found.take(first, None);
             let unreadable = SegmentBytes { bytes: IoBuf::zeros(LONG as usize), unreadable: BTreeSet::from([0]) };
-            let second = found.look(Candidate { slot: 1, opening: None }, LONG, &[unreadable]);
+            let second = found.look(Candidate::without_opening(1), LONG, &[unreadable]);
             found.take(second, None);
             assert_eq!(found.judge().durable, durable, "{batches} batches before");
         }
@@ -452,11 +537,11 @@ mod tests {
             let next = BatchHeader::decode(&batch(SEGMENT, opens, opens, 78), UUID, SEGMENT);
             assert!(next.is_some());
             let mut found = Found::new(UUID, (4, SEGMENT), 10);
-            let look = found.look(Candidate { slot: 0, opening }, 0, std::slice::from_ref(&bytes));
-            found.take(look, Some(&Candidate { slot: 1, opening: next }));
+            let look = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, std::slice::from_ref(&bytes));
+            found.take(look, Some(&Candidate { slot: 1, opening: next, end_seq: u64::MAX }));
             assert_eq!(found.durable, durable);
         }
-        let look = found.look(Candidate { slot: 0, opening }, 0, &[bytes]);
+        let look = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, &[bytes]);
         found.take(look, None);
         assert_eq!(found.durable, 13, "nothing says that no batch was there");
     }

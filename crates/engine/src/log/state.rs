@@ -9,7 +9,7 @@
 
 use super::batch::{BuildParts, Fill};
 use crate::replica::Replica;
-use layout::log::{BATCH_ALIGN, Record};
+use layout::log::{BATCH_ALIGN, FIXED_LEN, RECORDS_MAX, Record};
 use types::ReplicaId;
 use types::planted::{Bug, on};
 
@@ -46,13 +46,15 @@ fn replica_len(r: &Replica) -> usize {
     (4 * RECORD_LEN + members + r.first_decision.len() + damage).next_multiple_of(8)
 }
 
-/// Returns the bytes of log that a block takes at most. `bytes` is the sum over all `replicas`.
+/// Returns the bytes of log that a block takes at most, with the copies in its batches. `bytes` is the sum over all
+/// `replicas`.
 pub(crate) fn block_len_max(batch_max: usize, (replicas, bytes): (usize, usize), tombstones: usize) -> u64 {
     let total = bytes + 8 * tombstones + layout::log::MAP_MAX + 8 * RECORD_LEN;
     let items = replicas + tombstones.div_ceil(TOMBSTONES_STEP.min((batch_max / 8).max(1))) + 2;
-    // Every two consecutive batches hold more than `batch_max`, and a batch is at most a page longer than its records.
+    // Every two consecutive batches hold more than `batch_max`, and a batch is at most a page and two fixed headers longer
+    // than its records and its copy. The first copy is that of a batch before the block.
     let batches = items.min(2 * total / batch_max.max(1) + 2);
-    (total + batches * BATCH_ALIGN) as u64
+    (2 * total + RECORDS_MAX + batches * (BATCH_ALIGN + 2 * FIXED_LEN)) as u64
 }
 
 /// Returns [`block_len_max`] for these replicas and one more like the largest.

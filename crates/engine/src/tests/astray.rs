@@ -1,6 +1,6 @@
 //! Reads that return the bytes of another place while a device is mounted: durable data is not missed (R11).
 
-use super::damage::{batches_from, config};
+use super::damage::{batches_from, config, hide};
 use super::laws::run_rounds;
 use super::rig::Rig;
 use crate::testing::chunks;
@@ -54,7 +54,7 @@ fn what_lies_behind_the_opening_that_is_damaged_is_known_to_be_there() {
     let mut rig = used(2);
     let found = batches_from(&rig, 2);
     let (opening, _) = found[0];
-    rig.disk.flip(opening + 60);
+    hide(&mut rig, opening);
     rig.disk.power_cut();
     rig.restart();
     assert!(rig.seen.recovered[0].damage.is_some(), "a durable batch is gone");

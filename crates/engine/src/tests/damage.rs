@@ -34,6 +34,28 @@ pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
     found
 }
 
+/// Returns the header of the batch at this offset.
+pub(super) fn header_at(rig: &Rig, at: usize) -> BatchHeader {
+    BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64).expect("a batch")
+}
+
+/// Damages the copy of the batch at this offset in the batch behind it, if there is one. All else of that batch stays.
+pub(super) fn spoil_copy(rig: &mut Rig, at: usize) {
+    let next = header_at(rig, at).seq + 1;
+    let all = (0..rig.superblock.segment_count).flat_map(|slot| batches_from(rig, slot));
+    let holder = all.filter(|(_, header)| header.seq == next).last();
+    if let Some((at, header)) = holder {
+        assert!(header.copy_len > 0, "batch {next} has a copy");
+        rig.disk.flip(at + layout::log::FIXED_LEN + header.records_len as usize + 60);
+    }
+}
+
+/// Makes a log gap of the batch at this offset: damages its header, and its copy in the batch behind it.
+pub(super) fn hide(rig: &mut Rig, at: usize) {
+    spoil_copy(rig, at);
+    rig.disk.flip(at + 60);
+}
+
 pub(super) fn config() -> EngineConfig {
     EngineConfig { round_idle: Duration::from_secs(1000), ..EngineConfig::default() }
 }
@@ -84,7 +106,10 @@ fn damage_above_the_last_seal_is_a_torn_tail_and_below_it_corruption() {
         if sealed {
             seal(&mut rig);
         }
-        rig.disk.flip(last + lost + 100);
+        match lost {
+            0 => hide(&mut rig, last),
+            payload => rig.disk.flip(last + payload + 100),
+        }
         rig.disk.power_cut();
         rig.restart();
         // A damaged header hides records of every replica; a damaged payload concerns one replica.
@@ -103,7 +128,7 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
     let at = one_batch(&mut rig, R1);
     one_batch(&mut rig, R2);
     one_batch(&mut rig, R1);
-    rig.disk.flip(at + 60);
+    hide(&mut rig, at);
     for _ in 0..3 {
         rig.disk.power_cut();
         rig.restart();

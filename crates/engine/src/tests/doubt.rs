@@ -1,7 +1,7 @@
 //! Logs that have lost whole batches (R11, ADR 0007): certain entries come back, fully stated replicas are whole, and a
 //! suspect state outlives the log that showed the gap.
 
-use super::damage::{batches_from, config, wrap_log};
+use super::damage::{batches_from, config, hide, wrap_log};
 use super::rig::Rig;
 use crate::testing::{Model, SECTORS, chunks};
 use layout::home::Geometry;
@@ -31,7 +31,7 @@ pub(super) fn one(rig: &mut Rig, replica: ReplicaId) -> usize {
 }
 
 fn lose(rig: &mut Rig, at: usize) {
-    rig.disk.flip(at + 60);
+    hide(rig, at);
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(rig.seen.mount_failed, None);
@@ -45,7 +45,7 @@ pub(super) fn found(rig: &Rig, replica: ReplicaId) -> (u64, bool) {
 }
 
 /// Drops the model's entries above `last`.
-fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
+pub(super) fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
     let g = rig.models.get_mut(&replica).expect("created");
     g.made.truncate(last as usize);
     g.durable = last;
@@ -149,7 +149,7 @@ fn replica_stated_in_full_behind_a_gap_is_whole_and_not_suspect() {
             one(&mut rig, R);
             one(&mut rig, OTHER);
         }
-        rig.disk.flip(lost + 60);
+        hide(&mut rig, lost);
         rig.disk.power_cut();
         if proved {
             rig.restart_and_check();
@@ -335,7 +335,7 @@ fn log_without_its_only_opening_keeps_the_batches_behind_it() {
     one(&mut rig, R);
     one(&mut rig, OTHER);
     let start = rig.superblock.log_start as usize;
-    rig.disk.flip(start + 60);
+    hide(&mut rig, start);
     for _ in 0..2 {
         rig.disk.power_cut();
         rig.restart();
@@ -473,7 +473,7 @@ fn rot_that_leaves_only_the_commit_index_makes_the_replica_suspect_again() {
     follow(&mut rig, R, 2);
     rig.engine.doubt_over(R);
     rig.settle();
-    rig.disk.flip(first + 60);
+    hide(&mut rig, first);
     lose(&mut rig, second);
     assert_eq!(found(&rig, R), (0, true), "what is at home stands, and its peers have the rest");
     rig.disk.power_cut();

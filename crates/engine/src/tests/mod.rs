@@ -5,6 +5,7 @@ mod rig;
 mod room;
 
 mod astray;
+mod copied;
 mod crash;
 mod damage;
 mod doubt;

@@ -1,6 +1,6 @@
 //! Records that reclamation waits for (R9, R11): a crash after any write leaves a log that shows a loss or records it.
 
-use super::damage::config;
+use super::damage::{config, hide};
 use super::doubt::{OTHER, R, found, one};
 use super::laws::write;
 use super::rig::Rig;
@@ -82,7 +82,7 @@ fn gapped(seed: u64, free: usize, pages: u64) -> Rig {
         rig.turn(1);
     }
     leave(&mut rig, pages);
-    rig.disk.flip(lost + 60);
+    hide(&mut rig, lost);
     rig.disk.power_cut();
     rig
 }

@@ -1,5 +1,6 @@
 //! Sectors of the log that the device cannot read (R11): damage, never a torn tail, never the end of a start.
 
+use super::damage::spoil_copy;
 use super::doubt::{OTHER, R, found, new, one};
 use super::rig::Rig;
 use layout::log::BATCH_ALIGN;
@@ -18,11 +19,14 @@ fn restart(rig: &mut Rig, page: usize) -> (u64, bool, usize) {
 }
 
 #[test]
-fn unreadable_header_page_is_a_log_gap() {
+fn unreadable_header_page_without_its_copy_is_a_log_gap() {
     let mut rig = new(1);
     one(&mut rig, R);
     let second = one(&mut rig, R);
     one(&mut rig, OTHER);
+    assert_eq!(restart(&mut rig, second), (2, false, 0), "the next batch copies its records");
+    rig.disk.unreadable = None;
+    spoil_copy(&mut rig, second);
     for _ in 0..2 {
         assert_eq!(restart(&mut rig, second), (1, true, 0));
     }
@@ -83,6 +87,7 @@ fn unreadable_opening_keeps_the_batches_behind_it() {
     let mut rig = new(6);
     one(&mut rig, R);
     let start = rig.superblock.log_start as usize;
+    spoil_copy(&mut rig, start);
     let (last, suspect, lost) = restart(&mut rig, start);
     assert_eq!((last, lost), (1, 0), "created and written behind the opening");
     assert!(suspect || rig.engine.may_have_been_here(ReplicaId(1000)), "others may have been created in it");

@@ -57,6 +57,7 @@ fn log() -> [File; 2] {
             BATCH_ALIGN,
             FIXED_LEN,
             HEADER_AREA_MAX,
+            RECORDS_MAX,
             PAYLOAD_AREA_MAX,
             CHECKPOINT_PART_MAX,
             CHECKPOINT_PARTS_MAX,
