@@ -174,14 +174,16 @@ mod tests {
         (rig, pages)
     }
 
-    /// Flips one bit of this page, restarts the process, and reads everything.
-    fn after_a_flip(in_home: bool, page: u32) -> Rig {
+    /// Flips one bit of each of these pages, restarts the process, and reads everything.
+    fn after_flips(in_home: bool, pages: &[u32]) -> Rig {
         let (mut rig, _) = written(in_home);
-        // `Rig::flip` takes the area from the remainder modulo 6, and the byte from the quotient by 8.
-        let byte = (page * 4096 + 100) * 8;
-        let area = if in_home { 4 } else { 2 };
-        let place = (byte..byte + 8).find(|place| place % 6 == area).expect("one of eight");
-        rig.flip(place, 3);
+        for page in pages {
+            // `Rig::flip` takes the area from the remainder modulo 6, and the byte from the quotient by 8.
+            let byte = (page * 4096 + 100) * 8;
+            let area = if in_home { 4 } else { 2 };
+            let place = (byte..byte + 8).find(|place| place % 6 == area).expect("one of eight");
+            rig.flip(place, 3);
+        }
         rig.crash(false);
         rig.calm_down();
         rig
@@ -193,9 +195,12 @@ mod tests {
         let (mut mended, mut refilled, mut cut, mut ended) = (0, 0, 0, 0);
         let pages = [false, true].map(|in_home| written(in_home).1.into_iter().map(move |page| (in_home, page)));
         for (in_home, page) in pages.into_iter().flatten() {
-            let help = after_a_flip(in_home, page).help;
-            (mended, refilled) = (mended + help.blocks_mended, refilled + help.replicas_refilled);
-            (cut, ended) = (cut + help.tails_cut, ended + help.doubts_ended);
+            // A log gap takes the headers of two neighbours: here a batch has three pages.
+            let flips = if in_home { vec![vec![page]] } else { vec![vec![page], vec![page, page + 3]] };
+            for help in flips.into_iter().map(|pages| after_flips(in_home, &pages).help) {
+                (mended, refilled) = (mended + help.blocks_mended, refilled + help.replicas_refilled);
+                (cut, ended) = (cut + help.tails_cut, ended + help.doubts_ended);
+            }
         }
         assert!(mended > 0 && refilled > 0 && cut > 0 && ended > 0, "{mended} {refilled} {cut} {ended}");
     }
