@@ -14,7 +14,7 @@ use crate::replica::{Doubt, Replica};
 use std::collections::{BTreeMap, BTreeSet};
 use types::range::fragment_bytes;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, ReplicaId, crc32c};
+use types::{BLOCK, ChunkKey, ReplicaId, block_hash, crc32c};
 
 /// CRC32C of each block that is not all zeros.
 pub type Contents = BTreeMap<(ChunkKey, u16), u32>;
@@ -59,7 +59,7 @@ impl Engine {
         let home = self.home.as_ref().filter(|_| self.is_round_idle())?;
         let r = self.replicas.get(&replica).filter(|r| r.is_certain())?;
         let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
-            home.named_blocks(replica).map(|(chunk, block, offset, crc)| ((chunk, block), (offset, crc))).collect();
+            home.named_blocks(replica).map(|(chunk, block, offset, hash)| ((chunk, block), (offset, hash))).collect();
         let (mut contents, mut page) = (Contents::new(), vec![0; BLOCK as usize]);
         let zeros = crc32c(&page);
         let touched = r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|b| (*chunk, b)));
@@ -67,9 +67,9 @@ impl Engine {
         for (chunk, block) in blocks {
             page.fill(0);
             let below = named.get(&(chunk, block)).filter(|_| shows_home(&r.overlay, chunk, block));
-            if let Some((offset, crc)) = below {
+            if let Some((offset, hash)) = below {
                 read(*offset, &mut page);
-                if crc32c(&page) != *crc {
+                if block_hash(chunk, block, &page) != *hash {
                     return Some(Err(Foreign { chunk, block }));
                 }
             }

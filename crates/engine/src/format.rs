@@ -232,6 +232,7 @@ fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
         payload_len: 0,
         copy_len: 0,
         copy_crc: 0,
+        payload_hash: 0,
         salt,
         mount: 1,
         seq: 1,

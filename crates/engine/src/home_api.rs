@@ -100,7 +100,7 @@ pub struct Unmap {
 pub enum Piece {
     /// Home holds no data here.
     Zeros,
-    /// Verified bytes: `crcs` has one CRC32C for each fragment of the piece's range (for a whole block the stored one).
+    /// Verified bytes: `crcs` has one CRC32C for each fragment of the piece's range.
     Bytes { crcs: Vec<u32>, payload: IoBuf },
 }
 

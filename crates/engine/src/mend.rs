@@ -22,7 +22,7 @@ use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::Crcs;
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
 
 /// A peer's copy of one block, as of one applied index of that peer, which is in `low..=high`.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Engine {
 
     /// Returns the sources of a block of which some sectors are at home alone.
     fn found_at_home(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<Vec<Found>> {
-        self.home.as_ref()?.crc_of(replica, chunk, block)?;
+        self.home.as_ref()?.hash_of(replica, chunk, block)?;
         let found = self.sound(replica)?.overlay.lookup(chunk, block_range(block));
         found.iter().any(|f| matches!(f.source, Source::Home)).then_some(found)
     }
@@ -118,14 +118,14 @@ impl Engine {
         }
         let range = block_range(block);
         let found = self.found_at_home(replica, chunk, block).expect("it is needed");
-        let crc = match &copy.data {
-            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => *crc,
+        let hash = match &copy.data {
+            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => block_hash(chunk, block, buf),
             Some(_) => return Err(MendRefusal::Bytes),
-            None => crc32c(&IoBuf::zeros(range.len_bytes())),
+            None => block_hash(chunk, block, &IoBuf::zeros(range.len_bytes())),
         };
         let untouched = found.iter().all(|f| matches!(f.source, Source::Home));
         let home = self.home.as_ref().expect("a running engine has a home");
-        if untouched && home.crc_of(replica, chunk, block) != Some(crc) {
+        if untouched && home.hash_of(replica, chunk, block) != Some(hash) {
             return Err(MendRefusal::Differs);
         }
         match fill(range, found, copy) {

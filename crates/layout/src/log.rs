@@ -13,14 +13,14 @@ pub(crate) mod record;
 pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records};
 
 use std::ops::Range;
-use types::{OsdUuid, crc32c};
+use types::{IoBuf, OsdUuid, crc32c};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a batch.
 pub const MAGIC: [u8; 8] = *b"BSLTBTCH";
 /// Version of the batch format that this build writes. 1: a state block is one batch. 2: it ends with a record of its own.
-/// 3: a batch copies the records of the batch before.
+/// 3: a batch copies the records of the batch before, and has a checksum of its payload area.
 pub const BATCH_VERSION: u32 = 3;
 /// Alignment of batches and of their two areas.
 pub const BATCH_ALIGN: usize = 4096;
@@ -64,6 +64,8 @@ pub struct BatchHeader {
     pub copy_len: u32,
     /// CRC32C of these bytes; 0: no copy.
     pub copy_crc: u32,
+    /// xxh3-64 of the payload area ([`types::area_hash`]); 0: no payload area.
+    pub payload_hash: u64,
     /// Random salt, drawn when the segment was opened.
     pub salt: u64,
     /// Number of the mount that wrote the batch.
@@ -102,7 +104,8 @@ struct Disk {
     segment_seq: U64,
     copy_len: U32,
     copy_crc: U32,
-    reserved: [u8; 24],
+    payload_hash: U64,
+    reserved: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
@@ -130,7 +133,8 @@ impl BatchHeader {
             segment_seq: self.segment_seq.into(),
             copy_len: self.copy_len.into(),
             copy_crc: self.copy_crc.into(),
-            reserved: [0; 24],
+            payload_hash: self.payload_hash.into(),
+            reserved: [0; 16],
         };
         let mut bytes = [0; FIXED_LEN];
         bytes.copy_from_slice(disk.as_bytes());
@@ -154,7 +158,7 @@ impl BatchHeader {
         if types::crc::append(crc, &bytes[CRC_AT + 4..FIXED_LEN]) != disk.crc.get() {
             return None;
         }
-        if disk.flags.get() != 0 || disk.reserved != [0; 24] {
+        if disk.flags.get() != 0 || disk.reserved != [0; 16] {
             return None;
         }
         let header = BatchHeader {
@@ -165,6 +169,7 @@ impl BatchHeader {
             payload_len: disk.payload_len.get(),
             copy_len: disk.copy_len.get(),
             copy_crc: disk.copy_crc.get(),
+            payload_hash: disk.payload_hash.get(),
             salt: disk.salt.get(),
             mount: disk.mount.get(),
             seq: disk.seq.get(),
@@ -184,6 +189,7 @@ impl BatchHeader {
             && self.is_copy_sound()
             && (self.payload_len as usize) <= PAYLOAD_AREA_MAX
             && (self.payload_len as usize).is_multiple_of(BATCH_ALIGN)
+            && (self.payload_len > 0 || self.payload_hash == 0)
             && self.durable_seq < self.seq
             && self.tail_seq <= self.segment_seq
             && self.segment_seq <= self.seq
@@ -206,6 +212,11 @@ impl BatchHeader {
     pub fn records<'a>(&self, batch: &'a [u8]) -> Option<&'a [u8]> {
         let records = batch.get(FIXED_LEN..FIXED_LEN + self.records_len as usize)?;
         (crc32c(records) == self.records_crc).then_some(records)
+    }
+
+    /// Returns the checksum of a payload area that consists of these bytes, one after the other.
+    pub fn hash_of(&self, area: &[IoBuf]) -> u64 {
+        if self.payload_len == 0 { 0 } else { types::area_hash(self.salt, self.seq, area) }
     }
 
     /// Returns the header of the batch before, and its place in this `batch`: its fixed header and its records lie there.
@@ -245,6 +256,7 @@ mod tests {
             payload_len: 8192,
             copy_len: 200,
             copy_crc: 0x8765_4321,
+            payload_hash: 0x0102_0304_0506_0708,
             salt: 0x1122_3344_5566_7788,
             mount: 3,
             seq: 900,
@@ -264,14 +276,14 @@ mod tests {
         assert_eq!(&bytes[40..48], &0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(&bytes[56..64], &900u64.to_le_bytes());
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
-        assert_eq!(crc32c(&bytes), 3_035_396_773, "golden");
+        assert_eq!(crc32c(&bytes), 3_391_303_146, "golden");
         assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), Some(sample()));
     }
 
     #[test]
     fn a_header_with_flags_that_mean_nothing_is_refused() {
         let uuid = OsdUuid([9; 16]);
-        for at in [36, 104, FIXED_LEN - 1] {
+        for at in [36, 112, FIXED_LEN - 1] {
             let mut bytes = sample().encode(uuid);
             bytes[at] = 1;
             bytes[CRC_AT..CRC_AT + 4].fill(0);

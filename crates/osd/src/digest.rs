@@ -13,6 +13,7 @@ use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use std::collections::BTreeSet;
 use types::control::PgReport;
+use types::hash::plain_hash;
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{ChunkKey, Epoch, Index, PgId, ReplicaId, SectorRange, Time, VolumeId, crc32c};
@@ -290,9 +291,9 @@ fn range_of(part: usize) -> SectorRange {
     SectorRange::new(part as u32 * PART_SECTORS, PART_SECTORS)
 }
 
-/// Computes the CRC32C of a part's bytes; 0 stands for a part that is all zeros, however it is stored.
+/// Computes the digest of a part's bytes, the low 32 bits of xxh3-64; 0 stands for a part that is all zeros, however it is stored.
 fn digest(bytes: &[u8]) -> u32 {
-    if bytes.iter().all(|b| *b == 0) { 0 } else { crc32c(bytes).max(1) }
+    if bytes.iter().all(|b| *b == 0) { 0 } else { (plain_hash(bytes) as u32).max(1) }
 }
 
 const _: () = assert!(PARTS * PART_SECTORS as usize == SECTORS_PER_CHUNK as usize);

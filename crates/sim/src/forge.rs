@@ -56,6 +56,7 @@ impl Guess {
             payload_len: 0,
             copy_len: 0,
             copy_crc: 0,
+            payload_hash: 0,
             salt: rng.next_u64(),
             mount: 1 << 30,
             seq,

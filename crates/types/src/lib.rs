@@ -12,6 +12,7 @@ pub mod control;
 pub mod crc;
 pub mod errno;
 pub mod failpoint;
+pub mod hash;
 pub mod ids;
 pub mod iobuf;
 pub mod limits;
@@ -25,6 +26,7 @@ pub mod units;
 
 pub use crc::crc32c;
 pub use errno::Errno;
+pub use hash::{area_hash, block_hash};
 pub use ids::{
     ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId,
     Term, VolumeId,

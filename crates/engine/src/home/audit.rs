@@ -49,14 +49,14 @@ impl Ledger {
 }
 
 impl Home {
-    /// Returns every block that the replica's map names: chunk and number, offset on the device, and CRC.
+    /// Returns every block that the replica's map names: chunk and number, offset on the device, and checksum.
     pub fn named_blocks(&self, replica: ReplicaId) -> impl Iterator<Item = (ChunkKey, u16, u64, u32)> {
         let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| &r.chunks);
         chunks.flat_map(|(key, chunk)| {
             (0..BLOCKS).filter(|block| chunk.is_valid(*block)).map(|block| {
                 let (au, n) = chunk.place_of(block);
                 let offset = self.region.start + self.geometry.block_offset(au, n);
-                (*key, block as u16, offset, chunk.crc_of(block))
+                (*key, block as u16, offset, chunk.hash_of(block))
             })
         })
     }

@@ -70,16 +70,16 @@ impl Chunk {
         (self.map[block / BLOCKS_PER_AU as usize].au, block as u32 % BLOCKS_PER_AU)
     }
 
-    /// Returns the CRC of a block that holds data.
-    pub(super) fn crc_of(&self, block: usize) -> u32 {
+    /// Returns the checksum of a block that holds data ([`types::block_hash`]).
+    pub(super) fn hash_of(&self, block: usize) -> u32 {
         assert!(self.is_valid(block), "block {block} holds no data");
         let table = self.crcs[block / CRCS_PER_PAGE].as_ref().expect("a quarter with data has CRCs");
         table[block % CRCS_PER_PAGE]
     }
 
-    pub(super) fn set_crc(&mut self, block: usize, crc: u32) {
+    pub(super) fn set_hash(&mut self, block: usize, hash: u32) {
         let table = self.crcs[block / CRCS_PER_PAGE].get_or_insert_with(|| Box::new([0; CRCS_PER_PAGE]));
-        table[block % CRCS_PER_PAGE] = crc;
+        table[block % CRCS_PER_PAGE] = hash;
     }
 
     /// Returns the AUs that the chunk owns.

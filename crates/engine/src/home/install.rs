@@ -67,7 +67,7 @@ impl Home {
         let mut writes = Vec::new();
         if fits {
             self.allocate(&mut chunk, &blocks);
-            writes = self.put_blocks(&mut chunk, blocks);
+            writes = self.put_blocks(key, &mut chunk, blocks);
         }
         let staging = self.staging.get_mut(&replica).expect("made above");
         if !chunk.is_empty() {
@@ -105,17 +105,17 @@ impl Home {
     }
 
     /// Enters the blocks into map and CRC tables; returns their writes, coalesced.
-    fn put_blocks(&mut self, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
+    fn put_blocks(&mut self, key: ChunkKey, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
         let mut writes = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
             let block = block as usize;
             let bit = 1u16 << (block % PER_AU);
             let slot = &mut chunk.map[block / PER_AU];
             match data {
-                BlockData::Bytes { buf, crc } => {
+                BlockData::Bytes { buf, .. } => {
                     slot.valid |= bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
-                    chunk.set_crc(block, crc);
+                    chunk.set_hash(block, types::block_hash(key, block as u16, &buf));
                     writes.push((self.region.start + offset, aligned(buf, &self.disk)));
                 }
                 BlockData::Zero if slot.valid == bit => self.aus.release(std::mem::take(slot).au),

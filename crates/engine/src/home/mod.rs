@@ -231,10 +231,10 @@ impl Home {
         runs
     }
 
-    /// Returns the CRC32C of a block according to the current map; `None`: home holds no data there.
-    pub fn crc_of(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
+    /// Returns the checksum of a block ([`types::block_hash`]) according to the current map; `None`: home holds no data there.
+    pub fn hash_of(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
         let chunk = self.chunk(replica, chunk)?;
-        chunk.is_valid(block.into()).then(|| chunk.crc_of(block.into()))
+        chunk.is_valid(block.into()).then(|| chunk.hash_of(block.into()))
     }
 
     /// Returns the chunks of this replica that hold data, ascending.

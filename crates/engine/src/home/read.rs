@@ -162,7 +162,7 @@ impl Home {
             (None, _) => Err(Outcome::Retry),
             (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, range, source })),
             (Some(held), Ok(())) => {
-                verify(held, range, buf).map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks }))
+                verify(held, chunk, range, buf).map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks }))
             }
         };
         let read = self.reads.get_mut(key);
@@ -189,24 +189,19 @@ impl Home {
     }
 }
 
-/// Verifies the whole blocks in `buf` and cuts out `range`; on failure returns the numbers of all bad blocks.
-fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, Vec<u16>> {
+/// Verifies the whole blocks in `buf` and cuts out `range`, with the CRC32C of each fragment for its transfer; on failure
+/// returns the numbers of all bad blocks.
+fn verify(chunk: &Chunk, key: ChunkKey, range: SectorRange, buf: IoBuf) -> Result<Piece, Vec<u16>> {
     let first_block = range.start / SECTORS_PER_BLOCK;
     let mut crcs = Vec::with_capacity(range.fragment_count());
     let mut bad = Vec::new();
     for (fragment, bytes) in range.fragments().zip(buf.chunks_exact(BLOCK as usize)) {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
-        let want = chunk.crc_of(block);
-        if types::crc32c(bytes) != want && !on(Bug::HomeReadUnchecked) {
+        if types::block_hash(key, block as u16, bytes) != chunk.hash_of(block) && !on(Bug::HomeReadUnchecked) {
             bad.push(block as u16);
             continue;
         }
-        crcs.push(if fragment.count == SECTORS_PER_BLOCK {
-            want
-        } else {
-            let inside = types::range::fragment_bytes(block as u32 * SECTORS_PER_BLOCK, fragment);
-            types::crc32c(&bytes[inside])
-        });
+        crcs.push(types::crc32c(&bytes[types::range::fragment_bytes(block as u32 * SECTORS_PER_BLOCK, fragment)]));
     }
     if !bad.is_empty() {
         return Err(bad);

@@ -43,12 +43,12 @@ impl Home {
             let bit = 1u16 << (block % PER_AU);
             let slot = &mut chunk.map[block / PER_AU];
             match data {
-                BlockData::Bytes { buf, crc } => {
+                BlockData::Bytes { buf, .. } => {
                     changed[0] |= slot.valid & bit == 0;
                     changed[1 + block / CRCS_PER_PAGE] = true;
                     slot.valid |= bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
-                    chunk.set_crc(block, crc);
+                    chunk.set_hash(block, types::block_hash(key, block as u16, &buf));
                     writes.push((self.region.start + offset, aligned(buf, &self.disk)));
                 }
                 BlockData::Zero => {

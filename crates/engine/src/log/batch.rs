@@ -586,7 +586,8 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     for (replica, index) in blocks {
         newest.note_block(replica, index);
     }
-    let header = BatchHeader {
+    let payload_bufs = gather(payloads, payload_len, log.align);
+    let mut header = BatchHeader {
         header_len: header_len as u32,
         records_len: records.len() as u32,
         record_count: count,
@@ -594,6 +595,7 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
         payload_len: area(payload_len) as u32,
         copy_len: copy.len() as u32,
         copy_crc: crc32c(&copy),
+        payload_hash: 0,
         salt: newest.salt,
         mount: log.mount,
         seq: log.next_seq,
@@ -602,6 +604,7 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
         tail_seq,
         segment_seq: segment,
     };
+    header.payload_hash = header.hash_of(&payload_bufs);
     let mut head = IoBufMut::new(header_len);
     head[..FIXED_LEN].copy_from_slice(&header.encode(log.uuid));
     head[FIXED_LEN..copy_at].copy_from_slice(&records);
@@ -612,21 +615,19 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     let seq = log.next_seq;
     log.next_seq += 1;
     log.in_flight = Some(InFlight { seq, done, is_seal: count == 0 });
-    let bufs = gather(head, payloads, payload_len, log.align);
+    let bufs = std::iter::once(head).chain(payload_bufs).collect();
     Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count }
 }
 
-/// Returns header and payloads as buffers that the device takes: uncopied when all are aligned, else in one copy.
-fn gather(head: IoBuf, payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoBuf> {
+/// Returns the payload area as buffers that the device takes: uncopied when all are aligned, else in one copy.
+fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoBuf> {
     let padding = area(payload_len) - payload_len;
     let suits = payloads.iter().all(|p| p.is_aligned(align) && p.len().is_multiple_of(align));
-    let mut bufs = Vec::with_capacity(payloads.len() + 2);
-    bufs.push(head);
     if suits {
-        bufs.extend(payloads);
         if padding > 0 {
-            bufs.push(IoBuf::zeros(padding));
+            payloads.push(IoBuf::zeros(padding));
         }
+        payloads
     } else {
         let mut copy = IoBufMut::new(area(payload_len));
         let mut at = 0;
@@ -635,7 +636,6 @@ fn gather(head: IoBuf, payloads: Vec<IoBuf>, payload_len: usize, align: usize) -
             at += payload.len();
         }
         copy[at..].fill(0);
-        bufs.push(copy.freeze());
+        vec![copy.freeze()]
     }
-    bufs
 }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: pure. A copy stands for the batch right before its holder and for no other one.
 
-use super::scan::{Candidate, FoundBatch, is_whole};
+use super::scan::{Candidate, FoundBatch, verified_area};
 use super::segment_read::SegmentBytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, decode_records};
 use types::{IoBuf, IoBufMut, OsdUuid};
@@ -60,9 +60,7 @@ pub(super) fn copied(
     let records = decode_records(&identity[FIXED_LEN..], header.record_count).ok()?;
     let payload_of = |read: &SegmentBytes| {
         let area = at + header.header_len as usize..at + header.len_bytes() as usize;
-        let payload = read.bytes.slice(area);
-        let whole = is_whole(&records, &payload);
-        (payload, whole)
+        verified_area(&header, &records, read.bytes.slice(area))
     };
     let mut payloads = place.reads.iter().map(payload_of);
     let first = payloads.next()?;

@@ -27,9 +27,9 @@ pub(crate) struct FoundBatch {
     pub slot: u32,
     pub header: BatchHeader,
     pub records: Vec<Record<'static>>,
-    /// The payload area; shares the segment's buffer.
+    /// The payload area, which shares the segment's buffer; empty when no payload counts ([`verified_area`]).
     pub payload: IoBuf,
-    /// Whether every payload matches the CRCs of its record.
+    /// Whether every payload matches the CRCs of its record, and the area its checksum.
     pub whole: bool,
     /// Bytes that the mount writes if it writes the batch again: as they lie on the device, sharing the segment's buffer; or
     /// the header area alone of a batch known by its copy.
@@ -364,17 +364,20 @@ impl Scan {
         let end = self.at.checked_add(header.len_bytes() as usize).filter(|end| *end <= bytes.len())?;
         let records = header.records(&bytes[self.at..])?;
         let records = decode_records(records, header.record_count).ok()?;
-        let payload = bytes.slice(self.at + header.header_len as usize..end);
-        let whole = is_whole(&records, &payload);
+        let (payload, whole) = verified_area(&header, &records, bytes.slice(self.at + header.header_len as usize..end));
         let identity = bytes.slice(self.at..self.at + FIXED_LEN + header.records_len as usize);
         let bytes = bytes.slice(self.at..end);
         Some(FoundBatch { slot: self.slot, header, records, payload, whole, bytes, identity, copied: false })
     }
 }
 
-/// Whether every payload of a batch matches the CRCs of its record.
-pub(super) fn is_whole(records: &[Record<'_>], area: &IoBuf) -> bool {
-    records.iter().all(|record| payload_of(record, area).is_ok())
+/// Returns the payload area of a batch, and whether all of it is good. When every payload matches the CRCs of its record and the
+/// area does not match its own checksum, some of the bytes are older ones with equal CRCs: then no payload counts, and the area
+/// is empty. Otherwise the records tell which payloads are bad.
+pub(super) fn verified_area(header: &BatchHeader, records: &[Record<'_>], area: IoBuf) -> (IoBuf, bool) {
+    let each = records.iter().all(|record| payload_of(record, &area).is_ok());
+    let all = header.hash_of(std::slice::from_ref(&area)) == header.payload_hash || on(Bug::TornBatchBelieved);
+    (if each && !all { IoBuf::EMPTY } else { area }, each && all)
 }
 
 /// The part of the log that a mount continues with.
@@ -442,6 +445,7 @@ mod tests {
             payload_len: 0,
             copy_len: 0,
             copy_crc: 0,
+            payload_hash: 0,
             salt,
             mount: 1,
             seq,
@@ -454,6 +458,38 @@ mod tests {
         bytes.extend_from_slice(&records);
         bytes.resize(BATCH_ALIGN, 0);
         bytes
+    }
+
+    #[test]
+    fn older_payload_with_an_equal_crc_does_not_count() {
+        let block = |fill: u8| {
+            let mut block = vec![fill; 4096];
+            let crc = types::crc32c(&block[..4092]);
+            block[4092..].copy_from_slice(&crc.to_le_bytes());
+            IoBuf::copy_of(&block)
+        };
+        let (old, new) = (block(1), block(2));
+        let crc = types::crc32c(&new);
+        assert_eq!(crc, types::crc32c(&old), "CRC32C cannot tell them apart");
+        let chunk = types::ChunkKey { volume: types::VolumeId(1), index: 0 };
+        let (index, payload) = (types::Index(1), layout::log::PayloadAt { offset: 0, len: 4096 });
+        let record = layout::log::BlockRecord { replica: types::ReplicaId(1), chunk, block: 0, index, crc, payload };
+        let records = [Record::Block(record)];
+        let header = BatchHeader::decode(&batch(0, 20, 20, 7), UUID, 0).expect("a header");
+        let mut header = BatchHeader { payload_len: 4096, ..header };
+        header.payload_hash = header.hash_of(std::slice::from_ref(&new));
+        assert_eq!(verified_area(&header, &records, new.clone()), (new.clone(), true));
+        assert_eq!(verified_area(&header, &records, old), (IoBuf::EMPTY, false));
+        let mut flipped = new.to_vec();
+        flipped[7] ^= 1;
+        let flipped = IoBuf::copy_of(&flipped);
+        assert_eq!(
+            verified_area(&header, &records, flipped.clone()),
+            (flipped, false),
+            "its record tells that it is bad"
+        );
+        let elsewhere = BatchHeader { seq: 21, ..header };
+        assert_eq!(verified_area(&elsewhere, &records, new), (IoBuf::EMPTY, false), "bytes of another batch");
     }
 
     #[test]

@@ -33,6 +33,29 @@ fn a_rotten_block_is_named_and_its_neighbours_are_served() {
 }
 
 #[test]
+fn lost_write_of_a_block_that_ends_in_its_own_crc_is_noticed() {
+    let mut rig = two_replicas();
+    let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
+    let at = (START + rig.home.geometry.block_offset(au, n)) as usize;
+    let block = |rig: &Rig| rig.disk.bytes()[at..at + 4096].to_vec();
+    let old = block(&rig);
+    rig.round(Plan::states(&[1], 4).put(1, chunk(1, 0), [1], 99));
+    let new = block(&rig);
+    assert_eq!(types::crc32c(&old[..4092]).to_le_bytes(), old[4092..], "as ext4 stores extent blocks");
+    assert!(old != new && types::crc32c(&old) == types::crc32c(&new), "CRC32C cannot tell them apart");
+    rig.disk.put(at, &old);
+    let read = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
+    assert_eq!(read, Err(HomeReadError::Damaged { chunk: chunk(1, 0), block: 1 }));
+    rig.check_base(|key| *key == (R1, chunk(1, 0), 1));
+    // The bytes of another place are no good either.
+    rig.disk.put(at, &new);
+    rig.check_base(|_| false);
+    let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(0);
+    rig.disk.put((START + rig.home.geometry.block_offset(au, n)) as usize, &new);
+    rig.check_base(|key| *key == (R1, chunk(1, 0), 0));
+}
+
+#[test]
 fn unreadable_sector_fails_its_read_and_unreadable_page_its_replica() {
     let mut rig = two_replicas();
     let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);

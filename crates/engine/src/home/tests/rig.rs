@@ -54,6 +54,9 @@ pub(super) fn bytes_of(stamp: u64) -> Vec<u8> {
     for (word, cell) in (0..).zip(bytes.chunks_exact_mut(8)) {
         cell.copy_from_slice(&(stamp << 16 | word).to_le_bytes());
     }
+    // All blocks end in their own CRC32C, and so have one CRC32C.
+    let crc = types::crc32c(&bytes[..4092]);
+    bytes[4092..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 

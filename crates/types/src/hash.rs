@@ -1,0 +1,71 @@
+//! Checksums of data at rest (R11): xxh3-64, seeded by place.
+//!
+//! CRC32C is affine: blocks that end in their own CRC32C have one CRC32C, whatever their bytes and the seed. A lost write of such
+//! a block, for example of an ext4 extent block, leaves bytes that satisfy the CRC of the new ones. xxh3 is not affine. On the wire
+//! and in records CRC32C stays: there it protects a transfer.
+
+use crate::{ChunkKey, IoBuf};
+use std::hash::Hasher;
+use twox_hash::XxHash3_64;
+
+/// Returns the checksum under which home keeps a block of 4 KiB: the low 32 bits of xxh3-64, seeded by volume, chunk and block.
+/// Bytes of another place have another checksum.
+pub fn block_hash(chunk: ChunkKey, block: u16, bytes: &[u8]) -> u32 {
+    let mut place = [0; 16];
+    place[..8].copy_from_slice(&chunk.volume.0.to_le_bytes());
+    place[8..12].copy_from_slice(&chunk.index.to_le_bytes());
+    place[12..].copy_from_slice(&u32::from(block).to_le_bytes());
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(&place), bytes) as u32
+}
+
+/// Returns the checksum of the payload area of a log batch: xxh3-64 over `bufs`, one after the other, seeded by the salt of the
+/// segment and the number of the batch.
+pub fn area_hash(salt: u64, seq: u64, bufs: &[IoBuf]) -> u64 {
+    let mut hasher = XxHash3_64::with_seed(salt ^ seq);
+    bufs.iter().for_each(|buf| hasher.write(buf));
+    hasher.finish()
+}
+
+/// Returns xxh3-64 of bytes without a place.
+pub fn plain_hash(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VolumeId, crc32c};
+
+    /// Returns a block that ends in its own CRC32C, as ext4 stores extent blocks.
+    fn block_with_own_crc(fill: u8) -> Vec<u8> {
+        let mut block = vec![fill; 4096];
+        let crc = crc32c(&block[..4092]);
+        block[4092..].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn blocks_that_end_in_their_own_crc_have_different_hashes() {
+        let (old, new) = (block_with_own_crc(1), block_with_own_crc(2));
+        assert_eq!(crc32c(&old), crc32c(&new), "CRC32C cannot tell them apart");
+        let chunk = ChunkKey { volume: VolumeId(7), index: 3 };
+        assert_ne!(block_hash(chunk, 9, &old), block_hash(chunk, 9, &new));
+        let areas = [old, new].map(|block| area_hash(5, 6, &[IoBuf::copy_of(&block)]));
+        assert_ne!(areas[0], areas[1]);
+    }
+
+    #[test]
+    fn hashes_never_change_and_differ_by_place() {
+        let (block, chunk) = ([0x5a; 4096], ChunkKey { volume: VolumeId(7), index: 3 });
+        let others = [ChunkKey { volume: VolumeId(8), ..chunk }, ChunkKey { index: 4, ..chunk }];
+        let here = block_hash(chunk, 9, &block);
+        assert!(
+            others.iter().all(|other| block_hash(*other, 9, &block) != here) && block_hash(chunk, 8, &block) != here
+        );
+        assert_eq!(here, 936_481_710, "golden");
+        let whole = area_hash(1, 2, &[IoBuf::copy_of(&block)]);
+        assert_eq!(whole, area_hash(1, 2, &[IoBuf::copy_of(&block[..512]), IoBuf::copy_of(&block[512..])]));
+        assert_ne!(whole, area_hash(1, 1, &[IoBuf::copy_of(&block)]));
+        assert_eq!(whole, 1_191_260_734_931_315_776, "golden");
+    }
+}
