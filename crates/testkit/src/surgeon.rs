@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use types::units::{BLOCK, BLOCKS_PER_AU};
-use types::{ChunkKey, ReplicaId, crc32c};
+use types::{ChunkKey, ReplicaId, block_hash, crc32c};
 
 /// Offset in a map page's header of the checkpoint that first named the page: for people, never checked.
 const MAP_SEQUENCE_AT: usize = 32;
@@ -107,7 +107,7 @@ impl Device {
             ensure!(last.valid >> (BLOCKS_PER_AU - 1) == 0, "the last block of quarter {} holds data", n - 1);
             let before = page.clone();
             let at = block % CRCS_PER_PAGE * 4;
-            page[at..at + 4].copy_from_slice(&crc32c(&bytes).to_le_bytes());
+            page[at..at + 4].copy_from_slice(&block_hash(place.entry.chunk, block as u16, &bytes).to_le_bytes());
             self.replace(place, n, &before, page)?;
         }
         self.file.sync_all().context("the damage is to stay")
