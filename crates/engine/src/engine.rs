@@ -17,7 +17,7 @@ use crate::replica::{Replaced, Replica};
 use crate::round::RoundStep;
 use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
-use layout::log::{BATCH_ALIGN, STATE_BATCH_MAX};
+use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::failpoint::{Point, is_armed, pass};
 use types::limits::PART_MAX;
@@ -401,9 +401,10 @@ impl Engine {
         let Some(log) = &self.log else { return false };
         let batch_max = self.config.state_batch_max.min(STATE_BATCH_MAX);
         let len = next_block_len(batch_max, lens(self.replicas.values()), self.tombstones.len());
-        let entry = PART_MAX + (STATE_BATCH_MAX + 2 * BATCH_ALIGN) as u64;
+        // From the second such segment on, the first copy is that of a state batch, as is the copy behind the block.
+        let entry = PART_MAX + (2 * STATE_BATCH_MAX + 2 * BATCH_ALIGN) as u64;
         let segment = log.ring.segment_bytes();
-        len <= (segment / 2).min(segment - entry)
+        len <= (segment / 2).min(segment + RECORDS_MAX as u64 - entry)
     }
 
     /// Queues a group's entries and hard state for the next batch.
