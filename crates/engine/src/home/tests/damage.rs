@@ -45,7 +45,7 @@ fn lost_write_of_a_block_that_ends_in_its_own_crc_is_noticed() {
     assert!(old != new && types::crc32c(&old) == types::crc32c(&new), "CRC32C cannot tell them apart");
     rig.disk.put(at, &old);
     let read = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
-    assert_eq!(read, Err(HomeReadError::Damaged { chunk: chunk(1, 0), block: 1 }));
+    assert_eq!(read, Err(HomeReadError::Damaged { chunk: chunk(1, 0), blocks: vec![1] }));
     rig.check_base(|key| *key == (R1, chunk(1, 0), 1));
     // The bytes of another place are no good either.
     rig.disk.put(at, &new);
