@@ -190,6 +190,8 @@ impl Engine {
             Ok(pieces) => pieces,
             Err(error) => return self.home_read_failed(asker, replica, chunk, range, error),
         };
+        let late = matches!(asker, Asker::Loop(_)) && self.replicas.contains_key(&replica) && on(Bug::OverlayReadLate);
+        let found = if late { self.found_now(replica, chunk, found) } else { found };
         let mut pieces = pieces.into_iter().peekable();
         let mut parts = Vec::with_capacity(found.len());
         for f in found {
@@ -210,6 +212,18 @@ impl Engine {
             assert_eq!(at, f.range.end(), "home's pieces tile what was asked");
         }
         self.finish_read(asker, replica, chunk, range, parts);
+    }
+
+    /// Looks the sources in the overlay up a second time: the mistake [`Bug::OverlayReadLate`].
+    fn found_now(&self, replica: ReplicaId, chunk: ChunkKey, found: Vec<Found>) -> Vec<Found> {
+        let again = |f: Found| match f.source {
+            Source::Home => vec![f],
+            _ => {
+                let now = self.replicas[&replica].overlay.lookup(chunk, f.range);
+                if now.iter().any(|f| matches!(f.source, Source::Home)) { vec![f] } else { now }
+            }
+        };
+        found.into_iter().flat_map(again).collect()
     }
 
     fn home_read_failed(

@@ -94,6 +94,8 @@ registry! {
         "a segment is allocated to a client whose epoch has passed, and attached under that epoch";
     HoleUnasked, "hole-unasked", "§7.2",
         "a preempted writer answers zeros for unallocated segments without a fence check";
+    OverlayReadLate, "overlay-read-late", "§7.2",
+        "a read takes the sectors of the overlay as of its end, and those of home as of its lookup";
     DuplicateAppliedTwice, "duplicate-applied-twice", "R7",
         "a late copy of a write takes effect a second time";
     WindowOffByOne, "window-off-by-one", "R7",

@@ -11,13 +11,17 @@
 //! zeros, or the beginning, must not have been surely overwritten before the read began. A write has surely taken
 //! effect at its answer, or at the end of the first read that saw it.
 //!
+//! Each sector alone may be right and a block still be a mixture of two versions: see `blocks`.
+//!
 //! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
 //! of an older value, and such a history is not linearizable.
 
+use crate::check::blocks;
 use crate::check::durable::{Span, Watch};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use types::units::SECTORS_PER_BLOCK;
 
 /// Global simulated time, in nanoseconds; known only to the observer.
 pub type At = u64;
@@ -27,13 +31,13 @@ const NEVER: At = At::MAX;
 
 /// One write: when it was asked, and when its answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Write {
-    stamp: Stamp,
-    start: At,
-    end: At,
-    zeros: bool,
+pub(super) struct Write {
+    pub stamp: Stamp,
+    pub start: At,
+    pub end: At,
+    pub zeros: bool,
     /// Time at which the session of an unanswered write was fenced: the write took effect before, or never.
-    dead: At,
+    pub dead: At,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +50,7 @@ struct Read {
 
 /// History of one sector.
 #[derive(Default)]
-struct Sector {
+pub(super) struct Sector {
     /// In the order of their submission.
     writes: Vec<Write>,
     reads: Vec<Read>,
@@ -54,6 +58,9 @@ struct Sector {
 
 /// Number of consecutive sectors that are stored together.
 const STRIP: u64 = 64;
+
+const BLOCK_SECTORS: u64 = SECTORS_PER_BLOCK as u64;
+const _: () = assert!(STRIP.is_multiple_of(BLOCK_SECTORS), "a block lies in one strip");
 
 type Strip = [Sector; STRIP as usize];
 
@@ -63,6 +70,8 @@ pub struct Linear {
     /// By volume and number of the strip.
     strips: BTreeMap<(u64, u64), Box<Strip>>,
     operations: u64,
+    /// The first read that mixed two versions of a block.
+    mixture: Option<Violation>,
     /// Checks that no reply comes before the disks have the bytes.
     pub durable: Option<Watch>,
 }
@@ -146,6 +155,22 @@ impl Linear {
         self.each(volume, first..first + saw.len() as u64, |at, sector| {
             sector.reads.push(Read { start, end, saw: saw[(at - first) as usize] });
         });
+        self.look_at_blocks(volume, first, saw, end);
+    }
+
+    /// Checks that what a read saw of each block is one version of it.
+    fn look_at_blocks(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], end: At) {
+        let mut left = saw;
+        while !left.is_empty() && self.mixture.is_none() {
+            let sector = first + (saw.len() - left.len()) as u64;
+            let in_block = BLOCK_SECTORS - sector % BLOCK_SECTORS;
+            let (shown, rest) = left.split_at(left.len().min(in_block as usize));
+            left = rest;
+            let at = (sector % STRIP) as usize;
+            let strip = self.strips.get(&(volume, sector / STRIP)).expect("the read was just noted");
+            let what = blocks::mixture(&strip[at..at + shown.len()], shown, end);
+            self.mixture = what.map(|what| Violation { volume, sector, what });
+        }
     }
 
     /// Returns the number of sector operations recorded.
@@ -153,7 +178,7 @@ impl Linear {
         self.operations
     }
 
-    /// Returns every sector whose history is impossible.
+    /// Returns the first mixture of two versions of a block, and every sector whose history is impossible.
     pub fn violations(&self) -> Vec<Violation> {
         let sectors = self.strips.iter().flat_map(|((volume, number), strip)| {
             (number * STRIP..).zip(strip.iter()).map(|(sector, history)| (*volume, sector, history))
@@ -161,11 +186,25 @@ impl Linear {
         let check = |(volume, sector, history): (u64, u64, &Sector)| {
             history.violation().map(|what| Violation { volume, sector, what })
         };
-        sectors.filter_map(check).collect()
+        self.mixture.iter().cloned().chain(sectors.filter_map(check)).collect()
     }
 }
 
 impl Sector {
+    pub(super) fn writes(&self) -> impl Iterator<Item = &Write> {
+        self.writes.iter()
+    }
+
+    /// Whether this write covers the sector.
+    pub(super) fn has(&self, write: &Write) -> bool {
+        self.writes.iter().rev().take_while(|w| w.start >= write.start).any(|w| w.stamp == write.stamp)
+    }
+
+    /// Returns the write of this stamp, if one covers the sector.
+    pub(super) fn written(&self, stamp: Stamp) -> Option<&Write> {
+        self.writes.iter().rev().find(|w| w.stamp == stamp)
+    }
+
     /// Returns the write of this stamp, which is one of the last.
     fn asked(&mut self, stamp: Stamp) -> &mut Write {
         self.writes.iter_mut().rev().find(|w| w.stamp == stamp).expect("a write is asked before all else")

@@ -1,5 +1,6 @@
 //! Observers: they look at the system from outside, after the fact, and know nothing of how it works.
 
+mod blocks;
 pub mod bounds;
 pub mod decisions;
 pub mod durable;
