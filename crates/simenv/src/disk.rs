@@ -19,7 +19,7 @@ use types::rng::Rng;
 use types::units::SECTOR;
 use types::{IoBuf, IoBufMut};
 
-const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 const EROFS: i32 = 30;
 /// Limits of a device's cache: above them it writes its oldest data back by itself.
 const DIRTY_WRITES_MAX: usize = 1024;
@@ -184,6 +184,8 @@ pub(crate) struct Disk {
     pub lies: Vec<Lie>,
     /// Pages with bytes that the disk lost, moved or changed silently, and that no write has covered since.
     false_pages: BTreeSet<u64>,
+    /// Sectors that cannot be read, by number.
+    pub(crate) unreadable: BTreeSet<u64>,
     pub faults: DiskFaults,
     /// The process (by its count on the node) that holds the lock.
     pub held_by: Option<u32>,
@@ -215,6 +217,7 @@ impl Disk {
             settled: BTreeSet::new(),
             lies: Vec::new(),
             false_pages: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             faults: DiskFaults::default(),
             held_by: None,
             read_only: false,
@@ -247,6 +250,12 @@ impl Disk {
 
     pub(crate) fn lies_at(&mut self, offset: u64, len: u64) {
         self.false_pages.extend(page_numbers(offset, len));
+    }
+
+    /// Whether an unflushed write covers this sector.
+    pub(crate) fn caches(&self, sector: u64) -> bool {
+        let at = sector * SECTOR;
+        self.dirty.iter().any(|write| (write.offset..write.offset + write.len()).contains(&at))
     }
 
     /// Changes stored bytes silently.
@@ -300,12 +309,13 @@ impl Disk {
         self.dirty_bytes -= write.len();
         let mut waiting: Vec<(u64, u64)> = Vec::new();
         for number in page_numbers(write.offset, write.len()) {
-            if self.settled.contains(&number) {
-                self.durable.share(&self.current, number);
-                continue;
-            }
             let start = (number * PAGE).max(write.offset) - write.offset;
             let end = ((number + 1) * PAGE - write.offset).min(write.len());
+            if self.settled.contains(&number) {
+                self.durable.share(&self.current, number);
+                self.note_stored(write.offset + start, end - start);
+                continue;
+            }
             match waiting.last_mut().filter(|(_, last)| *last == start) {
                 Some((_, last)) => *last = end,
                 None => waiting.push((start, end)),
@@ -339,6 +349,7 @@ impl Disk {
         self.flushed_after_lies();
         let blurred: BTreeSet<u64> = self.dirty.iter().flat_map(|d| page_numbers(d.offset, d.len())).collect();
         for write in &covered {
+            self.note_stored(write.offset, write.len());
             let numbers = page_numbers(write.offset, write.len());
             let apart = |pages: &BTreeSet<u64>| pages.range(numbers.clone()).next().is_some();
             if apart(&blurred) || apart(&self.doomed) {
@@ -366,6 +377,7 @@ impl Disk {
             match fate {
                 Fate::Keep => {
                     write.apply_whole(&mut self.durable);
+                    self.note_stored(write.offset, write.len());
                     counts.writes_kept += 1;
                     counts.reordered += u64::from(lost);
                 }
@@ -522,15 +534,18 @@ impl State {
             return;
         }
         // An operation that is absent belongs to a process that has ended.
-        let Some(Flight { token, stage, error }) = target.flights.remove(&op) else { return };
+        let Some(Flight { token, stage, mut error }) = target.flights.remove(&op) else { return };
+        if let (Stage::Read { offset, buf }, None) = (&stage, &error) {
+            error = target.unreadable_at(*offset, buf.len() as u64, &mut counts);
+        }
         let result = error.clone().map_or(Ok(()), Err);
         let event = match stage {
             Stage::Read { offset, mut buf } => {
                 if error.is_none() {
                     let place = target.place_of_read(offset, buf.len() as u64, &mut counts);
                     target.current.read(place, &mut buf);
-                    self.counts = counts;
                 }
+                self.counts = counts;
                 Event::DiskRead { token, buf, result }
             }
             Stage::Write { offset, bufs, flush } => {

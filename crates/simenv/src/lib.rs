@@ -20,6 +20,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod unreadable;
 mod watch;
 mod world;
 

@@ -84,6 +84,8 @@ pub struct FaultCounts {
     pub disk_errors: u64,
     /// Bits and bytes changed through [`crate::DiskImage`].
     pub corruptions: u64,
+    /// Reads that touched an unreadable sector.
+    pub unreadable: u64,
     pub partitions: u64,
     pub heals: u64,
     /// Connections that were reset by chance or by order.
@@ -108,7 +110,7 @@ pub struct FaultCounts {
 
 impl FaultCounts {
     /// Returns each count with its name, for reports.
-    pub fn named(&self) -> [(&'static str, u64); 21] {
+    pub fn named(&self) -> [(&'static str, u64); 22] {
         [
             ("crashes", self.crashes),
             ("power cuts", self.power_cuts),
@@ -131,6 +133,7 @@ impl FaultCounts {
             ("pauses", self.pauses),
             ("deaths inside a turn", self.mid_turn),
             ("writes reordered", self.reordered),
+            ("reads of unreadable sectors", self.unreadable),
         ]
     }
 }

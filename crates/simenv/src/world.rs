@@ -363,6 +363,16 @@ impl DiskImage {
         state.disk_mut(self.node, self.disk).poke(offset, bytes);
     }
 
+    /// Makes sectors unreadable: a read that touches one fails until a write of it is stored.
+    pub fn make_unreadable(&self, offset: u64, len_bytes: u64) {
+        self.world.state().disk_mut(self.node, self.disk).damage(offset, len_bytes);
+    }
+
+    /// Whether a read of this range fails with EIO now.
+    pub fn is_unreadable(&self, offset: u64, len_bytes: u64) -> bool {
+        self.world.state().disk_mut(self.node, self.disk).is_unreadable(offset, len_bytes)
+    }
+
     /// Flips one bit, durably.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         let mut byte = [0];

@@ -321,3 +321,53 @@ fn a_doomed_process_dies_between_the_operations_of_one_turn() {
     assert!(!host.env.is_alive() && host.events.is_empty(), "it dies before it takes the event");
     assert_eq!(outcome(&stored(&host, 0, 4096)), "kept", "what was done is done");
 }
+
+#[test]
+fn unreadable_sector_fails_every_read_until_a_write_of_it_is_durable() {
+    for volatile_cache in [true, false] {
+        let (mut host, disk) = host_with_disk(12, volatile_cache);
+        let image = host.world.disk_image(host.node, "/disk");
+        written(&mut host, write(disk, 0, filled(1, 8192), true));
+        image.make_unreadable(1024, 512);
+        let look = |host: &mut Host, offset, len| match host.one(Op::DiskRead {
+            token: TOKEN,
+            disk,
+            offset,
+            buf: IoBufMut::new(len),
+        }) {
+            Event::DiskRead { result, .. } => result,
+            other => panic!("{other:?}"),
+        };
+        for _ in 0..3 {
+            assert_eq!(look(&mut host, 0, 4096), Err(DiskError::Io(5)));
+        }
+        assert_eq!(look(&mut host, 1536, 2560), Ok(()), "the sectors beside it are whole");
+        written(&mut host, write(disk, 0, filled(2, 1024), true));
+        assert_eq!(look(&mut host, 0, 4096), Err(DiskError::Io(5)), "the write did not cover it");
+        written(&mut host, write(disk, 1024, filled(2, 512), false));
+        assert_eq!(read(&mut host, disk, 0, 4096)[1024], 2);
+        assert!(!image.is_unreadable(1024, 512), "the cache answers");
+        flushed(&mut host, disk).unwrap();
+        host.world.power_cut(host.node);
+        assert!(!image.is_unreadable(0, 8192));
+        assert_eq!(host.world.fault_counts().unreadable, 4);
+    }
+}
+
+#[test]
+fn unflushed_write_over_an_unreadable_sector_heals_it_only_if_it_survives() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..50 {
+        let (mut host, disk) = host_with_disk(seed, true);
+        let image = host.world.disk_image(host.node, "/disk");
+        image.make_unreadable(4096, 512);
+        written(&mut host, write(disk, 4096, filled(1, 512), false));
+        assert!(!image.is_unreadable(4096, 512));
+        host.world.power_cut(host.node);
+        let fate = outcome(&stored(&host, 4096, 512));
+        // A torn write of one sector has stored it or not.
+        assert!(fate == "kept" || image.is_unreadable(4096, 512), "a lost write heals nothing");
+        seen.insert(image.is_unreadable(4096, 512));
+    }
+    assert_eq!(seen, BTreeSet::from([false, true]));
+}
