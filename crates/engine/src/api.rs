@@ -2,11 +2,43 @@
 //!
 //! The OSD's loop passes them in and receives them; nothing here has behaviour of weight.
 
+use crate::home::HomeLimits;
 use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
 use types::store::{HardState, Recovered};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Time};
+
+/// What one step of background work takes at most. Every value is at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Reads of blocks that a round completes, in flight at once. Default 32.
+    pub completing_max: usize,
+    /// Completed blocks that wait for the log: a round may put so many before the next client batch. Default 64.
+    pub completed_queue_max: usize,
+    /// Blocks that a round hands over to home in one step. Default 1024.
+    pub handover_blocks: usize,
+    /// Entries that are copied forward in one step. Default 256.
+    pub copy_entries: usize,
+    /// [`HomeLimits::background_ops_max`].
+    pub home_ops_max: u32,
+    /// [`HomeLimits::io_bytes_max`]; at least one block.
+    pub home_io_bytes_max: u64,
+}
+
+impl Default for StepLimits {
+    fn default() -> StepLimits {
+        let home = HomeLimits::default();
+        StepLimits {
+            completing_max: 32,
+            completed_queue_max: 64,
+            handover_blocks: 1024,
+            copy_entries: 256,
+            home_ops_max: home.background_ops_max,
+            home_io_bytes_max: home.io_bytes_max,
+        }
+    }
+}
 
 /// Settings of one engine. All are per process; settings that the disk fixes are in its superblock.
 #[derive(Clone, Debug)]
@@ -34,6 +66,8 @@ pub struct EngineConfig {
     /// The allocator reuses the space that was freed last, instead of going round the device. Space that is freed too
     /// early is then overwritten at once. Only simulations want this. Default off.
     pub reuse_at_once: bool,
+    /// Sizes of background steps. Tests and simulations take less.
+    pub steps: StepLimits,
 }
 
 impl Default for EngineConfig {
@@ -48,6 +82,7 @@ impl Default for EngineConfig {
             after_poison: false,
             after_restore: false,
             reuse_at_once: false,
+            steps: StepLimits::default(),
         }
     }
 }

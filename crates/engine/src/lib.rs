@@ -33,7 +33,7 @@ mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
+pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};
 pub use engine::{CREATE_LOST, Engine};
 pub use format::{

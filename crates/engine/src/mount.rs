@@ -147,7 +147,12 @@ impl Engine {
         };
         let log = Log::new(&superblock, self.disk.align_bytes);
         let region = HomeRegion { start: superblock.home_start, len_bytes: superblock.home_bytes };
-        let limits = HomeLimits { reuse_at_once: self.config.reuse_at_once, ..HomeLimits::default() };
+        let limits = HomeLimits {
+            reuse_at_once: self.config.reuse_at_once,
+            background_ops_max: self.config.steps.home_ops_max,
+            io_bytes_max: self.config.steps.home_io_bytes_max,
+            ..HomeLimits::default()
+        };
         self.home = Some(Home::new(self.disk.clone(), region, HomeTokens { owner: self.config.owner }, limits));
         let count = log.ring.count();
         for slot in 0..count as u32 {

@@ -20,9 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
 
-/// Most entries that one call queues for copying.
-const COPY_STEP: usize = 256;
-
 /// Returns entries above the checkpoint index that are only in `segment`: the latest ones, and those whose replacement
 /// is not durable.
 fn pinned<'a>(
@@ -153,7 +150,7 @@ impl Engine {
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
             .filter(|(replica, index, _)| !self.replicas[replica].installing && !log.has_copy_of(*replica, index.0))
-            .take(COPY_STEP)
+            .take(self.config.steps.copy_entries)
             .map(|(replica, index, term)| Work::Copy { replica, index, term })
             .collect();
         copies.into_iter().for_each(|copy| self.queue(copy));

@@ -25,12 +25,6 @@ use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
-/// Most reads for completion in flight.
-const COMPLETING_MAX: usize = 32;
-/// Most completed blocks that wait for the log: a round may put so many before the next client batch.
-const COMPLETED_QUEUE_MAX: usize = 64;
-/// Blocks handed over in one step.
-const HANDOVER_BLOCKS: usize = 1024;
 /// Pause between two rounds: a level that no round lowers must not keep the device busy.
 const ROUND_GAP: Duration = Duration::from_millis(20);
 /// Pause after a round that did not fit into home: only a cut, a destroyed replica or a smaller share helps.
@@ -264,11 +258,13 @@ impl Engine {
 
     fn step_completing(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
-        let queued = log.pending.iter().take(COMPLETED_QUEUE_MAX).filter(|w| matches!(w, Work::Block { .. })).count();
-        let mut room = COMPLETED_QUEUE_MAX.saturating_sub(queued);
+        let steps = self.config.steps;
+        let first = log.pending.iter().take(steps.completed_queue_max);
+        let queued = first.filter(|w| matches!(w, Work::Block { .. })).count();
+        let mut room = steps.completed_queue_max.saturating_sub(queued);
         while room > 0 {
             let RoundStep::Completing { left, reading, .. } = &mut self.round else { return };
-            if *reading >= COMPLETING_MAX {
+            if *reading >= steps.completing_max {
                 return;
             }
             let Some((replica, chunk, block)) = left.pop_front() else { break };
@@ -340,7 +336,7 @@ impl Engine {
     }
 
     fn step_handing_over(&mut self) {
-        let mut budget = HANDOVER_BLOCKS;
+        let mut budget = self.config.steps.handover_blocks;
         while budget > 0 {
             let RoundStep::HandingOver { left, .. } = &mut self.round else { return };
             let Some((replica, chunk)) = left.pop_front() else { return self.hand_over() };
