@@ -54,6 +54,11 @@ const EMPTIED_PCT: u64 = 8;
 /// From this seed on, [`Class::ForcedPgs`] is drawn as well, before all other aims.
 pub const FORCED_FROM: u64 = 1_100_000;
 const FORCED_PCT: u64 = 6;
+/// From this seed on, [`Class::DisjointBlocks`], [`Class::DisjointEntries`] and [`Class::ReplacedOsds`] are drawn as well, and
+/// [`Class::DAMAGE`] strikes in some runs.
+pub const DAMAGE_FROM: u64 = 1_200_000;
+const DISJOINT_PCT: u64 = 10;
+const REPLACED_PCT: u64 = 6;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -66,6 +71,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::FailedReplicas => FAILED_FROM,
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
+        Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -113,6 +119,15 @@ impl Aim {
         let mut forced = Rng::new(seed ^ u64::from_be_bytes(*b"byForce!"));
         if seed >= FORCED_FROM && forced.chance(FORCED_PCT, 100) {
             return Some(Aim { class: Class::ForcedPgs, alone: true });
+        }
+        let mut disjoint = Rng::new(seed ^ u64::from_be_bytes(*b"disjoint"));
+        if seed >= DAMAGE_FROM && disjoint.chance(DISJOINT_PCT, 100) {
+            let class = [Class::DisjointBlocks, Class::DisjointEntries][disjoint.below(2) as usize];
+            return Some(Aim { class, alone: true });
+        }
+        let mut replaced = Rng::new(seed ^ u64::from_be_bytes(*b"replaced"));
+        if seed >= DAMAGE_FROM && replaced.chance(REPLACED_PCT, 100) {
+            return Some(Aim { class: Class::ReplacedOsds, alone: true });
         }
         let mut emptied = Rng::new(seed ^ u64::from_be_bytes(*b"emptied!"));
         if seed >= EMPTIED_FROM && emptied.chance(EMPTIED_PCT, 100) {
@@ -303,8 +318,26 @@ impl Aim {
                 options.disk = Default::default();
                 options.faults = Duration::from_secs(20);
             }
+            // Much is at home, and blocks are written in part.
+            Class::DisjointBlocks => {
+                options.pgs = 2;
+                (shape.window, shape.sectors_max, shape.depth) = (256 << 10, 16, 8);
+                (shape.read_pct, shape.operations) = (40, 3000);
+                options.engine.round_idle = Duration::from_millis(150);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(10);
+            }
+            // Much of the log is not at home yet, and no log has dropped it.
+            Class::DisjointEntries => {
+                options.pgs = 2;
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                (shape.read_pct, shape.operations) = (30, 1500);
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(60), 0.95);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(6);
+            }
             // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
-            Class::EmptiedOsds => {
+            Class::EmptiedOsds | Class::ReplacedOsds => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 6);
                 (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
                 shape.operations = 3000;
@@ -440,7 +473,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (EMPTIED_FROM..EMPTIED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (DAMAGE_FROM..DAMAGE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

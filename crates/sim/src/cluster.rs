@@ -4,6 +4,7 @@
 
 mod clients;
 mod failed;
+mod joined;
 
 use crate::check::durable;
 use crate::check::linear::Linear;
@@ -77,6 +78,8 @@ pub struct Cluster {
     pub budget: Budget,
     /// Replicas that have failed for good.
     failed: BTreeSet<ReplicaId>,
+    /// OSDs that another one has taken over: they must become empty.
+    pub(crate) replaced: BTreeSet<OsdId>,
     /// An OSD that cannot hold what the others took while it was away.
     pub(crate) overfull: Option<OsdId>,
     /// OSDs whose devices were made to rot outside the budget: they must become whole again.
@@ -123,6 +126,7 @@ impl Cluster {
             linear: Linear::default(),
             budget,
             failed: BTreeSet::new(),
+            replaced: BTreeSet::new(),
             overfull: None,
             rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
@@ -155,6 +159,11 @@ impl Cluster {
     fn format(&mut self, i: usize) {
         let osd = &self.osds[i];
         self.meta.register(self.world.now(), osd.uuid, osd.id, self.options.device_bytes, &mut self.post);
+        self.format_device(i);
+    }
+
+    fn format_device(&mut self, i: usize) {
+        let osd = &self.osds[i];
         let mut env = self.world.env(osd.node);
         let disk = env.open_disk(&spec()).expect("the simulated disk is there");
         let params = engine::FormatParams {

@@ -2,9 +2,13 @@
 
 use env::{DiskInfo, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
 use simenv::{SimEnv, World};
+use std::time::Duration;
 use types::Time;
 
-/// An env whose turn waits: other nodes are not running yet.
+/// Time for which other nodes stand still at once while one that waits has no event.
+const STEP: Duration = Duration::from_micros(50);
+
+/// An env whose turn waits: other nodes are not running yet, or get no turn meanwhile.
 pub struct Driven<'a> {
     pub env: &'a mut SimEnv,
     pub world: &'a World,
@@ -24,7 +28,8 @@ impl Env for Driven<'_> {
         self.env.turn(ops, events, deadline)?;
         while events.len() == before {
             let Some(next) = self.world.next_event_time() else { return Ok(()) };
-            self.world.advance_to(next);
+            let now = self.world.now();
+            self.world.advance_to(if next > now { next } else { now + STEP });
             self.env.turn(ops, events, deadline)?;
         }
         Ok(())

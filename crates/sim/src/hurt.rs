@@ -63,7 +63,7 @@ impl Cluster {
         let (image, mut page) = (self.image(i), [0; layout::superblock::SUPERBLOCK_LEN]);
         Superblock::offsets(self.options.device_bytes).iter().all(|at| {
             image.read(*at, &mut page);
-            Superblock::decode(&page).is_err()
+            image.is_unreadable(*at, page.len() as u64) || Superblock::decode(&page).is_err()
         })
     }
 

@@ -1,6 +1,6 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, LATE_FROM, NEWEST_FROM};
+use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, NEWEST_FROM};
 use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -37,6 +37,8 @@ pub struct Options {
     pub wear: Option<u64>,
     /// Dice of the classes that were added later, in a run in which they strike.
     pub late: Option<u64>,
+    /// Dice of the damage that stays, in a run in which it strikes.
+    pub damage: Option<u64>,
     /// Time for which clients try a write again that finds a store full.
     pub full_wait: Duration,
     /// Aim of the run, if it has one.
@@ -82,11 +84,13 @@ impl Options {
                 forger: None,
                 whole_blocks: false,
                 may_be_full: false,
+                spread: 0,
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
             wear: None,
             late: None,
+            damage: None,
             full_wait: Duration::ZERO,
             aim: None,
             tuned: Tuned::default(),
@@ -111,8 +115,13 @@ impl Options {
 
 /// Percentage of runs in which classes strike that were added later, among the runs that may draw them.
 const LATE_CLASSES_PCT: u64 = 25;
+/// Percentage of runs with damage that stays, among the runs that may draw it.
+const DAMAGE_PCT: u64 = 30;
 /// Percentage of runs with the settings that were added last, among the runs that may draw them.
 const NEWEST_PCT: u64 = 60;
+/// Percentage of runs with small limits, and with windows that are spread, among the runs that may draw them.
+const SMALL_PCT: u64 = 25;
+const SPREAD_PCT: u64 = 6;
 /// Percentage of runs that wear their devices.
 const WEAR_PCT: u64 = 30;
 
@@ -121,6 +130,12 @@ impl Options {
     pub fn late_dice(seed: u64) -> Option<u64> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"late all"));
         (seed >= LATE_FROM && rng.chance(LATE_CLASSES_PCT, 100)).then(|| rng.next_u64())
+    }
+
+    /// Returns the dice of a run in which [`crate::faults::Class::DAMAGE`] strikes.
+    pub fn damage_dice(seed: u64) -> Option<u64> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"damages!"));
+        (seed >= DAMAGE_FROM && rng.chance(DAMAGE_PCT, 100)).then(|| rng.next_u64())
     }
 
     /// Returns the dice of a run with the settings that were added last.
@@ -135,6 +150,38 @@ impl Options {
         let whole = self.engine.state_batch_max;
         self.engine.state_batch_max = [whole, 4096, 512, 64][rng.below(4) as usize];
         self.full_wait = [0, 300, 1200].map(Duration::from_millis)[rng.below(3) as usize];
+    }
+
+    /// Sets small limits in some runs, so that each step meets its border: FoundationDB calls it buggify.
+    pub fn draw_small(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"smallest"));
+        if seed < DAMAGE_FROM || !rng.chance(SMALL_PCT, 100) {
+            return;
+        }
+        let mut some = |usual: u64, small: [u64; 2]| [usual, small[0], small[1]][rng.below(3) as usize];
+        let engine = &mut self.engine;
+        engine.overlay_payload_max = some(engine.overlay_payload_max, [2 << 20, 12 << 20]);
+        engine.seal_after = Duration::from_millis(some(10, [1, 200]));
+        let steps = &mut engine.steps;
+        steps.completing_max = some(steps.completing_max as u64, [1, 3]) as usize;
+        steps.completed_queue_max = some(steps.completed_queue_max as u64, [1, 5]) as usize;
+        steps.handover_blocks = some(steps.handover_blocks as u64, [1, 40]) as usize;
+        steps.copy_entries = some(steps.copy_entries as u64, [1, 10]) as usize;
+        steps.home_ops_max = some(steps.home_ops_max.into(), [1, 4]) as u32;
+        steps.home_io_bytes_max = some(steps.home_io_bytes_max, [4 << 10, 64 << 10]);
+    }
+
+    /// Spreads the windows of some runs over more chunks than one directory page of home names.
+    pub fn draw_spread(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"spread!!"));
+        if seed < DAMAGE_FROM || !rng.chance(SPREAD_PCT, 100) {
+            return;
+        }
+        let shape = &mut self.shape;
+        (shape.len_bytes, shape.spread) = (3 << 30, rng.between(80, 180));
+        shape.window = shape.window.min(32 << 10);
+        self.pgs = rng.between(1, 2) as u32;
+        self.device_bytes = 1 << 30;
     }
 
     /// Returns the dice of a run that wears its devices.

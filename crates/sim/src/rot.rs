@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_secs(5);
 const EARLY: Duration = Duration::from_millis(50);
 
 /// Returns all batches of the log with their offsets, those of earlier segment lives included. A wiped device has none.
-fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
+pub(crate) fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
     // One of the superblock's copies may have rotted.
     let copies = Superblock::offsets(image.size_bytes()).into_iter().filter_map(|at| {
         let mut copy = vec![0; layout::superblock::SUPERBLOCK_LEN];

@@ -95,10 +95,15 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     }
     options.draw_wear(seed);
     options.late = Options::late_dice(seed);
+    options.damage = Options::damage_dice(seed);
     options.draw_newest(seed);
     let aim = Aim::draw(seed);
     if let Some(aim) = aim {
         aim.shape(&mut options);
+    }
+    if aim.is_none() {
+        options.draw_small(seed);
+        options.draw_spread(seed);
     }
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
     let tunables;
@@ -323,6 +328,9 @@ impl Run {
         if let Some(dice) = options.late {
             faults.enable(&Class::LATE, &mut Rng::new(dice));
         }
+        if let Some(dice) = options.damage {
+            faults.enable(&Class::DAMAGE, &mut Rng::new(dice));
+        }
         if let Some(aim) = options.aim {
             faults.aim(aim);
         }
@@ -388,7 +396,7 @@ impl Run {
     }
 
     pub(crate) fn compare(&mut self) -> Result<(), End> {
-        let mut unread = self.compare_once()?;
+        let mut unread = self.compare_at_rest()?;
         // An OSD asks its peers for a block that it could not read.
         for _ in 0..MENDS_MAX {
             if unread.is_empty() {
@@ -398,12 +406,23 @@ impl Run {
             while self.cluster.world.now() < until {
                 self.step(until)?;
             }
-            unread = self.compare_once()?;
+            unread = self.compare_at_rest()?;
         }
         match unread.first() {
             Some(what) => Err(format!("{what}, and no peer repairs it ({})", self.cluster.budget.describe()).into()),
             None => Ok(()),
         }
+    }
+
+    /// A repair may end with a replica that is replaced, so the members may change once more.
+    fn compare_at_rest(&mut self) -> Result<Vec<String>, End> {
+        if self.cluster.budget.has_stayed() {
+            let limit = self.cluster.options.calm;
+            self.until(limit, "all replicas have applied the same while blocks are repaired", |c| {
+                all_equal(c) && no_change(c) && moves_ended(c)
+            })?;
+        }
+        Ok(self.compare_once()?)
     }
 
     fn compare_once(&mut self) -> Result<Vec<String>, String> {
@@ -459,6 +478,7 @@ fn no_change(cluster: &Cluster) -> bool {
     let idle = |pg: &PgRecord| pg.change.is_none() && pg.queue.is_empty();
     let records = cluster.meta.records();
     records.is_some_and(|records| records.pgs.values().all(idle) && no_place_is_wrong(cluster, records))
+        && cluster.replaced_are_empty()
         && cluster.meta.plans_no_move(cluster.world.now())
 }
 

@@ -204,6 +204,7 @@ impl Tenants {
             forger: None,
             whole_blocks: false,
             may_be_full: false,
+            spread: 0,
         };
         let mut work = Block::on(name, volume.0, (CLIENTS + n) as u64, shape, self.rng.fork());
         if self.closing {

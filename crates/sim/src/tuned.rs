@@ -89,7 +89,8 @@ macro_rules! fields {
 pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"tunables"));
     let mut tuned = Tuned::default();
-    let is_emptied = Aim::draw(seed).is_some_and(|aim| aim.class == Class::EmptiedOsds);
+    let moves = |aim: Aim| matches!(aim.class, Class::EmptiedOsds | Class::ReplacedOsds);
+    let is_emptied = Aim::draw(seed).is_some_and(moves);
     if is_emptied && !overrides.default_tunables {
         // An OSD goes out within the run.
         tuned.control.osd_out_after = ms([1, 500, 3000][rng.below(3) as usize]);

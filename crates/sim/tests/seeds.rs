@@ -37,7 +37,7 @@ fn another_process_does_the_same() {
 /// Returns the classes that the first seeds may draw.
 fn early() -> impl Iterator<Item = Class> {
     let late = |class: &Class| Class::LATE_AIMS.contains(class) || Class::LATER_AIMS.contains(class);
-    Class::every().filter(move |class| !late(class) && !Class::LATE.contains(class))
+    Class::every().filter(move |class| !late(class) && !Class::LATE.contains(class) && !Class::DAMAGE.contains(class))
 }
 
 #[test]

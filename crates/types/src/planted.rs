@@ -134,6 +134,8 @@ registry! {
         "mount accepts a batch by its header and does not verify its payload";
     DamageTakenForTear, "damage-taken-for-tear", "R11",
         "damage below the durable end of the log is cut off as if it were a torn tail";
+    UnreadableLogAsZeros, "unreadable-log-as-zeros", "R11",
+        "pages of the log that the device cannot read count as zeros, where a log may end";
     ForgedHeaderBelieved, "forged-header-believed", "R11",
         "mount accepts a batch header that verifies, of whatever life of the segment";
     TailNotRewritten, "tail-not-rewritten", "R11",
@@ -193,6 +195,8 @@ registry! {
         "PGs of a new pool are placed on OSDs that are out or drained";
     MovesToLeaving, "moves-to-leaving", "placement",
         "replicas move to OSDs that are out or drained";
+    ReplacedStaysIn, "replaced-stays-in", "placement",
+        "an OSD stays in when another one is registered in its place";
     ReplacedTooEarly, "replaced-too-early", "R4",
         "the replica that is to leave is destroyed when its move begins";
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
+use types::planted::{Bug, on};
 use types::{Epoch, OsdId};
 
 /// Most OSDs of one command.
@@ -77,7 +78,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
     let mut record = OsdRecord { judged_at, replaces: ask.replaces, ..new };
     if let Some(old) = replaced {
         record.weight = old.weight;
-        writes.push(out_for_good(old));
+        writes.extend((!on(Bug::ReplacedStaysIn)).then(|| out_for_good(old)));
     }
     writes.push(Write::Put(Record::Osd(record)));
     Ok((writes, id))

@@ -9,6 +9,7 @@
 use layout::log::BATCH_ALIGN;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut};
 
 /// Most unreadable pages of one segment that are bad sectors. Beyond them the device, or the path to it, has failed.
@@ -91,7 +92,11 @@ impl SegmentRead {
     pub fn finish(self) -> SegmentBytes {
         assert!(self.pieces.is_empty(), "{} pieces are missing", self.pieces.len());
         let whole = self.whole.expect("a piece was taken");
-        SegmentBytes { bytes: whole.freeze(), unreadable: self.unreadable }
+        let mut unreadable = self.unreadable;
+        if !unreadable.is_empty() && on(Bug::UnreadableLogAsZeros) {
+            unreadable.clear();
+        }
+        SegmentBytes { bytes: whole.freeze(), unreadable }
     }
 }
 

@@ -25,7 +25,7 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
 
 /// Draws a PG that is whole. Returns the member whose durable log is the furthest, and the others.
 fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
-    let pg = super::aimed_members::draw_whole(s)?;
+    let (pg, _) = super::aimed_members::draw_whole(s)?;
     let group = |osd: &osd::Osd| {
         let group = osd.groups_for_tools().find(|group| group.identity().pg == pg)?;
         Some((group.term(), group.durable_end()))

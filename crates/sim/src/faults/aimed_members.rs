@@ -38,16 +38,11 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
 
 /// A replica of a PG that is whole fails.
 pub fn strike_failed(s: &mut Strike<'_>) -> bool {
-    let Some((pg, osd)) = draw_failing(s) else { return false };
+    let Some((pg, osd)) = draw_whole(s) else { return false };
     let Some(replica) = s.cluster.fail_replica(osd, pg) else { return false };
     s.after(Duration::from_secs(1), move |s| s.cluster.note_failed(replica));
     accidents(s, Move { pg, from: osd, to: osd });
     true
-}
-
-/// Draws a PG of which every member keeps up.
-pub fn draw_whole(s: &mut Strike<'_>) -> Option<PgId> {
-    draw_failing(s).map(|(pg, _)| pg)
 }
 
 /// Accidents while a PG changes its members, from a replica on one OSD.
@@ -55,8 +50,8 @@ pub fn accidents_around(s: &mut Strike<'_>, pg: PgId, osd: usize) {
     accidents(s, Move { pg, from: osd, to: osd });
 }
 
-/// Draws a member of a PG of which every member keeps up.
-fn draw_failing(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
+/// Draws a PG of which every member keeps up, and one of its members.
+pub(super) fn draw_whole(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
     let records = s.cluster.meta.records()?;
     let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize)?;
     let (pg, count) = (record.pg, record.members.len());

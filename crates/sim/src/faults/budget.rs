@@ -31,6 +31,11 @@ fn is_mended(class: Class) -> bool {
             | Class::BitRotSuper
             | Class::PhantomWrite
             | Class::MisdirectedWrite
+            | Class::UnreadableSectors
+            | Class::UnreadableTail
+            | Class::RottenRun
+            | Class::DisjointBlocks
+            | Class::DisjointEntries
     )
 }
 
@@ -113,8 +118,24 @@ impl Budget {
 
     /// Whether the disk of OSD `i` may have lost flushed bytes at the end of its log.
     pub fn may_lose_tail(&self, i: usize) -> bool {
-        let may = |class: &Class| matches!(class, Class::BitRotLog | Class::PhantomWrite | Class::MisdirectedWrite);
+        let may = |class: &Class| {
+            matches!(class, Class::BitRotLog | Class::RottenRun | Class::PhantomWrite | Class::MisdirectedWrite)
+        };
         self.told.get(&i).is_some_and(|told| told.iter().any(may))
+    }
+
+    /// Whether a mount of OSD `i` may miss the end of its log and know it: a page that cannot be read is no torn tail (R11).
+    pub fn may_hide_tail(&self, i: usize) -> bool {
+        let hides = |class: &Class| matches!(class, Class::UnreadableSectors | Class::UnreadableTail);
+        self.told.get(&i).is_some_and(|told| told.iter().any(hides))
+    }
+
+    /// Whether damage was done that stays until it is written over.
+    pub fn has_stayed(&self) -> bool {
+        let stays = |class: &Class| {
+            matches!(class, Class::UnreadableSectors | Class::UnreadableTail | Class::RottenRun | Class::DisjointBlocks)
+        };
+        self.told.values().flatten().any(stays)
     }
 
     /// Whether OSD `i` must not start again.

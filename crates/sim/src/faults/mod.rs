@@ -14,6 +14,7 @@ mod aimed_back;
 mod aimed_doubt;
 mod aimed_emptied;
 mod aimed_forced;
+mod aimed_joined;
 mod aimed_late;
 mod aimed_logs;
 mod aimed_members;
@@ -23,6 +24,7 @@ mod aimed_streams;
 mod aimed_votes;
 pub mod budget;
 mod client;
+mod damage;
 mod disk;
 mod meta;
 mod net;
@@ -181,6 +183,18 @@ pub enum Class {
     EmptiedOsds,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
+    /// OSDs join, each in the place of one whose device is lost, or which still runs.
+    ReplacedOsds,
+    /// Sectors fail every read until they are written again: one, a run of pages, or a stripe of the device.
+    UnreadableSectors,
+    /// The last batches of a log cannot be read at the next mount.
+    UnreadableTail,
+    /// The bytes of neighbouring pages change, or those of a stripe of the device.
+    RottenRun,
+    /// All members of a PG lose blocks of home at once, each other ones.
+    DisjointBlocks,
+    /// All members of a PG lose their power, and payloads of their logs rot, in each those of other entries.
+    DisjointEntries,
 }
 
 impl Class {
@@ -264,7 +278,7 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 8] = [
+    pub const LATER_AIMS: [Class; 11] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -273,10 +287,16 @@ impl Class {
         Class::FailedReplicas,
         Class::EmptiedOsds,
         Class::ForcedPgs,
+        Class::DisjointBlocks,
+        Class::DisjointEntries,
+        Class::ReplacedOsds,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
+
+    /// Damage that stays until it is written over, for seeds from `aim::DAMAGE_FROM` on.
+    pub const DAMAGE: [Class; 3] = [Class::UnreadableSectors, Class::UnreadableTail, Class::RottenRun];
 
     /// Further aims of whole runs: stores that free space and take data in.
     pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowCut];
@@ -291,6 +311,7 @@ impl Class {
             .chain(aimed)
             .chain(Class::LATE_AIMS)
             .chain(Class::LATE)
+            .chain(Class::DAMAGE)
             .chain(Class::LATER_AIMS)
     }
 
@@ -319,6 +340,10 @@ impl Class {
             FailedReplicas => aimed_members::strike_failed(s),
             EmptiedOsds => aimed_emptied::strike(s),
             ForcedPgs => aimed_forced::strike(s),
+            ReplacedOsds => aimed_joined::strike(s),
+            UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {
+                damage::strike(self, s)
+            }
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }

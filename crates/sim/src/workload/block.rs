@@ -83,6 +83,8 @@ pub struct Shape {
     pub whole_blocks: bool,
     /// The stores may run full: a write may fail for lack of space.
     pub may_be_full: bool,
+    /// Number of further windows, each in a chunk of its own.
+    pub spread: u64,
 }
 
 /// One generator over one volume.
@@ -131,6 +133,7 @@ impl Block {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
         windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
+        windows.extend((0..shape.spread).map(|n| n * (shape.len_bytes / CHUNK) / shape.spread * CHUNK));
         if shape.pattern == Pattern::Large {
             windows = vec![CHUNK - half];
         }
