@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::store::{HardState, Recovered};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Time};
 
-/// What one step of background work takes at most. Every value is at least 1.
+/// Limits of one step of background work. Every value is at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
     /// Reads of blocks that a round completes, in flight at once. Default 32.

@@ -229,6 +229,7 @@ impl Aim {
             }
             Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
+            Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -318,24 +319,6 @@ impl Aim {
                 options.disk = Default::default();
                 options.faults = Duration::from_secs(20);
             }
-            // Much is at home, and blocks are written in part.
-            Class::DisjointBlocks => {
-                options.pgs = 2;
-                (shape.window, shape.sectors_max, shape.depth) = (256 << 10, 16, 8);
-                (shape.read_pct, shape.operations) = (40, 3000);
-                options.engine.round_idle = Duration::from_millis(150);
-                options.disk = Default::default();
-                options.faults = Duration::from_secs(10);
-            }
-            // Much of the log is not at home yet, and no log has dropped it.
-            Class::DisjointEntries => {
-                options.pgs = 2;
-                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
-                (shape.read_pct, shape.operations) = (30, 1500);
-                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(60), 0.95);
-                options.disk = Default::default();
-                options.faults = Duration::from_secs(6);
-            }
             // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
             Class::EmptiedOsds | Class::ReplacedOsds => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 6);
@@ -359,6 +342,29 @@ impl Aim {
                 options.full_wait = Duration::ZERO;
             }
             other => unreachable!("{other:?} came first"),
+        }
+    }
+
+    /// Sets the load for damage of every member of a PG.
+    fn shape_damage(self, options: &mut Options) {
+        (options.pgs, options.disk) = (2, Default::default());
+        let shape = &mut options.shape;
+        match self.class {
+            // Much is at home, and blocks are written in part.
+            Class::DisjointBlocks => {
+                (shape.window, shape.sectors_max, shape.depth) = (256 << 10, 16, 8);
+                (shape.read_pct, shape.operations) = (40, 3000);
+                options.engine.round_idle = Duration::from_millis(150);
+                options.faults = Duration::from_secs(10);
+            }
+            // Much of the log is not at home yet, and no log has dropped it.
+            Class::DisjointEntries => {
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                (shape.read_pct, shape.operations) = (30, 1500);
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(60), 0.95);
+                options.faults = Duration::from_secs(6);
+            }
+            other => unreachable!("{other:?} damages no member"),
         }
     }
 

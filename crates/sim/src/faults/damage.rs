@@ -141,7 +141,8 @@ fn start_soon(s: &mut Strike<'_>, i: usize) {
     s.after(away, move |s| s.cluster.start_osd(i));
 }
 
-/// Damages some of the blocks in the home of the i-th OSD whose turn it is: of a block, no other OSD damages its copy.
+/// Damages some of the blocks in the home of the i-th OSD whose turn it is: no other OSD damages its copy of such a
+/// block.
 fn damage_blocks(s: &mut Strike<'_>, i: usize, damage: Damage, one_in: u64) {
     let (image, count) = (s.cluster.image(i), s.cluster.options.osds as u64);
     for page in s.cluster.region(i, Region::Data, s.rng) {
