@@ -26,6 +26,8 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
 /// Draws a PG that is whole. Returns the member whose durable log is the furthest, and the others.
 fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
     let (pg, _) = super::aimed_members::draw_whole(s)?;
+    // One whose places are filled: a second failure would need a second command.
+    s.cluster.meta.records()?.pgs.get(&pg).filter(|r| r.vacant.is_empty() && r.forced.is_none())?;
     let group = |osd: &osd::Osd| {
         let group = osd.groups_for_tools().find(|group| group.identity().pg == pg)?;
         Some((group.term(), group.durable_end()))
