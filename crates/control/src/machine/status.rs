@@ -37,7 +37,9 @@ impl Control {
                 }
             }
             _ if self.may_still_report(now, pg) => state.push("waiting"),
-            _ if !pg.members.iter().all(|m| self.reports.contains_key(&m.replica)) => state.push("creating"),
+            _ if pg.members.iter().any(|m| self.is_up(now, m.osd) && !self.reports.contains_key(&m.replica)) => {
+                state.push("creating");
+            }
             _ => state.push("down"),
         }
         let any = |is: fn(&PgReport) -> bool| pg.everyone().any(|m| self.reports.get(&m.replica).is_some_and(is));

@@ -185,6 +185,11 @@ impl Watch {
         Watch { shared, world: world.clone(), device, needed, failure: None }
     }
 
+    /// Sets how many disks make a majority: PGs that are forced have fewer members for a while.
+    pub fn need(&mut self, needed: usize) {
+        self.needed = needed;
+    }
+
     pub fn asked(&self, span: Span) {
         self.shared.borrow_mut().asked(span);
     }

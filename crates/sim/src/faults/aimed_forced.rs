@@ -40,6 +40,20 @@ fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
     ends.iter().all(|(_, (of, _))| *of == term).then_some((pg, kept, lost))
 }
 
+fn need(s: &mut Strike<'_>, needed: usize) {
+    s.cluster.linear.durable.as_mut().into_iter().for_each(|watch| watch.need(needed));
+}
+
+/// One disk makes a majority until all PGs have their members again.
+fn until_filled(s: &mut Strike<'_>) {
+    let lacks = |record: &control::PgRecord| record.forced.is_some() || !record.vacant.is_empty();
+    let is_filled = s.cluster.meta.records().is_some_and(|r| !r.pgs.values().any(lacks));
+    match is_filled {
+        true => need(s, s.cluster.options.replicas as usize / 2 + 1),
+        false => s.after(AGAIN, until_filled),
+    }
+}
+
 /// An administrator forces the PG, again and again: it is refused while the PG may still serve.
 fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
     let is_forced = s.cluster.meta.records().and_then(|r| r.pgs.get(&pg)).is_some_and(|r| !r.vacant.is_empty());
@@ -48,6 +62,8 @@ fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
     }
     // Writes might be lost, as far as meta knows: the sessions of the PG end.
     s.cluster.every_hold_ends();
+    need(s, 1);
+    s.after(AGAIN, until_filled);
     s.cluster.admin(AdminAsk::PgForce(PgForce { pg, osd: None, dry_run: false, accept_loss: true }));
     s.after(AGAIN, move |s| command(s, pg, left - 1));
 }
