@@ -100,9 +100,7 @@ impl Decision {
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
                 Ok(members) => {
                     self.members = members;
-                    if let MembersStep::Force { fence: true, .. } = step
-                        && !on(Bug::ForcedWithoutFence)
-                    {
+                    if let MembersStep::Force { fence: true, .. } = step {
                         self.volumes.values_mut().for_each(|attached| attached.session = SessionId(0));
                     }
                     Outcome::Members

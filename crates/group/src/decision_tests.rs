@@ -92,17 +92,18 @@ fn a_checkpoint_gives_back_exactly_what_was_stored() {
 }
 
 #[test]
-fn golden_bytes_of_version_2_never_change() {
+fn golden_bytes_of_version_3_never_change() {
     let mut d = Decision::fresh(Epoch(1), &members()[..1]);
     d.decide(&attach(5, 7, 2, 4));
     d.decide(&write(7, 2, 1, 0));
     let hex: String = d.encode().iter().map(|b| format!("{b:02x}")).collect();
     let golden = concat!(
-        "02000000",
+        "03000000",
         "0500000000000000",
         "0100000000000000",
         "0100000000000000",
         "00",
+        "0000000000000000",
         "0100",
         "0b0000000000000001000000",
         "0000",

@@ -69,7 +69,7 @@ impl Group {
     /// not know the sender; raft then takes requests only (ADR 0016). Replicas of a timeline that a forced recovery has ended
     /// have no part (ADR 0020).
     pub(crate) fn may_be_from(&self, osd: OsdId, replica: ReplicaId) -> bool {
-        let admitted = !self.is_forcing() && self.decision.members.admits(replica) || on(Bug::ForcedHearsOldMembers);
+        let admitted = !self.is_forcing() && self.decision.members.admits(replica);
         admitted && self.osd_of(replica).is_none_or(|known| known == osd)
     }
 

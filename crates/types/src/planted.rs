@@ -64,10 +64,6 @@ registry! {
         "the log does not record that a replica has failed";
     LeftNotCheckpointed, "left-not-checkpointed", "R4",
         "a checkpoint does not tell that a joint phase has ended without proof";
-    ForcedHearsOldMembers, "forced-hears-old-members", "R4",
-        "a replica that a forced recovery has kept goes on to hear the members of before";
-    ForcedWithoutFence, "forced-without-fence", "R4",
-        "a forced recovery that may lose writes lets the sessions of the PG go on";
     OldLifeReborn, "old-life-reborn", "R4",
         "a log without a valid batch counts as new, so its replicas restart empty under their old ids";
     OldTermCommitted, "old-term-committed", "R5",

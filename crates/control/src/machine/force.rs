@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::Member;
-use types::planted::{Bug, on};
 use types::{Index, OsdId, PgId, Term, Time};
 
 /// Volumes whose sessions one step ends.
@@ -141,7 +140,7 @@ impl Control {
             let text = format!("PG {pg} has a leader again: its forced recovery is given up");
             return self.note(now, Note::info("pg.force_cancelled", format!("pg {pg}"), text));
         }
-        if !forced.fenced && !on(Bug::ForcedWithoutFence) {
+        if !forced.fenced {
             let writes = if self.end_sessions(now, record, forced) { Vec::new() } else { plan::note_fenced(record) };
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
