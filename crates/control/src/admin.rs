@@ -147,7 +147,7 @@ pub struct PgForce {
     pub accept_loss: bool,
 }
 
-/// What a forced recovery keeps, and what it may lose.
+/// Outcome of a forced recovery: the replica that is kept, and the writes that may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForceView {
     pub pg: PgId,

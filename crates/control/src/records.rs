@@ -3,6 +3,8 @@
 //! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
 //! from counters and are never reused.
 
+mod pg;
+
 use crate::events::{EVENTS_MAX, Event};
 use crate::refusal::refuse;
 use crate::settings::ConfigRecord;
@@ -14,10 +16,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use types::codes;
 use types::control::{Refusal, Watermarks};
-use types::map::{ForceMembers, Member, OsdAddr, PgMap};
-use types::{
-    CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId,
-};
+use types::map::OsdAddr;
+use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
+
+pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 
 /// Version of every record that this program writes.
 const RECORD_VERSION: u32 = 1;
@@ -202,169 +204,6 @@ pub struct PoolRecord {
     pub pgs_made: u32,
     pub state: PoolState,
     pub created_ms: u64,
-}
-
-/// A PG. `order` is the last one drawn for an attach record (R6).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PgRecord {
-    pub pg: PgId,
-    pub lineage: u64,
-    pub conf_epoch: Epoch,
-    pub members: Vec<Member>,
-    pub order: u64,
-    /// Members at creation; empty while they are `members`. A new replica begins with these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub created: Vec<Member>,
-    /// Changes that were begun so far.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub changes: u64,
-    /// The change of the members that is under way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change: Option<ChangeRecord>,
-    /// Moves (from, to) that wait for it, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub queue: Vec<(OsdId, OsdId)>,
-    /// The forced recovery that is ordered, until its replica leads alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forced: Option<ForceRecord>,
-    /// Floor of the members: that of the last forced recovery that took effect; 0 without one.
-    #[serde(default, skip_serializing_if = "is_no_floor")]
-    pub floor: ReplicaId,
-    /// Floors of forced recoveries that were given up. A replica that has carried one out is void when the PG went on without it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub voided: Vec<ReplicaId>,
-    /// OSDs of the members that a forced recovery has given up. Each gets a new replica, there or elsewhere.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub vacant: Vec<OsdId>,
-}
-
-/// Most floors that a record keeps.
-const VOIDED_MAX: usize = 16;
-
-/// A forced recovery of a PG (ADR 0020).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForceRecord {
-    pub force: ForceMembers,
-    /// With `force.fence`: sessions below this one end before the order goes out, and whether they have.
-    pub sessions_below: SessionId,
-    pub fenced: bool,
-}
-
-fn is_no_floor(floor: &ReplicaId) -> bool {
-    floor.0 == 0
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-/// A change of the members of a PG (ADR 0016). Its step is decision state of the PG.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChangeRecord {
-    /// Number of the change in its PG.
-    pub id: u64,
-    /// Epoch of the members that it begins with.
-    pub expected: Epoch,
-    pub add: Member,
-    /// 0: the place on `from` is vacant.
-    pub remove: ReplicaId,
-    pub from: OsdId,
-    pub to: OsdId,
-    /// It is given up, unless its joint phase has begun.
-    pub cancel: bool,
-    pub since_ms: u64,
-    #[serde(default)]
-    pub reason: ChangeReason,
-}
-
-/// Reason of a change of members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeReason {
-    /// An administrator asked for it.
-    #[default]
-    Command,
-    /// The replica has failed.
-    Failed,
-    /// Its OSD is out, drained or replaced.
-    Leaving,
-    /// Its OSD carries more than its share.
-    Balance,
-}
-
-impl ChangeReason {
-    /// The word of JSON and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            ChangeReason::Command => "command",
-            ChangeReason::Failed => "failed",
-            ChangeReason::Leaving => "leaving",
-            ChangeReason::Balance => "balance",
-        }
-    }
-}
-
-/// Epoch of the members at the creation of a PG.
-pub(crate) const FIRST_EPOCH: Epoch = Epoch(1);
-
-impl PgRecord {
-    /// Returns a new PG.
-    pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
-        let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
-        let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
-        let (forced, floor, voided, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new());
-        PgRecord {
-            pg,
-            lineage,
-            conf_epoch,
-            members,
-            order,
-            created,
-            changes,
-            change,
-            queue,
-            forced,
-            floor,
-            voided,
-            vacant,
-        }
-    }
-
-    /// Returns the OSDs of the members, and those whose places are vacant.
-    pub fn places(&self) -> impl Iterator<Item = OsdId> + '_ {
-        self.members.iter().map(|m| m.osd).chain(self.vacant.iter().copied())
-    }
-
-    /// Iterates over the members, and the replica that is to become one.
-    pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
-        self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
-    }
-
-    /// Gives up the forced recovery that is ordered. Its replica may have carried it out.
-    pub fn void_force(&mut self) {
-        if let Some(forced) = self.forced.take() {
-            self.voided.push(forced.force.floor);
-            let excess = self.voided.len().saturating_sub(VOIDED_MAX);
-            self.voided.drain(..excess);
-        }
-    }
-
-    /// Iterates over the OSDs on which the PG has a member, a replica that is to become one, or a vacant place.
-    pub fn holders(&self) -> impl Iterator<Item = OsdId> + '_ {
-        self.everyone().map(|m| m.osd).chain(self.vacant.iter().copied())
-    }
-
-    /// Returns the map of the PG for clients. A replica that is to become a member may lead before the change ends.
-    pub fn map(&self) -> PgMap {
-        let (pg, lineage, conf_epoch) = (self.pg, self.lineage, self.conf_epoch);
-        PgMap { pg, lineage, conf_epoch, members: self.everyone().collect() }
-    }
-
-    /// Returns the PG as it was created, for its replicas.
-    pub fn created_map(&self) -> PgMap {
-        let members = if self.created.is_empty() { &self.members } else { &self.created };
-        PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: FIRST_EPOCH, members: members.clone() }
-    }
 }
 
 /// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.

@@ -418,7 +418,7 @@ impl Engine {
     /// Does the same for a suspect replica that these entries clear: the record of that shares a batch with the last of them.
     ///
     /// # Panics
-    /// As [`Engine::append`].
+    /// For the reasons of [`Engine::append`].
     pub fn append_and_end_doubt(&mut self, persist: Persist) {
         self.append_with(persist, true);
     }

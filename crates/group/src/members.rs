@@ -232,7 +232,7 @@ impl Group {
         if self.doubt.is_some()
             && matches!(step, MembersStep::Force { keep, .. } if keep.replica == self.identity.replica)
         {
-            // What this replica may lack is given up.
+            // Entries that this replica may lack are given up.
             self.doubt = None;
             actions.push(Action::DoubtOver);
         }

@@ -38,11 +38,7 @@ impl Control {
                 let volume = self.records.volume(&name)?;
                 return Ok(Some(AdminAnswer::Volume(self.volume_view(now.mono, volume))));
             }
-            AdminAsk::OsdReserve => {
-                let (writes, osd) = plan::osd_reserve(&self.records)?;
-                self.write(writes);
-                return Ok(Some(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd }));
-            }
+            AdminAsk::OsdReserve => return self.reserve_osd().map(Some),
             AdminAsk::OsdRemove { osd } => return self.remove_osd(now, osd).map(Some),
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|()| Some(AdminAnswer::Done)),
@@ -93,6 +89,12 @@ impl Control {
             }
         }
         Ok(None)
+    }
+
+    fn reserve_osd(&mut self) -> Result<AdminAnswer, Refusal> {
+        let (writes, osd) = plan::osd_reserve(&self.records)?;
+        self.write(writes);
+        Ok(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd })
     }
 
     fn register(&mut self, now: Now, ask: &OsdRegister) -> Result<AdminAnswer, Refusal> {

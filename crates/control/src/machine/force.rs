@@ -30,7 +30,7 @@ fn cannot(why: String) -> Refusal {
 struct Candidate {
     member: Member,
     is_up: bool,
-    /// What keeps it from a full part in the PG.
+    /// Reason why it has no full part in the PG.
     trouble: Option<&'static str>,
     /// Last entry of its log, if the PG can go on from it.
     end: Option<(Term, Index)>,
@@ -93,7 +93,7 @@ impl Control {
         self.may_force(now.mono, &record).map_err(cannot)?;
         let candidates = self.candidates(now.mono, &record);
         let able = candidates.iter().filter(|c| c.end.is_some() && ask.osd.is_none_or(|osd| osd == c.member.osd));
-        // Of two with equal logs the one that is whole.
+        // Two with equal logs: the one that is whole.
         let keep = able.max_by_key(|c| (c.end, c.is_whole(), std::cmp::Reverse(c.member.replica)));
         let Some(keep) = keep else {
             let of = ask.osd.map_or_else(|| "no member of it".to_owned(), |osd| osd.to_string());
