@@ -18,8 +18,9 @@ fn count(dev: &Dev, word: &str) -> usize {
 #[test]
 fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
     let dev = Dev::up_as(FORCED, &["--osds", "5", "--device-size", "1GiB"]);
-    assert_eq!(dev.run(&["volume", "create", "main/v", "48GiB"]).code, 0);
-    let filled = dev.run(&["bench", "main/v", "--op", "write", "--seconds", "2", "--depth", "8", "--span", "40GiB"]);
+    assert_eq!(dev.run(&["volume", "create", "main/v", "16GiB"]).code, 0);
+    let filled =
+        dev.run(&["bench", "main/v", "--op", "randwrite", "--seconds", "1", "--depth", "2", "--span", "16GiB"]);
     assert_eq!(filled.code, 0, "{filled:?}");
     let serving = pgs(&dev)[0]["pg"].as_str().expect("a name").to_owned();
     dev.run(&["pg", "force-recover", &serving]).says("BSLT-2048", "--dry-run");
@@ -50,7 +51,8 @@ fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
     assert!(ran.code == 0 && ran.out.contains("ACKNOWLEDGED WRITES MAY BE LOST"), "{ran:?}");
     assert_eq!((count(&dev, "down"), count(&dev, "active")), (0, pgs(&dev).len()));
     assert!(count(&dev, "degraded") >= down, "their other replicas are missing");
-    let load = ["bench", "main/v", "--op", "write", "--seconds", "2", "--depth", "4", "--span", "40GiB"];
+    let load =
+        ["bench", "main/v", "--op", "randwrite", "--seconds", "1", "--depth", "1", "--span", "16GiB", "--overwrite"];
     let written = dev.run(&load);
     assert_eq!(written.code, 0, "{written:?}");
     let out = dev.run(&["osd", "out", "1", "2", "--wait"]);
