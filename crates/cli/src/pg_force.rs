@@ -81,7 +81,7 @@ fn is(view: &PgView, word: &str) -> bool {
 }
 
 fn down(admin: &Admin) -> Result<Vec<PgId>> {
-    Ok(admin.pgs(None)?.iter().filter(|view| is(view, "down")).map(|view| view.pg).collect())
+    Ok(admin.pgs(None)?.iter().filter(|view| !is(view, "active") && !is(view, "waiting")).map(|view| view.pg).collect())
 }
 
 fn print(view: &ForceView) {

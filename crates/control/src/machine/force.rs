@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::Member;
-use types::{Index, OsdId, PgId, Term, Time};
+use types::{Epoch, Index, OsdId, PgId, ReplicaId, Term, Time};
 
 /// Volumes whose sessions one step ends.
 const VOLUMES_PER_STEP: usize = 20;
@@ -70,7 +70,7 @@ impl Control {
         if state.contains(&"active") {
             return Err(format!("PG {pg} serves: nothing is to be recovered"));
         }
-        if state.contains(&"waiting") || state.contains(&"creating") {
+        if state.contains(&"waiting") || state.contains(&"creating") && self.is_young(now, record) {
             return Err(format!("PG {pg} is {}: it may serve by itself; try again later", state.join("+")));
         }
         // Reports of an earlier process say nothing about this one.
@@ -119,7 +119,10 @@ impl Control {
         if !lossless && !ask.accept_loss {
             return Err(cannot(format!("acknowledged writes of {} volumes may be lost", view.volume_count)));
         }
-        let (writes, ()) = plan::pg_force(&self.records, pg, keep.member, !lossless)?;
+        // A replica with some trouble gives up what it may lack: sessions that wrote that end, if there are any.
+        let fence = !lossless || keep.trouble.is_some();
+        let forced_before = self.reports.get(&keep.member.replica).and_then(void_floor_of(&record));
+        let (writes, ()) = plan::pg_force(&self.records, pg, keep.member, fence, forced_before)?;
         if !writes.is_empty() {
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
@@ -208,24 +211,36 @@ impl Control {
         }
     }
 
-    /// Whether a replica reports that it has carried out a forced recovery that was given up, and the PG went on without it.
-    pub(super) fn is_void(&self, now: Time, osd: OsdId, report: &PgReport) -> bool {
-        let floor = report.leading.as_ref().map(|lead| lead.members.floor);
-        let voided = floor.is_some_and(|f| self.records.pgs.get(&report.pg).is_some_and(|r| r.voided.contains(&f)));
-        voided && self.is_led(now, report.pg) && self.leads.get(&report.pg).is_some_and(|lead| lead.osd != osd)
+    /// Whether a replica reports that it has carried out a forced recovery that was given up since. Its PG may have gone on without
+    /// it, so it is not heard before a command names it again.
+    pub(super) fn is_void(&self, report: &PgReport) -> bool {
+        self.records.pgs.get(&report.pg).is_some_and(|record| void_floor_of(record)(report).is_some())
     }
 
-    /// Drops such a replica: the PG went on without it. It has failed, and is replaced.
-    pub(super) fn drop_void(&mut self, stream: StreamId, osd: OsdId, report: PgReport) {
+    /// Takes the report of such a replica. When the PG is led by another one, it has failed, and is replaced.
+    pub(super) fn take_void(&mut self, now: Time, stream: StreamId, osd: OsdId, report: PgReport) {
         let PgReport { pg, replica, .. } = report;
-        if self.standing() == Standing::Sound {
-            let keep = self.may_keep(osd, pg, true);
-            self.say(stream, OsdDown::DropReplica { pg, replica, keep });
-        }
-        if self.leads.get(&pg).is_some_and(|lead| lead.osd == osd) {
-            self.leads.remove(&pg);
-        }
+        let is_led = self.is_led(now, pg) && self.leads.get(&pg).is_some_and(|lead| lead.osd != osd);
+        let record = self.records.pgs.get(&pg).filter(|_| is_led && self.standing() == Standing::Sound);
+        let Some(record) = record.filter(|_| !self.batch.is_full()) else {
+            self.reports.insert(replica, report);
+            return;
+        };
+        // Its replacement is a record before the replica is gone.
+        let writes = plan::replace_failed(record, replica).unwrap_or_default();
+        self.write(writes);
+        self.changing.insert(pg, Time::ZERO);
+        let keep = self.may_keep(osd, pg, true);
+        self.say(stream, OsdDown::DropReplica { pg, replica, keep });
         self.reports.insert(replica, PgReport { quarantined: true, leading: None, end: None, ..report });
+    }
+}
+
+/// Returns the floor and the epoch of the members that a replica leads alone, after a forced recovery that was given up.
+fn void_floor_of(record: &PgRecord) -> impl Fn(&PgReport) -> Option<(ReplicaId, Epoch)> {
+    |report| {
+        let members = &report.leading.as_ref()?.members;
+        record.voided.contains(&members.floor).then_some((members.floor, members.epoch))
     }
 }
 

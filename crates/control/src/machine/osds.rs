@@ -327,7 +327,9 @@ impl Control {
         let lost = counters.lost_replicas.iter().any(|(from, below)| (*from..*below).contains(&replica.0));
         let given = replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool && !lost;
         if given && self.standing() == Standing::Sound {
-            let keep = self.may_keep(osd, pg, was_away);
+            // The order may have been given before, and this report sent before it came.
+            let is_kept = self.osds.get(&osd).is_some_and(|live| live.kept.contains(&pg));
+            let keep = self.may_keep(osd, pg, was_away || is_kept);
             self.say(stream, OsdDown::DropReplica { pg, replica, keep });
         }
         true
@@ -374,8 +376,8 @@ impl Control {
             live.missing.remove(&report.replica);
         }
         let pg = report.pg;
-        if self.is_void(now.mono, osd, &report) {
-            return self.drop_void(stream, osd, report);
+        if self.is_void(&report) {
+            return self.take_void(now.mono, stream, osd, report);
         }
         if let Some(lead) = &report.leading {
             self.note_members(pg, &lead.members);

@@ -64,7 +64,7 @@ impl Control {
     }
 
     /// Whether the PG is too new, or was created too recently, to expect its first leader.
-    fn is_young(&self, now: Time, pg: &PgRecord) -> bool {
+    pub(super) fn is_young(&self, now: Time, pg: &PgRecord) -> bool {
         let creating = || self.records.pools.get(&pg.pg.pool).is_some_and(|p| p.state == PoolState::Creating);
         self.born.get(&pg.pg).is_some_and(|at| now.since(*at) < self.config.grace) || creating()
     }

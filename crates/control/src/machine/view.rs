@@ -76,7 +76,7 @@ impl Control {
             Liveness::Down => "down",
             Liveness::Unknown => "unknown",
         };
-        let holds = |pg: &&PgRecord| pg.everyone().any(|m| m.osd == osd.id);
+        let holds = |pg: &&PgRecord| pg.holders().any(|holder| holder == osd.id);
         let poisoned = osd.poisoned.as_ref().filter(|p| p.incarnation == osd.incarnation);
         // The last report of a dead OSD no longer holds.
         let is_up = liveness == "up";

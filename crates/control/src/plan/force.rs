@@ -10,28 +10,32 @@ use types::{Epoch, OsdId, PgId, ReplicaId, SessionId};
 const EPOCH_LEAP: u64 = 1 << 20;
 
 /// Records the forced recovery of a PG: `keep` will be its only member. With `fence` acknowledged writes may be lost, so the
-/// sessions of the PG end. A repeated command changes nothing.
+/// sessions of the PG end. `done`: floor and epoch of an order that was given up, and that `keep` has carried out. A repeated command
+/// changes nothing.
 ///
 /// # Errors
 /// BSLT-2044 for an unknown PG.
-pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool) -> Plan<()> {
+pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool, done: Option<(ReplicaId, Epoch)>) -> Plan<()> {
     let record = pg_of(records, pg)?;
     if record.forced.as_ref().is_some_and(|forced| forced.force.keep == keep && forced.force.fence >= fence) {
         return Ok((Vec::new(), ()));
     }
     let mut counters = records.counters.clone();
-    let floor = ReplicaId(counters.next_replica);
+    let next = ReplicaId(counters.next_replica);
     // Each forced recovery has a floor of its own.
     counters.next_replica += 1;
     // An earlier order may have been carried out, and the one that counts has the higher epoch.
     let earlier = record.forced.as_ref().map_or(Epoch(0), |forced| forced.force.epoch);
-    let epoch = Epoch(record.conf_epoch.max(earlier).0.saturating_add(EPOCH_LEAP));
+    let leap = EPOCH_LEAP.saturating_mul(record.voided.len() as u64 + 1);
+    let epoch = Epoch(record.conf_epoch.max(earlier).0.saturating_add(leap));
+    let (floor, epoch) = done.unwrap_or((next, epoch));
     let sessions_below = SessionId(counters.next_session);
     let force = ForceMembers { keep, floor, fence, epoch };
     let mut new = PgRecord { queue: Vec::new(), ..record.clone() };
     if record.forced.as_ref().is_some_and(|forced| forced.force.keep != keep) {
         new.void_force();
     }
+    new.voided.retain(|voided| *voided != floor);
     new.forced = Some(ForceRecord { force, sessions_below, fenced: !fence });
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], ()))
 }
@@ -75,14 +79,18 @@ pub fn fence_volume(records: &Records, volume: &VolumeRecord, below: SessionId) 
 pub(super) fn vacant_after(record: &PgRecord, members: &Membership) -> Vec<OsdId> {
     let is_forced = members.floor > record.floor;
     let holds = |osd: &OsdId| members.voters.iter().any(|m| m.osd == *osd);
-    match is_forced {
-        true => record.places().filter(|osd| !holds(osd)).collect(),
+    let mut vacant: Vec<OsdId> = match is_forced {
+        true => record.places().collect(),
         // A change has filled its place.
         false => {
             let filled = record.change.as_ref().filter(|c| c.remove.0 == 0 && members.voters.contains(&c.add));
             record.vacant.iter().copied().filter(|osd| filled.is_none_or(|c| c.from != *osd)).collect()
         }
-    }
+    };
+    vacant.retain(|osd| !holds(osd));
+    // Records that went back in time may name places that are filled elsewhere.
+    vacant.truncate(record.places().count().saturating_sub(members.voters.len()));
+    vacant
 }
 
 /// Queues a new replica in the place of one that a forced recovery has given up, on the same OSD. `None`: a change is under way,

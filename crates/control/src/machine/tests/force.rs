@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::admin::{ForceView, PgForce};
+use types::control::LeadReport;
 use types::map::Member;
 use types::{Index, Term};
 
@@ -231,4 +232,59 @@ fn pg_without_data_is_recovered_without_consent() {
     world.seconds(3, &lost);
     assert_eq!(members(&world, pg), [kept]);
     assert_eq!(world.control.records().pgs[&pg].places().count(), 3, "it lacks two members");
+}
+
+/// Orders a forced recovery that the kept replica carries out unseen, and gives it up; then the others lead again.
+fn carried_out_unseen() -> (World, PgId, Member) {
+    let (mut world, pg) = with_pg(5, 3);
+    let (lost, kept) = lose_majority(&mut world, pg);
+    world.changes_stand_still = true;
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.seconds(3, &lost);
+    let order = *world.forces.last().expect("it goes out");
+    world.admin(AdminAsk::PgMoveCancel { pg }).expect("given up");
+    assert_eq!(world.control.records().pgs[&pg].voided, [order.floor]);
+    // The replica carries it out: its next report says so.
+    let all = types::map::Membership::fresh(Epoch(1), &members(&world, pg));
+    let step = types::map::MembersStep::Force { keep: order.keep, floor: order.floor, fence: order.fence };
+    world.members.insert(pg, all.after(order.epoch, step).expect("a forced step"));
+    world.leaders.insert(pg, (kept.osd, 9));
+    world.changes_stand_still = false;
+    (world, pg, kept)
+}
+
+#[test]
+fn replica_that_was_forced_unseen_is_heard_only_when_a_command_names_it() {
+    let (mut world, pg, kept) = carried_out_unseen();
+    let before = members(&world, pg);
+    let silent: Vec<u32> = before.iter().map(|m| m.osd.0).filter(|osd| *osd != kept.osd.0).collect();
+    world.seconds(20, &silent);
+    assert_eq!(members(&world, pg), before, "the others may have gone on without it");
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered again");
+    world.seconds(10, &silent);
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.members == [kept] && record.voided.is_empty() && record.forced.is_none(), "{record:?}");
+    assert_eq!(record.vacant.len(), 2);
+}
+
+#[test]
+fn replica_that_was_forced_unseen_is_replaced_when_others_lead() {
+    let (mut world, pg, kept) = carried_out_unseen();
+    let forced = world.members.remove(&pg).expect("its members");
+    let other = members(&world, pg)[0];
+    world.osd(other.osd).deaf = false;
+    world.restart(other.osd);
+    world.leaders.insert(pg, (other.osd, 6));
+    world.seconds(3, &[kept.osd.0]);
+    // Both report: the leader of the others, and the replica that is alone in its own timeline.
+    let lead = LeadReport { active: true, members: forced, ..LeadReport::default() };
+    world.heartbeat(kept.osd, |beat| {
+        for report in beat.pgs.iter_mut().filter(|report| report.pg == pg) {
+            report.leading = Some(lead.clone());
+        }
+    });
+    assert!(!world.osd(kept.osd).replicas.contains(&(pg, kept.replica)), "it is dropped");
+    world.seconds(20, &[]);
+    let now = members(&world, pg);
+    assert!(now.contains(&other) && !now.contains(&kept) && now.len() == 3, "{now:?}");
 }
