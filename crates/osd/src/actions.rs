@@ -197,6 +197,7 @@ impl Osd {
     /// Takes over the members that a step, or a new group, has brought.
     pub(crate) fn members_changed(&mut self, slot: usize) {
         self.pgs.refresh_members(slot);
+        self.mends.ask_again(self.pgs.get(slot).identity.replica);
         let osds: Vec<OsdId> = self.pgs.get(slot).others().map(|m| m.osd).collect();
         osds.into_iter().for_each(|osd| self.want_peer(osd));
         self.tell_log_share(slot);

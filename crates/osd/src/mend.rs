@@ -129,6 +129,14 @@ impl Mends {
         self.readings.clear();
     }
 
+    /// The members of this replica's PG have changed: what was asked of the earlier ones does not count.
+    pub fn ask_again(&mut self, replica: ReplicaId) {
+        let first = (replica, ChunkKey { volume: types::VolumeId(0), index: 0 }, 0);
+        for (_, bad) in self.bad.range_mut(first..).take_while(|((id, ..), _)| *id == replica) {
+            (bad.asked, bad.next_at) = (None, Time::ZERO);
+        }
+    }
+
     /// The earlier group of this replica has ended. The reads that it held are dropped. Reads for peers get no answer: they
     /// began at an index of the earlier contents.
     pub fn detach(&mut self, replica: ReplicaId) {
@@ -283,7 +291,8 @@ impl Osd {
             return;
         }
         let now = self.now;
-        let full = self.engine.pressure().log >= 1.0;
+        let pressure = self.engine.pressure();
+        let full = pressure.log.max(pressure.overlay) >= 1.0;
         self.mends.full_since = full.then(|| self.mends.full_since.unwrap_or(now));
         let waits = |b: &Bad| b.asked.as_ref().is_some_and(|asked| asked.copy.is_some());
         let waiting: Vec<BlockKey> = self.mends.bad.iter().filter(|(_, b)| waits(b)).map(|(k, _)| *k).collect();
@@ -420,7 +429,9 @@ impl Osd {
         let slot = self.pgs.by_pg(question.pg).filter(|slot| {
             let slot = self.pgs.get(*slot);
             let id = &slot.identity;
-            let asks = slot.members.osd_of(question.from).is_none_or(|osd| osd == from);
+            // A replica of an ended timeline may name indexes of other entries (ADR 0020).
+            let of_now = slot.members.admits(question.from);
+            let asks = of_now && slot.members.osd_of(question.from).is_none_or(|osd| osd == from);
             let ours = id.replica == question.to && id.lineage == question.lineage;
             asks && ours && matches!(slot.state, State::Running(_))
         });
@@ -458,7 +469,9 @@ impl Osd {
     /// A block was read for a peer. The read began at one applied index and may have been looked up at a later one.
     fn answer_read_done(&mut self, answer: Answer, result: Result<ReadData, ReadError>) {
         let Answer { link, question, low } = answer;
-        let high = self.engine.reads_as_of(question.to).filter(|high| *high >= low);
+        let slot = self.pgs.by_replica(question.to).map(|slot| self.pgs.get(slot));
+        let admitted = slot.is_some_and(|slot| slot.members.admits(question.from));
+        let high = self.engine.reads_as_of(question.to).filter(|high| *high >= low && admitted);
         let body = match (result, high) {
             (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
             (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
@@ -490,6 +503,10 @@ impl Osd {
             MendBody::Ask => unreachable!("the caller saw an answer"),
             MendBody::Block { low, high, crc, payload } => {
                 let data = (!payload.is_empty()).then_some((payload, crc));
+                // Its device failed once, or its copy was repaired since.
+                if bad.lost_on.remove(&from) {
+                    bad.named = Named::No;
+                }
                 asked.copy = Some(BlockCopy { low, high, data });
                 self.take_copy(key);
             }

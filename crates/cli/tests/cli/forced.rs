@@ -17,7 +17,7 @@ fn count(dev: &Dev, word: &str) -> usize {
 
 #[test]
 fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
-    let dev = Dev::up_as(FORCED, &["--osds", "5", "--device-size", "1GiB"]);
+    let dev = Dev::up_as(FORCED, &["--osds", "5", "--device-size", "4GiB"]);
     assert_eq!(dev.run(&["volume", "create", "main/v", "16GiB"]).code, 0);
     let filled =
         dev.run(&["bench", "main/v", "--op", "randwrite", "--seconds", "1", "--depth", "2", "--span", "16GiB"]);

@@ -371,7 +371,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     }
     let urgent_only = log.ring.free() <= RESERVED;
     if log.ring.free() == 0 || (urgent_only && !log.pending.iter().any(|w| !is_bulk(w))) {
-        return None;
+        return build_alone(log, parts);
     }
     let mut fill = Fill::new(log.ring.segment_bytes(), log, log.next_seq);
     let mut block = StateBlock::new();
@@ -384,6 +384,22 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     let salt = parts.rng.next_u64();
     log.ring.open(log.next_seq, salt);
     Some(finish(log, fill))
+}
+
+/// Builds a batch without the copy of the one before, in the rest of the last segment: a log at its end must take the records that
+/// free it, and the record of a mount.
+fn build_alone(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> {
+    let opened = log.ring.newest()?.opened;
+    if log.ring.space() < 2 * BATCH_ALIGN as u64 {
+        return None;
+    }
+    let previous = log.previous.take();
+    let mut fill = Fill::new(log.ring.space(), log, opened);
+    if take(&mut fill, &mut log.pending, parts, true) {
+        return Some(finish(log, fill));
+    }
+    log.previous = previous;
+    None
 }
 
 /// Continues the state block of the newest segment; other work may follow its end in the same batch.
