@@ -224,7 +224,7 @@ pub struct PgHint {
 /// Gives PGs to those of `segments` that have none.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2021 for another session or epoch, BSLT-2022, BSLT-2023, BSLT-2027.
+/// BSLT-2011, BSLT-2021 for another session or epoch, BSLT-2022, BSLT-2023, BSLT-2027, BSLT-2043.
 pub fn allocate(
     records: &Records,
     volume: VolumeId,
@@ -234,6 +234,10 @@ pub fn allocate(
     hint: &dyn Fn(&PgRecord) -> PgHint,
 ) -> Plan<()> {
     let known = may_place(records, volume, holder, segments, wants)?;
+    if segments.iter().any(|segment| !records.segments.contains_key(&(volume, *segment))) {
+        // A recovery may still put it back: until then it does not read as zeros (R17).
+        check_recovered(&records.full_name(known), known)?;
+    }
     let fresh: BTreeSet<SegmentIndex> =
         segments.iter().copied().filter(|s| wants && !records.segments.contains_key(&(volume, *s))).collect();
     if fresh.is_empty() {

@@ -541,6 +541,9 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     let moved = move_watermarks(&mut world, false, &[]).expect("moved");
     assert!(moved.moved && moved.recovering == 1, "{moved:?}");
     assert_eq!(refused(world.ask(3, open("p/v", true, true))).code, codes::VOLUME_RECOVERING);
+    // A reader that has it open must not take the lost segment for zeros.
+    let reader = Opened { session: SessionId(0), ..preempted.clone() };
+    assert_eq!(refused(world.ask(4, segments(&reader, 1..2, false))).code, codes::VOLUME_RECOVERING);
     let remove = AdminAsk::VolumeRemove { name: "p/v".into(), force: true };
     assert_eq!(code(world.admin(remove)), codes::VOLUME_RECOVERING);
     // A PG that the records do not name for the volume, and one that is another pool's.
