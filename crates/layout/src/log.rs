@@ -199,7 +199,10 @@ impl BatchHeader {
     fn is_copy_sound(&self) -> bool {
         match self.copy_len as usize {
             0 => self.copy_crc == 0,
-            len => (FIXED_LEN..=FIXED_LEN + RECORDS_MAX).contains(&len) && self.durable_seq + 1 == self.seq,
+            len => {
+                let follows = self.durable_seq.checked_add(1) == Some(self.seq);
+                (FIXED_LEN..=FIXED_LEN + RECORDS_MAX).contains(&len) && follows
+            }
         }
     }
 
@@ -239,13 +242,23 @@ impl BatchHeader {
             true => self.salt == next.salt && self.offset.checked_add(self.len_bytes()) == Some(next.offset),
             false => next.seq == next.segment_seq && self.segment_seq < next.segment_seq,
         };
-        self.seq + 1 == next.seq && self.mount <= next.mount && meets
+        self.seq.checked_add(1) == Some(next.seq) && self.mount <= next.mount && meets
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn highest_numbers_are_no_sound_header_and_no_panic() {
+        let uuid = OsdUuid([3; 16]);
+        for header in [BatchHeader { durable_seq: u64::MAX, ..sample() }, BatchHeader { seq: u64::MAX, ..sample() }] {
+            let bytes = header.encode(uuid);
+            assert_eq!(BatchHeader::decode(&bytes, uuid, header.offset), None, "{header:?}");
+        }
+        assert!(!BatchHeader { seq: u64::MAX, ..sample() }.precedes(&sample()));
+    }
 
     fn sample() -> BatchHeader {
         BatchHeader {
