@@ -327,29 +327,10 @@ impl Node {
         }
     }
 
-    /// Resets `matched` of `id`, which has lost part of its log and now ends at `last`: its earlier acknowledgements no longer
-    /// count. Sending goes on behind `last`.
-    pub fn forget_match(&mut self, id: ReplicaId, last: Index) {
-        let end = self.last_index().0;
-        if !self.is_leader() {
-            return;
-        }
-        if let Some(progress) = self.raw.raft.mut_prs().get_mut(id.0) {
-            progress.matched = 0;
-            progress.become_probe();
-            progress.next_idx = last.0.min(end) + 1;
-        }
-    }
-
     /// Returns term and index of the last entry that is known to be durable here.
     pub fn durable_end(&self) -> (Term, Index) {
         let index = self.raw.raft.raft_log.persisted;
         (self.term_at(Index(index)).unwrap_or(Term(0)), Index(index))
-    }
-
-    /// Returns term and index of the last entry, durable or not.
-    pub fn end(&self) -> (Term, Index) {
-        (Term(self.raw.raft.raft_log.last_term()), self.last_index())
     }
 
     /// Tells raft that messages to `id` may be lost.

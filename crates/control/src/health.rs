@@ -123,7 +123,7 @@ pub const RULES: &[Rule] = &[
         "PG_DAMAGED",
         Severity::Warning,
         "a replica of the PG has failed and does not serve",
-        "wait for its replacement, which needs a leader of the PG; see the log of its OSD",
+        "wait for its replacement; see the log of its OSD; for a PG that is down, `basalt pg force-recover --dry-run`",
     ),
     rule(
         "PG_DEGRADED",
@@ -245,7 +245,7 @@ pub struct Check {
 pub struct PgFacts {
     pub pg: PgId,
     pub state: Vec<&'static str>,
-    /// Whether contents are in no replica: extents, or everything that an unknown part of the log wrote.
+    /// Whether contents are in no replica.
     pub is_lost: bool,
     /// Whether contents are in no replica that is available.
     pub is_unread: bool,

@@ -6,7 +6,7 @@ use crate::home::HomeLimits;
 use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
-use types::store::{HardState, Recovered};
+use types::store::{Failure, Recovered};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Time};
 
 /// Limits of one step of background work. Every value is at least 1.
@@ -60,7 +60,7 @@ pub struct EngineConfig {
     /// An administrator has examined the device that poisoned the store: mount it, and erase the poison mark. Default
     /// off.
     pub after_poison: bool,
-    /// The device was restored from an older copy, or has lost flushed writes: every replica on it is suspect from this
+    /// The device was restored from an older copy, or has lost flushed writes: every replica on it has failed from this
     /// mount on (ADR 0012). Default off.
     pub after_restore: bool,
     /// The allocator reuses the space that was freed last, instead of going round the device. Space that is freed too
@@ -120,7 +120,7 @@ pub enum EngineEvent {
     },
     /// The staged contents are now the replica's, as of its new checkpoint index. Its group restarts from this state.
     Installed(Box<Recovered>),
-    /// The installation was refused: there is no room, or the replica is damaged or gone. The old contents stay.
+    /// The installation was refused: there is no room, or the replica has failed or is gone. The old contents stay.
     InstallRefused {
         replica: ReplicaId,
     },
@@ -129,13 +129,6 @@ pub enum EngineEvent {
     /// Every payload that this replica's log had lost is back and durable: its group may be created.
     Refilled {
         replica: ReplicaId,
-    },
-    /// The log of this replica, which takes no part, is truncated: the entries before `from` stay. The replica waits to
-    /// follow from there, as a suspect one.
-    CutBack {
-        replica: ReplicaId,
-        hard_state: HardState,
-        from: Index,
     },
     /// These blocks of home cannot be read, or fail their checksum; they wait for [`crate::Engine::mend`]. `needed`: they
     /// fail their checksum, or a round needs them, so a replica without peers cannot go on.
@@ -146,10 +139,10 @@ pub enum EngineEvent {
         reason: String,
         needed: bool,
     },
-    /// Bytes that this replica must have do not verify: it may not vote, acknowledge or serve (R11).
-    Damaged {
+    /// This replica has failed: it may not vote, acknowledge or serve (R4, R11).
+    Failed {
         replica: ReplicaId,
-        reason: String,
+        failure: Failure,
     },
     /// The first write or flush has failed: the engine acknowledges nothing from now on (R15).
     Poisoned(String),

@@ -4,13 +4,13 @@
 //! The simulator's observers call it between two turns, with the bytes of the device; it returns checksums. It changes
 //! nothing, and no request passes through it.
 //!
-//! Invariant: contents are given only when they are certain. A replica has none while it is damaged, suspect or being
+//! Invariant: contents are given only when they are certain. A replica has none when it has failed, while it is being
 //! installed, while payloads or blocks wait for repair, and while a destage round runs.
 
 use crate::engine::Engine;
 use crate::log::RESERVED;
 use crate::overlay::{Overlay, Source, block_range};
-use crate::replica::{Doubt, Replica};
+use crate::replica::{Replica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet};
 use types::range::fragment_bytes;
 use types::units::SECTORS_PER_BLOCK;
@@ -40,8 +40,7 @@ pub struct LogRoom {
 
 impl Replica {
     fn is_certain(&self) -> bool {
-        let whole = self.damage.is_none() && self.lost.is_empty() && self.bad.is_empty() && !self.homeless;
-        whole && self.born && !self.installing && self.doubt == Doubt::None
+        matches!(self.state, ReplicaState::Running) && self.bad.is_empty() && self.born
     }
 }
 

@@ -13,7 +13,7 @@ use crate::keep::Relic;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
 use crate::read::Reads;
-use crate::replica::{Replaced, Replica};
+use crate::replica::{Replaced, Replica, ReplicaState};
 use crate::round::RoundStep;
 use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
@@ -23,7 +23,7 @@ use types::failpoint::{Point, is_armed, pass};
 use types::limits::PART_MAX;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
+use types::store::{Crcs, DecisionState, Effect, Failure, Persist, ReplicaIdentity};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
 
 /// Keys of the log side's operations.
@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Creates a replica; [`EngineEvent::Created`] follows when its create record is durable. A replica that may have been here
-    /// before ([`Engine::may_have_been_here`]) begins damaged: what it voted and acknowledged then is unknown (R4).
+    /// before ([`Engine::may_have_been_here`]) begins failed: what it voted and acknowledged then is unknown (R4).
     ///
     /// # Panics
     /// When the id is in use, or was.
@@ -287,7 +287,8 @@ impl Engine {
         let mut replica = Replica::new(identity, decision.bytes);
         let is_at_home = self.nameless.remove(&id);
         if is_at_home || self.may_have_been_here(id) {
-            replica.damage = Some(CREATE_LOST.to_owned());
+            let failure = Failure { reason: CREATE_LOST.to_owned(), is_past: false };
+            replica.turn(ReplicaState::Failed(failure));
         }
         self.replicas.insert(id, replica);
         self.queue(Work::Create { replica: id });
@@ -341,11 +342,6 @@ impl Engine {
             self.creates_lost = next;
             self.queue(Work::CreatesLost);
         }
-    }
-
-    /// Returns why a replica is damaged.
-    pub fn damage(&self, replica: ReplicaId) -> Option<String> {
-        self.replicas.get(&replica)?.damage.clone()
     }
 
     /// Names the durable log batches that this mount did not find; `None`: no batch is missing.
@@ -415,21 +411,13 @@ impl Engine {
         self.append_with(persist, false);
     }
 
-    /// Does the same for a suspect replica that these entries clear: the record of that shares a batch with the last of them.
-    ///
-    /// # Panics
-    /// For the reasons of [`Engine::append`].
-    pub fn append_and_end_doubt(&mut self, persist: Persist) {
-        self.append_with(persist, true);
-    }
-
-    fn append_with(&mut self, persist: Persist, ends_doubt: bool) {
+    pub(crate) fn append_with(&mut self, persist: Persist, revives: bool) {
         if matches!(self.state, State::Stopped) {
             return;
         }
         let Persist { replica, ticket, hard_state, entries } = persist;
         let Some(r) = self.replicas.get_mut(&replica) else { return };
-        assert!(r.may_take_part(), "{replica} is damaged and appends");
+        assert!(r.may_take_part(), "{replica} takes no part and appends");
         let mut queued = Vec::with_capacity(entries.len());
         let mut replaced = VecDeque::new();
         for entry in entries {
@@ -446,7 +434,7 @@ impl Engine {
         if replaces {
             r.replaced.push_back(Replaced { entries: replaced, begun: false });
         }
-        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces, ends_doubt });
+        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces, revives });
     }
 
     /// Returns the payload of an entry, from its append until its segment is freed. `None` also while the payload is
@@ -469,7 +457,7 @@ impl Engine {
     pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
-        assert!(r.may_take_part(), "{replica} is damaged and applies");
+        assert!(r.may_take_part(), "{replica} takes no part and applies");
         r.applied = index;
         self.k_lags = true;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -492,26 +480,6 @@ impl Engine {
         self.last_apply = self.now;
         if let Some(chunk) = judged {
             self.judge_space(replica, chunk);
-        }
-    }
-
-    /// Marks a replica as damaged; it stays so until it is destroyed, also over restarts.
-    pub fn mark_damaged(&mut self, replica: ReplicaId, reason: String) {
-        if let Some(r) = self.replicas.get_mut(&replica)
-            && r.damage.is_none()
-        {
-            tracing::error!(replica = replica.0, %reason, "replica is damaged");
-            r.damage = Some(reason.clone());
-            r.lost.clear();
-            // A damaged replica is not read or destaged any more.
-            self.drop_overlay(replica);
-            let r = &self.replicas[&replica];
-            // The damage is logged at once. A state record is one that older builds read, too.
-            if r.born && matches!(self.state, State::Running) && !on(Bug::FailureNotLogged) {
-                self.queue(Work::State { replica });
-            }
-            self.unstage(replica);
-            self.events.push(EngineEvent::Damaged { replica, reason });
         }
     }
 

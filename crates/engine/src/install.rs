@@ -17,7 +17,7 @@ use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, Round, RoundState};
 use crate::log::{ReplicaLog, Work};
-use crate::replica::{Doubt, Replica};
+use crate::replica::{Replica, ReplicaState};
 use crate::round::{RoundStep, Run};
 use std::collections::VecDeque;
 use types::failpoint::{Point, pass};
@@ -34,7 +34,7 @@ impl Engine {
 
     /// Whether the running round replaces a replica's contents with those of a stream.
     pub fn is_installing_for_tools(&self) -> bool {
-        self.replicas.values().any(|r| r.installing)
+        self.replicas.values().any(Replica::is_installing)
     }
 
     /// Returns the replica whose installation was requested and has not begun.
@@ -57,7 +57,7 @@ impl Engine {
     ) -> bool {
         let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.count.is_multiple_of(SECTORS_PER_BLOCK);
         assert!(aligned, "{range} is not made of blocks");
-        let usable = self.replicas.get(&replica).is_some_and(|r| r.damage.is_none() && r.born && !r.installing);
+        let usable = self.replicas.get(&replica).is_some_and(|r| matches!(r.state, ReplicaState::Running) && r.born);
         if !usable || !matches!(self.state, State::Running) {
             return false;
         }
@@ -120,7 +120,9 @@ impl Engine {
         }
         let decision = self.installs.pop_front().expect("it has a front");
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
-        let usable = |r: &&mut Replica| r.damage.is_none() && decision.index > r.hard_state.commit && !spoiled;
+        let usable = |r: &&mut Replica| {
+            matches!(r.state, ReplicaState::Running) && decision.index > r.hard_state.commit && !spoiled
+        };
         let Some(r) = self.replicas.get_mut(&replica).filter(usable) else {
             self.unstage(replica);
             return self.events.push(EngineEvent::InstallRefused { replica });
@@ -128,7 +130,7 @@ impl Engine {
         assert!(r.overlay.frozen().is_none(), "no round is running");
         assert!(decision.index > r.applied && r.applied >= r.checkpoint.0, "{replica} goes back to {}", decision.index);
         pass(Point::InstallBegun);
-        r.installing = true;
+        r.turn(ReplicaState::Installing);
         let commit = decision.index;
         let round = RoundState { decision, commit };
         let aside = self.log.as_mut().expect("a running engine has a log").set_aside(replica);
@@ -145,8 +147,8 @@ impl Engine {
     pub(crate) fn install_full(&mut self, replica: ReplicaId, aside: Vec<Work>) {
         let log = self.log.as_mut().expect("a running engine has a log");
         aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
-        if let Some(r) = self.replicas.get_mut(&replica) {
-            r.installing = false;
+        if let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_installing()) {
+            r.turn(ReplicaState::Running);
         }
         self.copy_forward();
         self.unstage(replica);
@@ -161,14 +163,14 @@ impl Engine {
         let overlay = std::mem::take(&mut r.overlay);
         self.overlay_bytes -= overlay.bytes();
         self.partial_blocks -= overlay.partial_blocks();
-        r.installing = false;
         r.bad.clear();
         r.applied = decision.index;
         r.checkpoint = (decision.index, decision.term);
         r.first_decision = bytes::Bytes::new();
-        if r.damage.is_some() {
+        if r.has_failed() {
             return;
         }
+        r.turn(ReplicaState::Running);
         assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was reset with the batch");
         let (identity, hard_state) = (r.identity.clone(), r.hard_state);
         let before = (decision.index, decision.term);
@@ -179,8 +181,7 @@ impl Engine {
             before,
             entries: Vec::new(),
             lost: Vec::new(),
-            in_doubt: r.doubt != Doubt::None,
-            damage: None,
+            failure: None,
         };
         self.events.push(EngineEvent::Installed(Box::new(recovered)));
     }
@@ -243,10 +244,7 @@ impl crate::log::Log {
             Work::Commit { replica, .. }
             | Work::Create { replica }
             | Work::Destroy { replica }
-            | Work::Cut { replica, .. }
-            | Work::Doubt { replica, .. }
-            | Work::Sure { replica }
-            | Work::State { replica }
+            | Work::Failed { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
             Work::Copy { replica, .. } => *replica == id && on(Bug::InstallAwaitsCopies),
             Work::Persist { .. }

@@ -24,7 +24,7 @@ impl Engine {
     /// Destroys a replica as [`Engine::destroy_replica`] does. Its contents at home stay until the given time: a new
     /// replica of the PG may keep parts of them. A restart, or a need for space, ends that.
     pub fn retire_replica(&mut self, replica: ReplicaId, until: Time) {
-        let pg = self.replicas.get(&replica).filter(|r| !r.installing).map(|r| r.identity.pg);
+        let pg = self.replicas.get(&replica).filter(|r| !r.is_installing()).map(|r| r.identity.pg);
         self.destroy_replica(replica);
         let is_whole = self.home.as_ref().is_some_and(|home| home.can_be_base(replica));
         if let Some(pg) = pg.filter(|_| is_whole && matches!(self.state, State::Running)) {
@@ -72,7 +72,7 @@ impl Engine {
     pub fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId> {
         let (home, r) = (self.home.as_ref()?, self.replicas.get(&replica)?);
         let pg = r.identity.pg;
-        let failed = self.replicas.iter().filter(|(_, old)| old.identity.pg == pg && old.damage.is_some());
+        let failed = self.replicas.iter().filter(|(_, old)| old.identity.pg == pg && old.has_failed());
         let removed = self.relics.iter().filter(|(_, relic)| relic.pg == pg).map(|(id, _)| *id);
         let older = failed.map(|(id, _)| *id).chain(removed).filter(|id| *id < replica && home.can_be_base(*id));
         if home.can_be_base(replica) { Some(replica) } else { older.max() }
@@ -80,7 +80,7 @@ impl Engine {
 
     /// Whether home alone counts of this base: it has failed, or is removed.
     pub(crate) fn is_only_home(&self, base: ReplicaId) -> bool {
-        self.replicas.get(&base).map_or(self.relics.contains_key(&base), |old| old.damage.is_some())
+        self.replicas.get(&base).map_or(self.relics.contains_key(&base), Replica::has_failed)
     }
 
     /// Reads the base's contents as they are now: of a failed replica, its home. [`EngineEvent::ReadDone`] follows, perhaps
@@ -110,7 +110,7 @@ impl Engine {
         let alone = |old: &Replica| {
             let found = old.overlay.lookup(chunk, SectorRange::of_au(au));
             let uncovered = found.iter().all(|f| matches!(f.source, Source::Home));
-            !old.installing && (uncovered || old.damage.is_some())
+            !old.is_installing() && (uncovered || old.has_failed())
         };
         self.replicas.get(&base).map_or(self.relics.contains_key(&base), alone)
     }

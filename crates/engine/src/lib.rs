@@ -10,8 +10,8 @@
 mod api;
 mod chunks;
 mod contents;
-mod doubt;
 mod engine;
+mod failure;
 mod format;
 pub mod home;
 pub mod home_api;

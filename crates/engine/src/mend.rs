@@ -16,7 +16,7 @@ use crate::log::Work;
 use crate::overlay::{Found, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Asker, Part, join};
-use crate::replica::{Doubt, Replica};
+use crate::replica::Replica;
 use crate::round::RoundStep;
 use std::sync::Arc;
 use types::planted::{Bug, on};
@@ -52,8 +52,8 @@ pub enum MendRefusal {
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
         let running = matches!(self.state, State::Running);
-        // A replica that is being rebuilt has dropped its overlay: home alone is older than the applied index.
-        let whole = |r: &&Replica| r.damage.is_none() && !r.installing && r.doubt != Doubt::Waiting;
+        // A failed replica has no overlay: home alone is older than the applied index.
+        let whole = |r: &&Replica| !r.has_failed() && !r.is_installing();
         self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 
@@ -131,7 +131,7 @@ impl Engine {
         match fill(range, found, copy) {
             Ok(payload) => self.put_mended(replica, chunk, block, payload),
             Err(at) => {
-                self.mark_damaged(replica, format!("sectors {at} were damaged in memory"));
+                self.fail(replica, format!("sectors {at} were damaged in memory"));
                 return Err(MendRefusal::NotNeeded);
             }
         }
@@ -171,8 +171,7 @@ impl Engine {
                 ((range.start / SECTORS_PER_BLOCK) as u16..=last).collect()
             }
         };
-        let waits = |r: &Replica| r.damage.is_some() || r.doubt == Doubt::Waiting;
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !waits(r)) else { return };
+        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
         r.bad.extend(blocks.iter().map(|block| (chunk, *block)));
         let completing = matches!(asker, Asker::Completion);
         if completing {

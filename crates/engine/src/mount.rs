@@ -8,7 +8,7 @@ use crate::api::{EngineEvent, MountError};
 use crate::engine::{ANY_REPLICA, Engine, State, key};
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{HomeRegion, HomeTokens, LostHome, RoundState};
-use crate::log::replay::{NewDoubt, Replay, Untold};
+use crate::log::replay::{Replay, Untold};
 use crate::log::scan::{Candidate, Found, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
@@ -384,7 +384,7 @@ impl Engine {
         log.checkpoint_segment = replay.checkpoint.segment;
         self.creates_lost = replay.creates_lost();
         if let Some(reason) = replay.store_damage() {
-            tracing::error!(%reason, "every replica of this store is quarantined");
+            tracing::error!(%reason, "every replica of this store has failed");
         }
         self.hole.clone_from(&replay.hole);
         if let Some(reason) = &replay.hole {
@@ -424,10 +424,9 @@ impl Engine {
         let mut replay = self.take_replay();
         let mut at_home: BTreeSet<ReplicaId> = states.iter().map(|state| state.decision.replica).collect();
         at_home.extend(damaged.iter().map(|lost| lost.replica));
-        for lost in damaged {
-            self.stats.lost_homes += 1;
-            replay.home_lost(lost);
-        }
+        let lost: Vec<ReplicaId> = damaged.iter().map(|lost| lost.replica).collect();
+        self.stats.lost_homes += lost.len() as u64;
+        damaged.into_iter().for_each(|lost| replay.home_lost(lost));
         let (replicas, recovered, untold) = replay.finish(states);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
@@ -438,6 +437,9 @@ impl Engine {
         self.nameless = nameless;
         self.replicas = replicas;
         self.tell(untold);
+        // No later checkpoint names what is left of these at home. The records of their failures precede each of them.
+        let home = self.home.as_mut().expect("a running engine has a home");
+        lost.into_iter().for_each(|replica| home.empty(replica));
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
         self.maybe_dirty = self.find_dirty();
@@ -452,20 +454,16 @@ impl Engine {
 
     /// Queues the records of the losses that this mount has found. They precede all other new records of the replicas,
     /// and the log segments that show the losses stay until they are durable.
-    fn tell(&mut self, untold: Untold) {
-        for NewDoubt { replica, last, hole } in untold.doubts {
-            if on(Bug::DoubtNotLogged) {
-                continue;
-            }
-            tracing::warn!(
+    fn tell(&mut self, untold: Vec<Untold>) {
+        for Untold { replica, last } in untold.into_iter().filter(|_| !on(Bug::FailureNotLogged)) {
+            let reason = self.failure(replica).map(|failure| failure.reason);
+            tracing::error!(
                 replica = replica.0,
-                last = last.0,
-                "a replica may lack acknowledged entries (suspect): it queries its peers"
+                reason,
+                "a replica has failed: it may lack acknowledged entries or data"
             );
-            self.queue(Work::Doubt { replica, last, hole, replaces: false });
+            self.queue(Work::Failed { replica, last, replaces: false });
         }
-        // A damaged replica stays out of service over restarts.
-        untold.damaged.into_iter().for_each(|replica| self.queue(Work::State { replica }));
         if self.creates_lost == ANY_REPLICA {
             self.queue(Work::CreatesLost);
         }

@@ -78,10 +78,10 @@ impl Engine {
     pub(crate) fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
-            Some(r) if r.installing => Some(ReadError::NoReplica(replica)),
+            Some(r) if r.is_installing() => Some(ReadError::NoReplica(replica)),
             _ if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
             None => Some(ReadError::NoReplica(replica)),
-            Some(r) => r.damage.clone().map(|reason| ReadError::Damaged { replica, chunk, reason }),
+            Some(r) => r.failure().map(|f| ReadError::Damaged { replica, chunk, reason: f.reason.clone() }),
         };
         if let Some(error) = refusal {
             return self.answer(asker, Err(error));
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     fn answer_damage(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, reason: String) {
-        self.mark_damaged(replica, reason.clone());
+        self.fail(replica, reason.clone());
         self.answer(asker, Err(ReadError::Damaged { replica, chunk, reason }));
     }
 
@@ -251,7 +251,7 @@ impl Engine {
             Some((count, kind)) if *kind == data => *count += sectors,
             _ => runs.push((sectors, data)),
         };
-        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.installing), &self.home) else {
+        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.is_installing()), &self.home) else {
             return vec![(range.count, false)];
         };
         for f in r.overlay.lookup(chunk, range) {

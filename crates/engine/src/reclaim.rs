@@ -12,7 +12,6 @@
 //! Invariants: an entry above the checkpoint index is in a live segment at every moment. The oldest live segment has a
 //! whole state block: segments before one that lacks it are freed together with it.
 
-use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{RESERVED, Ring, Segment, Work};
 use crate::replica::Replica;
@@ -27,8 +26,7 @@ fn pinned<'a>(
     segment: &'a Segment,
 ) -> impl Iterator<Item = (ReplicaId, Index, Term)> + 'a {
     segment.entries.iter().flat_map(move |(id, highest)| {
-        // Data of a damaged replica is not trusted: the replica is replaced under a new id, not carried along.
-        let r = replicas.get(id).filter(|r| r.damage.is_none());
+        let r = replicas.get(id).filter(|r| r.keeps_log());
         let above = r.map_or(1..1, |r| r.checkpoint.0.0 + 1..r.log.last().0.min(*highest) + 1);
         let latest = above.filter_map(move |index| r?.log.get(Index(index)));
         let replaced = r.into_iter().flat_map(|r| r.replaced.iter().flat_map(|replaced| &replaced.entries));
@@ -42,9 +40,9 @@ fn blocks_pin<'a>(
     replicas: &'a BTreeMap<ReplicaId, Replica>,
     segment: &'a Segment,
 ) -> impl Iterator<Item = ReplicaId> + 'a {
-    // For a suspect replica only blocks at or below its logged commit index count, as at a mount.
-    let counts = |r: &Replica, index: u64| !r.says_doubt() || index <= r.hard_state.commit.0;
-    let pins = move |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
+    // Of a failed replica only blocks at or below its logged commit index count, as at a mount.
+    let counts = |r: &Replica, index: u64| !r.has_failed() || index <= r.hard_state.commit.0;
+    let pins = move |r: &Replica, index: u64| r.keeps_log() && index > r.checkpoint.0.0 && counts(r, index);
     let all = segment.blocks.iter();
     all.filter(move |(id, index)| replicas.get(id).is_some_and(|r| pins(r, **index))).map(|(id, _)| *id)
 }
@@ -81,10 +79,7 @@ impl Engine {
             let segment = log.ring.free_oldest();
             for (id, highest) in segment.entries {
                 let Some(r) = self.replicas.get_mut(&id) else { continue };
-                let covered = match r.damage {
-                    None => highest.min(r.checkpoint.0.0),
-                    Some(_) => highest,
-                };
+                let covered = if r.keeps_log() { highest.min(r.checkpoint.0.0) } else { highest };
                 r.log.drop_below(Index(covered + 1));
             }
         }
@@ -94,7 +89,7 @@ impl Engine {
     /// this segment.
     fn held<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = ReplicaId> + 'a {
         // A replica whose log is truncated already is not listed: only its record is waited for.
-        let waits = |r: &Replica| !r.may_take_part() && r.damage.is_none() && r.log.last() > r.checkpoint.0;
+        let waits = |r: &Replica| !r.may_take_part() && r.keeps_log() && r.log.last() > r.checkpoint.0;
         let is_held = move |id: &ReplicaId| self.replicas.get(id).is_some_and(waits);
         let entries = segment.entries.keys().copied().filter(is_held);
         let entries = entries.filter(move |id| pinned(&self.replicas, segment).any(|(replica, ..)| replica == *id));
@@ -102,8 +97,8 @@ impl Engine {
         entries.chain(blocks).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// Truncates the logs of replicas that take no part and hold the tail of a full log: they keep what is at home, and
-    /// are rebuilt from there. It runs at the end of a turn, so that the OSD's loop is told before it changes them
+    /// Truncates the logs of replicas that take no part and hold the tail of a full log: they keep what is at home, and one whose
+    /// payloads were to be repaired fails. It runs at the end of a turn, so that the OSD's loop is told before it changes them
     /// again.
     pub(crate) fn make_room(&mut self) {
         if !std::mem::take(&mut self.no_room) {
@@ -115,18 +110,12 @@ impl Engine {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
             tracing::warn!(replica = replica.0, %from,
-                "the log is full: truncating the log of a replica that is suspect or under repair");
-            match r.identity.members.len() {
-                0 | 1 => {
-                    self.mark_damaged(replica, "the log was full before the repair of this replica ended".to_owned())
+                "the log is full: truncating the log of a replica that has failed or is under repair");
+            match r.has_failed() {
+                true => self.shorten_past(replica),
+                false => {
+                    self.fail_before(replica, from, "the log was full before its payloads were repaired".to_owned())
                 }
-                // A replica whose home is lost is rebuilt from nothing.
-                _ if r.homeless => {
-                    self.forget_all(replica);
-                    let hard_state = self.replicas[&replica].hard_state;
-                    self.events.push(EngineEvent::CutBack { replica, hard_state, from: Index(1) });
-                }
-                _ => self.cut_back(replica, from),
             }
         }
         self.find_freeable();
@@ -142,14 +131,16 @@ impl Engine {
         if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
         }
-        // A replica under repair or suspect holds its entries above the checkpoint index, and no round moves them. Such
-        // replicas are truncated before anything is copied.
+        // A replica that takes no part holds its entries above the checkpoint index, and no round moves them. Such replicas
+        // are truncated before anything is copied.
         self.no_room = log.ring.free() <= RESERVED && self.held(tail).next().is_some();
         if self.no_room {
             return;
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
-            .filter(|(replica, index, _)| !self.replicas[replica].installing && !log.has_copy_of(*replica, index.0))
+            .filter(|(replica, index, _)| {
+                !self.replicas[replica].is_installing() && !log.has_copy_of(*replica, index.0)
+            })
             .take(self.config.steps.copy_entries)
             .map(|(replica, index, term)| Work::Copy { replica, index, term })
             .collect();

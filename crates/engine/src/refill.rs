@@ -10,7 +10,8 @@ use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::log::{RESERVED, Work};
 use crate::payload::Payload;
-use crate::replica::Doubt;
+use crate::replica::{Replica, ReplicaState};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::store::{Crcs, Lost};
 use types::{Index, IoBuf, ReplicaId, Term};
@@ -26,7 +27,7 @@ pub enum Holding {
     Other,
     /// The log begins above the slot.
     Freed,
-    /// Unknown: there is no such replica, or it is damaged or suspect.
+    /// Unknown: there is no such replica, or it has failed.
     Unsure,
 }
 
@@ -42,7 +43,7 @@ impl Engine {
                 Some(payload) => Holding::Payload(payload.buf.clone(), payload.crcs.clone()),
                 None => Holding::Other,
             },
-            None if r.damage.is_some() || r.doubt != Doubt::None => Holding::Unsure,
+            None if r.has_failed() => Holding::Unsure,
             None if index < r.log.first() => Holding::Freed,
             None => Holding::Other,
         }
@@ -56,7 +57,7 @@ impl Engine {
     /// Takes a payload that was lost. [`EngineEvent::Refilled`] follows when it was the last one, and all are durable.
     /// False: nothing was taken, because the bytes do not match, or no payload is missing there.
     pub fn refill(&mut self, replica: ReplicaId, index: Index, term: Term, buf: IoBuf) -> bool {
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return false };
+        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return false };
         let Some(kept) = r.log.get_mut(index).filter(|kept| kept.term == term) else { return false };
         let Some(lost) = kept.lost.take_if(|lost| lost.is(&buf)) else { return false };
         kept.payload = Some(Arc::new(Payload { buf, crcs: lost.crcs.clone() }));
@@ -64,38 +65,31 @@ impl Engine {
         true
     }
 
-    /// Truncates the replica's log from entry `from` on, whose payload is lost: these entries are not committed and
-    /// never will be. A restart before the log records it comes to the same end.
-    ///
-    /// # Panics
-    /// When one of them is committed or applied.
-    pub fn cut_lost(&mut self, replica: ReplicaId, from: Index) {
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };
-        assert!(from > r.hard_state.commit && from > r.applied, "{replica} loses committed entry {from}");
-        let replaces = r.remove_from(from);
-        let _ = r.lost.split_off(&from);
-        self.queue(Work::Cut { replica, last: Index(from.0 - 1), replaces });
-        self.judge_refilled(replica);
-    }
-
     /// Returns the payloads that the replica still lacks, in ascending order.
     pub fn lost(&self, replica: ReplicaId) -> Vec<Lost> {
         let Some(r) = self.replicas.get(&replica) else { return Vec::new() };
-        r.lost.iter().filter_map(|index| r.log.get(*index)?.lost.as_deref().cloned()).collect()
+        lacks(r).into_iter().flatten().filter_map(|index| r.log.get(*index)?.lost.as_deref().cloned()).collect()
     }
 
     /// Notes that a copy with its payload is durable; the entry may be one whose payload was repaired.
     pub(crate) fn refill_durable(&mut self, replica: ReplicaId, index: Index) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
-        if r.lost.remove(&index) {
+        let ReplicaState::Repairing(lost) = &mut r.state else { return };
+        if lost.remove(&index) {
             self.stats.refilled_entries += 1;
-            self.judge_refilled(replica);
+            if lost.is_empty() {
+                r.turn(ReplicaState::Running);
+                r.held_decision.clear();
+                self.events.push(EngineEvent::Refilled { replica });
+            }
         }
     }
+}
 
-    fn judge_refilled(&mut self, replica: ReplicaId) {
-        if self.replicas.get(&replica).is_some_and(|r| r.lost.is_empty() && r.damage.is_none()) {
-            self.events.push(EngineEvent::Refilled { replica });
-        }
+/// Returns the entries whose payloads a replica under repair still lacks.
+fn lacks(r: &Replica) -> Option<&BTreeSet<Index>> {
+    match &r.state {
+        ReplicaState::Repairing(lost) => Some(lost),
+        _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! One replica of the store: its identity, its part of the log, its overlay.
 //!
-//! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry. A damaged replica stays damaged until it is destroyed.
+//! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry. A failed replica stays failed until it is destroyed, or revived by a
+//! forced recovery of its PG.
 
 use crate::log::{Kept, ReplicaLog};
 use crate::overlay::Overlay;
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use layout::log::ReplicaRecord;
 use std::collections::{BTreeSet, VecDeque};
 use types::planted::{Bug, on};
-use types::store::{HardState, ReplicaIdentity};
+use types::store::{Failure, HardState, ReplicaIdentity};
 use types::{ChunkKey, Index, Term};
 
 /// Entries that an append or a truncation removes, kept until its record is durable: then replay removes them, too.
@@ -19,14 +20,17 @@ pub(crate) struct Replaced {
     pub begun: bool,
 }
 
-/// Suspect state: whether the replica may lack what it acknowledged, because the log has lost records (ADR 0007).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
-    None,
-    /// The replica has no group: the positions of its peers are not known yet.
-    Waiting,
-    /// Its group follows, and does not vote.
-    Following,
+/// Part of the replica in its PG (R11, ADR 0023).
+#[derive(Debug)]
+pub(crate) enum ReplicaState {
+    /// Its group may append and apply.
+    Running,
+    /// A round installs the contents of a stream: the replica is not read, and its group waits.
+    Installing,
+    /// Its log lacks these payloads, or they are back and not durable yet: it has no group.
+    Repairing(BTreeSet<Index>),
+    /// It takes no part for good.
+    Failed(Failure),
 }
 
 #[derive(Debug)]
@@ -45,22 +49,15 @@ pub(crate) struct Replica {
     pub checkpoint: (Index, Term),
     pub applied: Index,
     pub overlay: Overlay,
-    pub damage: Option<String>,
-    /// Entries whose payload is lost, or is back and not durable yet: the replica is under repair.
-    pub lost: BTreeSet<Index>,
-    pub doubt: Doubt,
-    /// The replica became suspect in this process, and the log must not record it yet: a restart finds it unchanged.
-    pub doubt_unsaid: bool,
-    /// Home is lost: pages are missing, and home keeps the rest until the replica may follow (ADR 0009).
-    pub homeless: bool,
-    /// Mount dropped entries from its log that older records of its suspect state still have.
-    pub cut_at_mount: bool,
+    pub state: ReplicaState,
+    /// The failure that the log still tells: a forced recovery goes on from the replica, and its step is in no batch yet.
+    pub revived: Option<Failure>,
+    /// Decision state at the checkpoint index, of a replica that was mounted and has had no group since.
+    pub held_decision: Bytes,
     /// Blocks of home that could not be read and are not repaired yet.
     pub bad: BTreeSet<(ChunkKey, u16)>,
     /// Its create record is in a batch of the log.
     pub born: bool,
-    /// A round installs new contents: the replica is not read.
-    pub installing: bool,
 }
 
 impl Replica {
@@ -75,26 +72,54 @@ impl Replica {
             checkpoint: (Index(0), Term(0)),
             applied: Index(0),
             overlay: Overlay::default(),
-            damage: None,
-            lost: BTreeSet::new(),
-            doubt: Doubt::None,
-            doubt_unsaid: false,
-            homeless: false,
-            cut_at_mount: false,
+            state: ReplicaState::Running,
+            revived: None,
+            held_decision: Bytes::new(),
             bad: BTreeSet::new(),
             born: false,
-            installing: false,
         }
     }
 
-    /// Whether the log records that the replica is suspect, so that the next mount will.
-    pub fn says_doubt(&self) -> bool {
-        self.doubt != Doubt::None && !self.doubt_unsaid && !on(Bug::DoubtNotLogged)
+    /// Takes the replica to another state.
+    ///
+    /// # Panics
+    /// When no event leads from the present state to that one.
+    pub fn turn(&mut self, to: ReplicaState) {
+        use ReplicaState::{Failed, Installing, Repairing, Running};
+        let allowed = matches!(
+            (&self.state, &to),
+            (Running, Installing)
+                | (Installing | Repairing(_) | Failed(_), Running)
+                | (Running | Installing | Repairing(_) | Failed(_), Failed(_))
+        );
+        assert!(allowed, "{} goes from {:?} to {to:?}", self.identity.replica, self.state);
+        self.state = to;
+    }
+
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.state {
+            ReplicaState::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+
+    pub fn is_installing(&self) -> bool {
+        matches!(self.state, ReplicaState::Installing)
     }
 
     /// Whether a group of the replica may append and apply.
     pub fn may_take_part(&self) -> bool {
-        self.damage.is_none() && self.lost.is_empty() && self.doubt != Doubt::Waiting
+        matches!(self.state, ReplicaState::Running | ReplicaState::Installing)
+    }
+
+    /// Whether the log must go on to hold the entries of the replica: it takes part, or may again. Data of other failed replicas
+    /// is not carried along.
+    pub fn keeps_log(&self) -> bool {
+        self.failure().is_none_or(|failure| failure.is_past)
     }
 
     /// Removes the entries from `from` on. They stay pinned until the work that is queued next is durable: the log on
@@ -125,13 +150,18 @@ impl Replica {
         }
     }
 
+    /// Returns the failure that the log tells.
+    pub fn told_failure(&self) -> Option<&Failure> {
+        self.failure().or(self.revived.as_ref()).filter(|_| !on(Bug::FailureNotLogged))
+    }
+
     /// Returns the replica's content for a create record or a state block.
     pub fn record(&self) -> ReplicaRecord {
         ReplicaRecord {
             identity: self.identity.clone(),
             hard_state: self.written_hard_state,
             decision: self.first_decision.clone(),
-            damage: self.damage.clone().filter(|_| !on(Bug::FailureNotLogged)).unwrap_or_default(),
+            failure: self.told_failure().cloned(),
         }
     }
 }

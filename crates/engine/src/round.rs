@@ -116,7 +116,7 @@ impl Engine {
     /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
         self.dropped().next().is_some()
-            || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
+            || self.replicas.values().any(|r| !r.has_failed() && !r.overlay.active().is_empty())
     }
 
     fn round_gap(&self) -> Duration {
@@ -191,7 +191,7 @@ impl Engine {
                 continue;
             }
             let Some(r) = self.replicas.get_mut(&decision.replica) else { continue };
-            if r.damage.is_some() || !r.born {
+            if r.has_failed() || !r.born {
                 continue;
             }
             assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
@@ -293,7 +293,7 @@ impl Engine {
         *reading -= 1;
         let index = run.states.get(&replica).map(|s| s.decision.index);
         let (Some(r), Some(index)) = (self.replicas.get_mut(&replica), index) else { return };
-        if r.damage.is_some() {
+        if r.has_failed() {
             return;
         }
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -329,7 +329,7 @@ impl Engine {
         };
         let mut left = VecDeque::new();
         for id in run.states.keys() {
-            let frozen = self.replicas.get(id).filter(|r| r.damage.is_none()).and_then(|r| r.overlay.frozen());
+            let frozen = self.replicas.get(id).filter(|r| !r.has_failed()).and_then(|r| r.overlay.frozen());
             left.extend(frozen.into_iter().flat_map(|layer| layer.chunks.keys()).map(|chunk| (*id, *chunk)));
         }
         self.round = RoundStep::HandingOver { run, left, chunks: Vec::new() };
@@ -340,7 +340,7 @@ impl Engine {
         while budget > 0 {
             let RoundStep::HandingOver { left, .. } = &mut self.round else { return };
             let Some((replica, chunk)) = left.pop_front() else { return self.hand_over() };
-            let r = self.replicas.get(&replica).filter(|r| r.damage.is_none());
+            let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
             match whole_blocks(frozen, chunk) {
                 Ok(blocks) => {
@@ -348,7 +348,7 @@ impl Engine {
                     let RoundStep::HandingOver { chunks, .. } = &mut self.round else { unreachable!("seen above") };
                     chunks.push(ChunkDirty { replica, chunk, blocks });
                 }
-                Err(at) => self.mark_damaged(replica, format!("sectors {at} of {chunk} were damaged in memory")),
+                Err(at) => self.fail(replica, format!("sectors {at} of {chunk} were damaged in memory")),
             }
         }
     }
@@ -358,8 +358,8 @@ impl Engine {
         else {
             unreachable!("the caller saw it")
         };
-        // Replicas destroyed or damaged since the freeze leave the round.
-        run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| r.damage.is_none()));
+        // Replicas destroyed or failed since the freeze leave the round.
+        run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| !r.has_failed()));
         chunks.retain(|c| run.states.contains_key(&c.replica));
         let mut unmaps = Vec::new();
         for replica in run.states.keys() {

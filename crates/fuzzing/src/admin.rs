@@ -326,7 +326,6 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         quarantined: n == 3,
         repairing: n == 2,
         lost: Vec::new(),
-        lost_from: (n == 2).then_some(8),
         unread: Vec::new(),
         hears: (n > 1).then_some(n as u32 % 3 + 1),
         leading: (n < 2).then(|| lead.clone()),

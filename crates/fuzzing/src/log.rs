@@ -11,7 +11,7 @@ use layout::log::{
 use std::borrow::Cow;
 use types::map::Member;
 use types::rng::Rng;
-use types::store::{Crcs, HardState, ReplicaIdentity};
+use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
 use types::{
     ChunkKey, EntryKind, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId, crc32c,
 };
@@ -57,7 +57,7 @@ fn replica_record(rng: &mut Rng) -> ReplicaRecord {
         identity: ReplicaIdentity { pg, replica, lineage: number(rng), conf_epoch: Epoch(number(rng)), members },
         hard_state: hard_state(rng),
         decision: bytes(rng, 100),
-        damage: if rng.chance(1, 3) { "dämage".into() } else { String::new() },
+        failure: rng.chance(1, 3).then(|| Failure { reason: "dämage".into(), is_past: rng.chance(1, 2) }),
     }
 }
 
@@ -87,16 +87,14 @@ fn append(rng: &mut Rng) -> Record<'static> {
 /// Returns a record of any kind.
 pub fn record(rng: &mut Rng) -> Record<'static> {
     let replica = ReplicaId(number(rng));
-    match rng.below(21) {
-        18 => Record::StateMore { mount: rng.chance(1, 2) },
-        19 => Record::StateEnd,
-        20 => Record::ReplicaFloor(replica),
-        14 => Record::Doubt { replica, last: Index(number(rng)) },
-        15 => Record::InDoubt { replica },
-        16 => Record::Sure { replica },
+    match rng.below(19) {
+        12 => Record::StateMore { mount: rng.chance(1, 2) },
+        16 => Record::StateEnd,
+        18 => Record::ReplicaFloor(replica),
+        14 => Record::Past { replica, last: Index(number(rng)) },
+        15 => Record::Revived { replica },
         17 => Record::CreatesLost { below: replica, restated: rng.chance(1, 2) },
         0 | 1 => append(rng),
-        12 => Record::Cut { replica, last: Index(number(rng)) },
         13 => Record::LostEntry {
             replica,
             index: Index(number(rng)),
@@ -106,7 +104,7 @@ pub fn record(rng: &mut Rng) -> Record<'static> {
             crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
             len_bytes: 1024,
         },
-        2 => Record::HardState { replica, hard_state: hard_state(rng), suspect: rng.chance(1, 2) },
+        2 => Record::HardState { replica, hard_state: hard_state(rng) },
         3 => Record::Create(replica_record(rng)),
         4 => Record::ReplicaState(replica_record(rng)),
         5 => Record::Destroy { replica },

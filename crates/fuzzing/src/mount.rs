@@ -156,7 +156,7 @@ pub fn run(data: &[u8]) -> Verdict {
 
 /// Asserts the properties that a group relies on.
 fn check(found: &Recovered) {
-    if found.damage.is_some() {
+    if found.failure.is_some() {
         return;
     }
     let k = found.checkpoint.index;

@@ -4,7 +4,7 @@
 //! input plays all of them. The peers answer the OSD's messages (votes, appends, log repair, block repair, streams)
 //! honestly or with a lie. They also lead the PG, invent messages, and send damaged or cut frames. Meta gives orders.
 //! The OSD's process dies, its device is damaged, and it mounts again. Such peers then repair its log and its blocks,
-//! and it may be suspect.
+//! and its replica may have failed.
 //!
 //! Properties: the OSD does not panic and does not stop, unless meta says so. It still answers a hello at the end.
 

@@ -117,8 +117,7 @@ fn recovered(osd: u32, entries: &[Entry], hard_state: HardState) -> Recovered {
         before: (Index(0), Term(0)),
         entries,
         lost: Vec::new(),
-        in_doubt: false,
-        damage: None,
+        failure: None,
     }
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Operations: append (perhaps over an uncommitted tail), commit and apply, read, destages, streams staged and
 //! installed, replicas created and destroyed. The process is killed, the power is cut, bits flip, and reads, writes and
-//! flushes fail. After a restart the peers act: payloads and blocks are repaired, tails are truncated, and suspect
-//! replicas are cleared.
+//! flushes fail. After a restart the peers act: payloads and blocks are repaired, and failed replicas
+//! are revived.
 //!
 //! Properties:
 //! - No acknowledged entry is lost.
 //! - A read gives the model's bytes or an error, and an error only when the disk was damaged or failed.
 //! - Decision state is exact at the checkpoint index.
-//! - A sound disk damages no replica.
+//! - On a sound disk no replica fails.
 //! - One flipped bit under a sealed log is never silent.
 //! - After more damage than one flip a tail may be missing, as if the disk had lost durable data. The rest is genuine.
 
@@ -191,7 +191,7 @@ mod tests {
 
     /// Checks that the peers' operations are reached; otherwise the target would prove nothing about them.
     #[test]
-    fn payloads_and_blocks_come_back_tails_are_cut_and_doubts_end() {
+    fn payloads_and_blocks_come_back_and_failed_replicas_are_revived() {
         let (mut mended, mut refilled, mut cut, mut ended) = (0, 0, 0, 0);
         let pages = [false, true].map(|in_home| written(in_home).1.into_iter().map(move |page| (in_home, page)));
         for (in_home, page) in pages.into_iter().flatten() {
@@ -199,7 +199,7 @@ mod tests {
             let flips = if in_home { vec![vec![page]] } else { vec![vec![page], vec![page, page + 3]] };
             for help in flips.into_iter().map(|pages| after_flips(in_home, &pages).help) {
                 (mended, refilled) = (mended + help.blocks_mended, refilled + help.replicas_refilled);
-                (cut, ended) = (cut + help.tails_cut, ended + help.doubts_ended);
+                (cut, ended) = (cut + help.tails_cut, ended + help.replicas_revived);
             }
         }
         assert!(mended > 0 && refilled > 0 && cut > 0 && ended > 0, "{mended} {refilled} {cut} {ended}");

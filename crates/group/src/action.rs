@@ -60,8 +60,6 @@ pub enum Action {
     },
     /// R5: this replica takes no further part in its PG.
     Quarantined(String),
-    /// The log of this suspect replica ends at its catch-up target or behind: it is no longer suspect.
-    DoubtOver,
     BecameLeader,
     /// The first entry of this leader's term is applied: from now on it takes requests.
     Serves,

@@ -60,7 +60,7 @@ impl Group {
         self.applied_term = committed.term;
         self.node.applied_to(committed.index);
         if let (Command::Members { step, .. }, Outcome::Members, Some(before)) = (&command, outcome, before) {
-            self.members_changed(*step, &before, now, actions);
+            self.members_changed(*step, &before, now);
             actions.push(Action::MembersChanged);
         }
         let (replica, index) = (self.identity.replica, committed.index);

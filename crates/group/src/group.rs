@@ -25,8 +25,8 @@ use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 /// Reason why a replica cannot take part (R5, R11): this PG is quarantined, the OSD goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    #[error("{pg} {replica}: the store is damaged: {reason}")]
-    Damaged { pg: PgId, replica: ReplicaId, reason: String },
+    #[error("{pg} {replica}: the replica has failed: {reason}")]
+    Failed { pg: PgId, replica: ReplicaId, reason: String },
     #[error("{pg} {replica}: the checkpoint cannot be read")]
     Decision { pg: PgId, replica: ReplicaId, source: crate::decision::DecisionError },
     #[error("{pg} {replica}: what the disk gave back contradicts itself")]
@@ -58,9 +58,6 @@ pub struct Group {
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
-    /// Catch-up target of a suspect replica (`doubt`): until its log ends there or behind,
-    /// it may lack entries that it acknowledged.
-    pub(crate) doubt: Option<(Term, Index)>,
     /// Most payload that this replica leaves uncommitted as a leader: every member has space for it.
     pub(crate) propose_payload_max: u64,
     ready: Ready,
@@ -77,14 +74,14 @@ impl Group {
     /// When the configuration has a fault; the message names all.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
         config.validate().unwrap_or_else(|faults| panic!("{faults}"));
-        let Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt: _, damage } = recovered;
+        let Recovered { identity, hard_state, checkpoint, before, entries, lost, failure } = recovered;
         let (pg, replica) = (identity.pg, identity.replica);
-        if let Some(reason) = damage {
-            return Err(GroupError::Damaged { pg, replica, reason });
+        if let Some(failure) = failure {
+            return Err(GroupError::Failed { pg, replica, reason: failure.reason });
         }
         if let Some(lost) = lost.first() {
             let reason = format!("the payload of entry {} is lost", lost.index);
-            return Err(GroupError::Damaged { pg, replica, reason });
+            return Err(GroupError::Failed { pg, replica, reason });
         }
         let decision = match checkpoint.bytes.is_empty() {
             true => Decision::fresh(identity.conf_epoch, &identity.members),
@@ -93,7 +90,7 @@ impl Group {
             }
         };
         let steps = entries.iter().filter(|e| e.index > checkpoint.index).map(|e| (e.index, &*e.descriptor));
-        let forced = crate::members::forced_step(replica, &entries);
+        let forced = crate::members::forced_step(replica, &entries).map(|(index, _)| index);
         let proven = crate::members::proven_commit(decision.members.epoch, steps).max(forced);
         let hard_state = HardState { commit: hard_state.commit.max(proven.unwrap_or_default()), ..hard_state };
         let start = Start {
@@ -128,7 +125,6 @@ impl Group {
             full: false,
             blocked: false,
             quarantine: None,
-            doubt: None,
             ready: Ready::default(),
             identity,
         })
@@ -241,7 +237,7 @@ impl Group {
         }
     }
 
-    /// Ends this replica's part in its PG, because it is damaged or dropped. All its waiters are answered. If it led, it
+    /// Ends this replica's part in its PG, because it has failed or is dropped. All its waiters are answered. If it led, it
     /// releases its lease, so that the others need not wait for a leader that is gone.
     pub fn end(&mut self, reason: String, actions: &mut Vec<Action>) {
         if self.quarantine.is_none() {
@@ -309,7 +305,6 @@ impl Group {
         if self.quarantine.is_some() {
             return;
         }
-        self.judge_doubt(now, actions);
         self.sync_leadership(now, actions);
         self.poll_election(now, actions);
         self.poll_transfer(now);
@@ -368,7 +363,6 @@ impl Group {
             follows || !self.election.is_silent(now),
             "R3, start: the replica campaigned within one promise of its start"
         );
-        assert!(follows || self.doubt.is_none(), "R11: a suspect replica campaigned");
     }
 
     /// Asserts the rules of leadership that hold between turns.

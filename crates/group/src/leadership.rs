@@ -61,9 +61,6 @@ impl Group {
         // A candidate whose requests wait for its own disk gains nothing by starting over.
         let waits_for_disk = self.node.role() == Role::Candidate && !self.node.has_asked();
         self.election.round(now);
-        if self.doubt.is_some() {
-            return;
-        }
         if !waits_for_disk {
             self.node.campaign();
         }

@@ -11,7 +11,6 @@ mod apply;
 mod config;
 pub mod decision;
 pub mod descriptor;
-mod doubt;
 mod election;
 mod group;
 mod leadership;

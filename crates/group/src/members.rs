@@ -40,28 +40,34 @@ pub(crate) struct Changing {
     seen: bool,
     /// Index of the last step that is applied, or a later one.
     stepped: Index,
-    /// The step of a forced recovery that keeps this replica.
-    forced: Option<Index>,
+    /// The last step of a forced recovery that keeps this replica, with its floor.
+    forced: Option<(Index, ReplicaId)>,
+    /// The log from which this group started makes this replica a voter, by a step that was not applied then.
+    promoted: bool,
 }
 
 impl Changing {
     pub fn new(me: ReplicaId, applied: Index, entries: &[Entry]) -> Changing {
         let seen = entries.iter().any(|entry| descriptor::is_members(&entry.descriptor));
+        let promotes = |entry: &Entry| matches!(step_in(entry), Some(MembersStep::Enter { add, .. }) if add == Some(me));
+        let promoted = entries.iter().any(|entry| entry.index > applied && promotes(entry));
         let forced = forced_step(me, entries);
-        Changing { seen, stepped: applied, forced, ..Changing::default() }
+        Changing { seen, stepped: applied, forced, promoted, ..Changing::default() }
     }
 }
 
-/// Returns the index of the last forced step in a log that keeps this replica. The step is committed: no other replica counts.
-pub(crate) fn forced_step(me: ReplicaId, entries: &[Entry]) -> Option<Index> {
-    let forces = |entry: &&Entry| forced_by(&entry.descriptor).is_some_and(|keep| keep == me);
-    entries.iter().rev().find(forces).map(|entry| entry.index)
+/// Returns the index and the floor of the last forced step in a log that keeps this replica. The step is committed: no other
+/// replica counts.
+pub(crate) fn forced_step(me: ReplicaId, entries: &[Entry]) -> Option<(Index, ReplicaId)> {
+    entries.iter().rev().find_map(|entry| match step_in(entry) {
+        Some(MembersStep::Force { keep, floor, .. }) if keep.replica == me => Some((entry.index, floor)),
+        _ => None,
+    })
 }
 
-/// Returns the replica that a forced step keeps.
-fn forced_by(descriptor: &[u8]) -> Option<ReplicaId> {
-    match Command::decode(descriptor) {
-        Ok(Command::Members { step: MembersStep::Force { keep, .. }, .. }) => Some(keep.replica),
+fn step_in(entry: &Entry) -> Option<MembersStep> {
+    match Command::decode(&entry.descriptor) {
+        Ok(Command::Members { step, .. }) => Some(step),
         _ => None,
     }
 }
@@ -92,14 +98,17 @@ impl Group {
 
     /// Handles an order of forced recovery (ADR 0020): the PG goes on from the log of this replica, which is its only member. Nothing
     /// happens when that was done, when this replica is no voter, or while the PG has a leader with a majority: meta repeats the
-    /// order. True when the step was appended.
+    /// order. True when the step was appended. A new group takes the order at once, before its first poll: the step commits its whole
+    /// log, so the log says whether this replica is a voter.
     pub fn handle_force(&mut self, now: Time, force: ForceMembers) -> bool {
         let promise = self.config.timing.promise;
         let leads = self.current().is_some_and(|leading| now < leading.majority_at + promise);
         let led = leads || self.election.hears_leader(now) || now < self.election.promised_until();
-        let done = self.is_forcing() || self.decision.members.floor >= force.floor;
+        let members = &self.decision.members;
+        let floor = self.changing.forced.map_or(members.floor, |(_, floor)| floor.max(members.floor));
         let ours = force.keep.replica == self.identity.replica && self.quarantine.is_none();
-        if !ours || done || led || !self.decision.members.is_voter(force.keep.replica) {
+        let votes = members.is_voter(force.keep.replica) || self.changing.promoted;
+        if !ours || floor >= force.floor || led || !votes {
             return false;
         }
         let ForceMembers { keep, floor, fence, epoch } = force;
@@ -107,7 +116,7 @@ impl Group {
         Command::Members { expected: epoch, step: MembersStep::Force { keep, floor, fence } }.encode(&mut bytes);
         let appended = self.node.force(bytes.freeze());
         if appended {
-            (self.changing.seen, self.changing.forced) = (true, Some(self.node.last_index()));
+            (self.changing.seen, self.changing.forced) = (true, Some((self.node.last_index(), floor)));
             self.election.deferred = None;
         }
         appended
@@ -115,7 +124,7 @@ impl Group {
 
     /// Whether a forced step of this replica is not applied yet: until then no other replica has a part in the PG.
     pub(crate) fn is_forcing(&self) -> bool {
-        self.changing.forced.is_some_and(|index| index > self.node.applied())
+        self.changing.forced.is_some_and(|(index, _)| index > self.node.applied())
     }
 
     /// Brings a change forward, if this leader may.
@@ -220,22 +229,9 @@ impl Group {
     }
 
     /// Gives raft the members that an applied step has made, and drops the lease: it was counted over others (R3).
-    pub(crate) fn members_changed(
-        &mut self,
-        step: MembersStep,
-        before: &Membership,
-        now: Time,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn members_changed(&mut self, step: MembersStep, before: &Membership, now: Time) {
         self.node.change(step, before, &self.decision.members);
         self.changing.stepped = self.node.applied();
-        if self.doubt.is_some()
-            && matches!(step, MembersStep::Force { keep, .. } if keep.replica == self.identity.replica)
-        {
-            // Entries that this replica may lack are given up.
-            self.doubt = None;
-            actions.push(Action::DoubtOver);
-        }
         if let Some(leading) = &mut self.leading {
             leading.recount(self.identity.replica, &self.decision.members, now);
         }

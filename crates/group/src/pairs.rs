@@ -104,6 +104,11 @@ impl Pairs {
         })
     }
 
+    /// Whether any OSD was heard so, as the leader of `pg`.
+    pub fn has_heard_any_leader(&self, now: Time, pg: PgId) -> bool {
+        self.pairs.keys().any(|osd| self.has_heard_leader(now, *osd, pg))
+    }
+
     pub fn next_deadline(&self) -> Time {
         self.pairs.values().map(|pair| pair.next_at).min().unwrap_or(Time::NEVER)
     }
@@ -195,8 +200,9 @@ mod tests {
         pairs.handle_link(at_ms(0), OsdId(2), true);
         assert!(!pairs.has_heard_leader(at_ms(0), OsdId(2), PG));
         pairs.heard(at_ms(0), OsdId(2), &renewal(true, &[PG]));
-        assert!(pairs.has_heard_leader(at_ms(149), OsdId(2), PG));
-        assert!(!pairs.has_heard_leader(at_ms(150), OsdId(2), PG));
+        assert!(pairs.has_heard_leader(at_ms(149), OsdId(2), PG) && pairs.has_heard_any_leader(at_ms(149), PG));
+        assert!(!pairs.has_heard_any_leader(at_ms(149), PgId { pool: PoolId(1), n: 8 }));
+        assert!(!pairs.has_heard_leader(at_ms(150), OsdId(2), PG) && !pairs.has_heard_any_leader(at_ms(150), PG));
         pairs.heard(at_ms(140), OsdId(2), &renewal(false, &[]));
         assert!(pairs.has_heard_leader(at_ms(200), OsdId(2), PG), "an empty frame is a sign of life");
         pairs.heard(at_ms(210), OsdId(2), &renewal(true, &[]));

@@ -44,7 +44,7 @@ impl Group {
             RaftKind::Append => self.append(now, from, msg, actions),
             RaftKind::TimeoutNow => {
                 // The leader has given up its lease for this term: this message also ends the promise to it.
-                if self.election.is_silent(now) || self.doubt.is_some() {
+                if self.election.is_silent(now) {
                     return;
                 }
                 let result = self.node.step(&msg);
@@ -54,11 +54,6 @@ impl Group {
                 }
             }
             _ => {
-                let mut msg = msg;
-                if msg.kind == RaftKind::Heartbeat && self.doubt.is_some() {
-                    // The commit index depends on entries that this replica had matched, and those may be lost.
-                    msg.commit = types::Index(0);
-                }
                 let result = self.node.step(&msg);
                 self.stepped(result, actions);
             }
@@ -79,9 +74,6 @@ impl Group {
             if !self.election.is_silent(now) {
                 self.election.deferred = Some(msg);
             }
-            return;
-        }
-        if !self.reaches((msg.log_term, msg.index)) && !on(Bug::VoteBelowReach) {
             return;
         }
         let promise = self.config.timing.promise;

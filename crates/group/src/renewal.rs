@@ -23,11 +23,6 @@ impl Group {
         if self.quarantine.is_some() || !ours || !self.may_be_from(from, item.from) {
             return false;
         }
-        let mut item = item;
-        if self.doubt.is_some() {
-            // Entries that this replica had matched may be lost: it takes a commit index with appends alone.
-            item.commit = types::Index(0);
-        }
         let agrees = |group: &Group| group.node.term() == item.term && group.node.leader() == Some(item.from);
         if !agrees(self) || item.commit > self.node.commit_index() {
             // This replica may also be ahead in term: raft then tells the sender.

@@ -87,10 +87,9 @@ impl Group {
             applied: self.node.applied(),
             end: self.quarantine.is_none().then(|| self.node.durable_end()),
             quarantined: self.quarantine.is_some(),
-            repairing: self.doubt.is_some(),
+            repairing: false,
             lost: Vec::new(),
             unread: Vec::new(),
-            lost_from: None,
             hears: self.leader().filter(|osd| *osd != self.config.osd && self.election.hears_leader(now)),
             leading,
         }

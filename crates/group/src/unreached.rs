@@ -55,7 +55,7 @@ impl Group {
         let Some(to) = self.node.leader().filter(|id| self.osd_of(*id) == Some(leader)) else { return false };
         let me = self.identity.replica;
         let early = self.reports.passed_on_at.is_some_and(|at| now < at + self.config.limits.report_pause);
-        let fit = self.quarantine.is_none() && self.doubt.is_none() && self.node.promotable();
+        let fit = self.quarantine.is_none() && self.node.promotable();
         if to == me || early || !fit || !self.is_attached(who) {
             return false;
         }

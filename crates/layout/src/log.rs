@@ -38,14 +38,14 @@ pub const CHECKPOINT_PART_MAX: usize = 64 << 10;
 pub const CHECKPOINT_PARTS_MAX: u32 = 64 << 10;
 /// Most bytes of a decision state inside a create record or a state block.
 pub const RECORD_DECISION_MAX: usize = 64 << 10;
-/// Most bytes of a reason why a replica is damaged.
-pub const DAMAGE_MAX: usize = 512;
+/// Most bytes of the reason for which a replica has failed.
+pub const REASON_MAX: usize = 512;
 /// Most bytes of a state block in one batch, except a record that is longer by itself.
 pub const STATE_BATCH_MAX: usize = 128 << 10;
 /// Longest cluster map that an OSD stores: some 1 500 peers.
 pub const MAP_MAX: usize = 32 << 10;
 
-const _: () = assert!(RECORD_DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
+const _: () = assert!(RECORD_DECISION_MAX + REASON_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
 const _: () = assert!(CHECKPOINT_PART_MAX * 2 + RECORD_DECISION_MAX + BATCH_ALIGN <= RECORDS_MAX);
 const _: () = assert!(2 * (FIXED_LEN + RECORDS_MAX) <= HEADER_AREA_MAX);
 

@@ -1,7 +1,6 @@
 //! Performs the actions of a group, in the order in which the group gave them.
 
 use crate::node::{GroupRead, Osd, ReadOwner};
-use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use group::Action;
 use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
@@ -16,10 +15,7 @@ impl Osd {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
                 Action::Persist(persist) => {
                     self.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
-                    match !persist.entries.is_empty() && self.doubts.ends_with_next(replica) {
-                        true => self.engine.append_and_end_doubt(persist),
-                        false => self.engine.append(persist),
-                    }
+                    self.engine.append(persist);
                 }
                 Action::Apply { index, effect, .. } => {
                     self.traced.applied(replica, index, self.now);
@@ -38,7 +34,6 @@ impl Osd {
                 // Meta learns of a leader when it serves: otherwise the PG would be reported as down until
                 // the next heartbeat.
                 Action::BecameLeader => {}
-                Action::DoubtOver => self.doubt_over(replica),
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
                 Action::MembersChanged => self.members_changed(slot),
                 Action::Yielded { to, volume } => {
@@ -50,10 +45,8 @@ impl Osd {
                     tracing::debug!(replica = replica.0, %to, "the log is trimmed past the position of a follower");
                     self.needs_stream(slot, to);
                 }
-                Action::Quarantined(reason) => {
-                    self.quarantine(slot, reason);
-                    return;
-                }
+                // A violation stops one PG, never the OSD (R5).
+                Action::Quarantined(reason) => return self.fail_replica(replica, reason),
             }
         }
     }
@@ -175,25 +168,6 @@ impl Osd {
         }
     }
 
-    pub(crate) fn quarantine_replica(&mut self, replica: ReplicaId, reason: String) {
-        if let Some(slot) = self.pgs.by_replica(replica) {
-            // Every waiting request must be answered: it would keep its client's credit for ever.
-            self.with_slot(slot, false, |group, _, actions| group.end(reason.clone(), actions));
-            self.quarantine(slot, reason);
-        }
-    }
-
-    /// Quarantines one replica (R5): a violation stops one PG, never the OSD.
-    fn quarantine(&mut self, slot: usize, reason: String) {
-        let identity = self.pgs.get(slot).identity.clone();
-        tracing::error!(pg = %identity.pg, replica = identity.replica.0, reason, "replica is quarantined");
-        self.engine.mark_damaged(identity.replica, reason.clone());
-        self.repairs.forget(identity.replica);
-        self.doubts.forget(identity.replica);
-        self.pgs.get_mut(slot).state = State::Quarantined(reason);
-        self.meta.report_soon(self.now);
-    }
-
     /// Takes over the members that a step, or a new group, has brought.
     pub(crate) fn members_changed(&mut self, slot: usize) {
         self.pgs.refresh_members(slot);
@@ -221,7 +195,6 @@ impl Osd {
         self.fail_digests(&reason);
         self.streams.clear();
         self.repairs.clear();
-        self.doubts.clear();
         self.mends.clear();
         self.bus.disconnect_all(&reason);
         self.let_in.waiting = None;

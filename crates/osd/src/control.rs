@@ -283,7 +283,7 @@ impl Osd {
         }
         let before = self.pgs.by_pg(map.pg).map(|key| self.pgs.get(key));
         if let Some(old) = before.filter(|slot| slot.identity.replica < replica && slot.yields()) {
-            self.quarantine_replica(old.identity.replica, format!("{replica} takes its place"));
+            self.fail_replica(old.identity.replica, format!("{replica} takes its place"));
         }
         if !self.pgs.is_newest(map.pg, replica) {
             tracing::debug!(pg = %map.pg, %replica, "another replica of the PG takes part here: this one is not created");
@@ -324,8 +324,7 @@ impl Osd {
             before: (Index(0), Term(0)),
             entries: Vec::new(),
             lost: Vec::new(),
-            in_doubt: false,
-            damage: self.engine.damage(replica),
+            failure: self.engine.failure(replica),
         });
         self.share_log();
         self.meta.report_soon(self.now);
@@ -336,7 +335,6 @@ impl Osd {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
             self.repairs.forget(replica);
-            self.doubts.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
             match keep {
                 true => self.engine.retire_replica(replica, self.now + self.config.tuning.removed_kept),

@@ -1,16 +1,17 @@
 //! The OSD's part in the forced recovery of a PG (ADR 0020): its replica becomes the only member.
 //!
-//! Meta repeats the order until a report shows its end. A replica that runs appends the step at once. A suspect one, and one whose
-//! log lacks payloads, first gives up what it cannot have: its log up to there is one that the PG had.
+//! Meta repeats the order until a report shows its end. A replica that runs appends the step at once. One that lacks payloads
+//! fails first, and keeps its log up to there. A failed one is revived in memory, and its new group appends the step: the log
+//! ends the failure in the batch of the step.
 //!
-//! Invariant: a replica that has given up entries takes no part in the PG of before. It remains suspect, durably, until the step
-//! is applied.
+//! Invariant: a failed replica has no group before its step is given to the engine, and the group hears no other replica before
+//! the step is applied. Until the step is durable, a restart finds the replica failed.
 
-use crate::doubt::NEVER;
 use crate::node::Osd;
 use crate::pgs::State;
+use group::Action;
 use types::map::ForceMembers;
-use types::{Index, PgId, ReplicaId, Term};
+use types::{Index, PgId, Term};
 use wire::StreamAbort;
 
 impl Osd {
@@ -19,49 +20,73 @@ impl Osd {
         let replica = force.keep.replica;
         let slot = self.pgs.by_replica(replica).filter(|slot| self.pgs.by_pg(pg) == Some(*slot));
         let Some(slot) = slot.filter(|_| force.keep.osd == self.config.osd) else { return };
-        // A leader of before may be found until an election would have ended.
-        if self.now < self.let_in.served_at + self.config.timing.election_max * 2 {
+        let held = self.pgs.get(slot);
+        // A leader of before may be found until an election would have ended, and promises of an ended group end before that.
+        let since = self.let_in.served_at.max(held.group_ended_at);
+        if self.now < since + self.config.timing.election_max * 2 {
             return;
         }
-        if matches!(self.pgs.get(slot).state, State::Repairing) && force.fence {
-            self.give_up_missing(slot, replica);
-        }
-        let mut appended = false;
-        self.with_slot(slot, true, |group, now, _| appended = group.handle_force(now, force));
+        // A replica without a group gives up what it lacks, or may lack, and hears no leader by itself.
+        let may_give_up = force.fence && !self.pairs.has_heard_any_leader(self.now, pg);
+        let appended = match &held.state {
+            State::Running(_) => self.force_running(slot, force),
+            State::Repairing if may_give_up => {
+                self.fail_without(replica, "a forced recovery goes on without it");
+                false
+            }
+            State::Failed(_) if may_give_up => self.force_failed(slot, force),
+            _ => false,
+        };
         if appended {
-            self.doubts.note_forced(replica);
             self.drop_receiver(pg, StreamAbort::Failed, true);
             tracing::warn!(%pg, %replica, fence = force.fence,
                 "by command of an administrator the PG goes on from this replica alone");
         }
     }
 
-    /// Gives up entries that a replica lacks, or may lack, and lets it have a group. A replica whose contents are no state that
-    /// the PG had waits as before, and so does one whose PG has changed its members: a restart would find that it has failed.
-    fn give_up_missing(&mut self, slot: usize, replica: ReplicaId) {
-        if self.pgs.get(slot).has_changed_members() {
-            return;
-        }
-        if let Some(from) = self.repairs.first_missing(replica) {
-            tracing::warn!(replica = replica.0, %from, "gives up log entries whose payload is lost, for a forced recovery");
-            return self.engine.cut_back(replica, from);
-        }
-        if !self.engine.is_homeless(replica)
-            && let Some(recovered) = self.doubts.stop_asking(replica)
-        {
-            let hard_state = recovered.hard_state;
-            self.follow_from(recovered, hard_state, NEVER);
-        }
+    fn force_running(&mut self, slot: usize, force: ForceMembers) -> bool {
+        let mut appended = false;
+        self.with_slot(slot, true, |group, now, _| appended = group.handle_force(now, force));
+        appended
     }
 
-    /// Returns the last entry of the log of a replica without a group, if a forced recovery can start from it.
+    /// Lets a failed replica go on from its past: its new group appends the step, or ends at once.
+    fn force_failed(&mut self, slot: usize, force: ForceMembers) -> bool {
+        let replica = force.keep.replica;
+        let Some(recovered) = self.engine.revive(replica) else { return false };
+        let mut group = match self.start_group(recovered) {
+            State::Running(group) => group,
+            state => {
+                self.pgs.set_state(slot, state);
+                return false;
+            }
+        };
+        if !group.handle_force(self.now, force) {
+            self.engine.fail_again(replica);
+            return false;
+        }
+        let mut actions = Vec::new();
+        group.poll(self.now, &mut actions);
+        self.pgs.set_state(slot, State::Running(group));
+        let is_step = |action: &Action| matches!(action, Action::Persist(persist) if !persist.entries.is_empty());
+        let step = actions.iter().position(is_step).expect("a poll persists what the group has appended");
+        let Action::Persist(persist) = actions.remove(step) else { unreachable!("it was just found") };
+        self.engine.append_and_revive(persist);
+        self.perform(slot, &mut actions);
+        self.members_changed(slot);
+        self.pgs.touch(slot);
+        true
+    }
+
+    /// Returns the last entry of the log of a replica without a group, if a forced recovery can start from it. A failed replica that
+    /// has a successor here cannot be kept beside it.
     pub(crate) fn end_without_group(&self, slot: usize) -> Option<(Term, Index)> {
         let held = self.pgs.get(slot);
-        let replica = held.identity.replica;
-        if held.has_changed_members() {
-            return None;
+        let (pg, replica) = (held.identity.pg, held.identity.replica);
+        match &held.state {
+            State::Repairing => self.repairs.end_before_missing(replica),
+            State::Failed(_) => self.engine.past_end(replica).filter(|_| self.pgs.by_pg(pg) == Some(slot)),
+            State::Running(_) | State::Creating | State::Installing(_) => None,
         }
-        let repaired = self.repairs.end_before_missing(replica);
-        repaired.or_else(|| self.doubts.end_of(replica).filter(|_| !self.engine.is_homeless(replica)))
     }
 }

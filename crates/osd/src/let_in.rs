@@ -103,7 +103,7 @@ impl Osd {
     }
 
     /// Whether a message of meta is handled now. A mounting OSD handles none before its mount is complete. A restored
-    /// device sends its hello only when it is durable that its replicas are suspect.
+    /// device sends its hello only when it is durable that its replicas have failed.
     pub(crate) fn hears(&self, down: &OsdDown) -> bool {
         match (&self.phase, &self.let_in.waiting) {
             (Phase::Mounting, None) => false,

@@ -11,7 +11,7 @@ mod config;
 mod control;
 mod counting;
 mod digest;
-mod doubt;
+mod failure;
 mod force;
 mod fullness;
 mod let_in;

@@ -5,7 +5,7 @@
 //! waits until that index has come. Reads of clients that met a bad block wait for it, then the PG is handed over.
 //!
 //! Invariant: all that waits has limits and deadlines. A block that is bad on every member, or on every member that is
-//! up, is named, never guessed. A replica is rebuilt (ADR 0009) only when its bad block keeps a full log from being freed.
+//! up, is named, never guessed. A replica fails (ADR 0023) only when its bad block keeps a full log from being freed.
 
 use crate::node::{GroupRead, Osd, ReadOwner};
 use crate::pgs::State;
@@ -37,9 +37,9 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 const READ_WAIT: Duration = Duration::from_millis(500);
 /// How long a client's read waits for its block in all.
 const READ_MAX: Duration = Duration::from_secs(30);
-/// After this long with a full log, the bad block that keeps it full ends the replica's contents.
+/// After this long with a full log, the replica whose bad block keeps it full fails.
 const FULL_MAX: Duration = Duration::from_secs(5);
-/// Members behind the first one of the PG wait so much longer, each: of several with a full log the first is rebuilt
+/// Members behind the first one of the PG wait so much longer, each: of several with a full log the first fails
 /// alone, and the others hear that it has no part.
 const TURN: Duration = Duration::from_secs(2);
 
@@ -170,8 +170,8 @@ impl Mends {
     }
 }
 
-/// Whether a PG of which `idle` members have no part goes on when another one begins anew: a majority must tell that one how
-/// far it is, or all others must (ADR 0007).
+/// Whether a PG of which `idle` members have no part goes on when one more fails: the others are a majority. A PG of two goes
+/// on from the other one, by a forced recovery without loss.
 fn can_lack_one_more(members: usize, idle: usize) -> bool {
     idle == 0 || members - 1 - idle > members / 2
 }
@@ -206,7 +206,7 @@ impl Osd {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         if self.peers_of(slot).is_empty() {
             if needed {
-                self.engine.mark_damaged(replica, reason);
+                self.fail_replica(replica, reason);
             }
             return;
         }
@@ -360,8 +360,8 @@ impl Osd {
         self.mends.bad.range(window).count() == 1
     }
 
-    /// Ends the contents of a replica whose bad block has kept the log full for too long, although no member is missing: a
-    /// full log stops every PG of the OSD. True when it did.
+    /// Fails a replica whose bad block has kept the log full for too long, although no member is missing: a full log stops
+    /// every PG of the OSD. True when it did.
     fn gives_up(&mut self, key: BlockKey, slot: usize, peers: &[OsdId]) -> bool {
         let (replica, chunk, block) = key;
         let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
@@ -380,12 +380,9 @@ impl Osd {
         if !too_long || !self.engine.delays_destage(replica, chunk, block) {
             return false;
         }
-        let (reason, is_lost) = (bad.reason.clone(), bad.is_lost());
-        bad.next_at = self.now + PAUSE_MIN;
-        match is_lost {
-            true => self.engine.mark_damaged(replica, reason),
-            false => _ = self.begin_anew(replica, &reason),
-        }
+        let reason = format!("the log was full because of a block that could not be repaired: {}", bad.reason);
+        self.forget_bad(key);
+        self.fail_replica(replica, reason);
         true
     }
 
@@ -437,7 +434,7 @@ impl Osd {
         });
         let low = slot.and_then(|_| self.engine.reads_as_of(question.to));
         let Some(low) = low.filter(|_| self.mends.readings.len() < READINGS_MAX) else {
-            let has_part = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| !group.is_in_doubt()));
+            let has_part = slot.is_some_and(|slot| self.pgs.group(slot).is_some());
             let body = if has_part { MendBody::NotNow } else { MendBody::NoPart };
             return self.answer_mend(link, &question, body);
         };
@@ -598,7 +595,7 @@ mod tests {
     use super::can_lack_one_more;
 
     #[test]
-    fn a_member_begins_anew_beside_one_that_has_no_part_only_while_a_majority_is_left() {
+    fn a_member_fails_beside_one_that_has_no_part_only_while_a_majority_is_left() {
         for (members, idle, can) in
             [(2, 0, true), (2, 1, false), (3, 0, true), (3, 1, false), (4, 1, false), (5, 1, true), (5, 2, false)]
         {

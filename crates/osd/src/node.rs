@@ -17,7 +17,7 @@ use slab::Slab;
 use std::collections::BTreeMap;
 use telemetry::Registry;
 use types::failpoint::{Point, is_armed, pass};
-use types::store::Recovered;
+use types::store::{Failure, Recovered};
 use types::{OsdId, PgId, Time};
 use wire::Peer;
 
@@ -88,7 +88,6 @@ pub struct Osd {
     pub(crate) fullness: crate::fullness::Fullness,
     pub(crate) streams: crate::stream::Streams,
     pub(crate) repairs: crate::repair::Repairs,
-    pub(crate) doubts: crate::doubt::Doubts,
     pub(crate) mends: crate::mend::Mends,
     /// Latest end of a planned stop that is under way.
     pub(crate) stop_by: Option<Time>,
@@ -143,7 +142,6 @@ impl Osd {
             fullness: crate::fullness::Fullness::default(),
             streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
             repairs: crate::repair::Repairs::default(),
-            doubts: crate::doubt::Doubts::default(),
             mends: crate::mend::Mends::default(),
             stop_by: None,
             tool_reads: Vec::new(),
@@ -203,7 +201,6 @@ impl Osd {
         self.upkeep_digests();
         self.step_streams();
         self.step_repairs();
-        self.step_doubts();
         self.step_mends();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
@@ -298,8 +295,7 @@ impl Osd {
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                 self.blocks_are_bad(replica, chunk, range, reason, needed);
             }
-            EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
-            EngineEvent::CutBack { replica, hard_state, from } => self.log_cut_back(replica, hard_state, from),
+            EngineEvent::Failed { replica, failure } => self.replica_failed(replica, failure),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
             EngineEvent::MapKept(map) => self.map_kept(&map),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
@@ -317,25 +313,21 @@ impl Osd {
         }
     }
 
-    /// Makes the group of a replica that the engine holds, or quarantines it.
-    pub(crate) fn add_recovered(&mut self, mut recovered: Recovered) {
+    /// Makes the group of a replica that the engine holds, unless the replica has failed.
+    pub(crate) fn add_recovered(&mut self, recovered: Recovered) {
         let identity = recovered.identity.clone();
         let replica = identity.replica;
         let members = group::members_in(&recovered);
         members.iter().for_each(|member| self.want_peer(member.osd));
-        if recovered.damage.is_none() && !self.pgs.is_newest(identity.pg, replica) {
-            let reason = "another replica of its PG is on this OSD".to_owned();
-            self.engine.mark_damaged(replica, reason.clone());
-            recovered.damage = Some(reason);
+        if !self.pgs.is_newest(identity.pg, replica) {
+            self.engine.fail(replica, "another replica of its PG is on this OSD".to_owned());
         }
-        if let Some(reason) = recovered.damage {
-            tracing::error!(pg = %identity.pg, replica = replica.0, reason, "replica is damaged and will not serve");
-            self.pgs.insert(identity, members, State::Quarantined(reason));
+        // The engine may have failed it since it was mounted.
+        if let Some(failure) = self.engine.failure(replica).or(recovered.failure.clone()) {
+            tracing::error!(pg = %identity.pg, replica = replica.0, reason = failure.reason,
+                "a replica has failed: it takes no part in its PG, and is to be replaced");
+            self.pgs.insert(identity, members, State::Failed(failure));
             return;
-        }
-        if recovered.in_doubt {
-            let gives_up = self.engine.kept_log_end(replica);
-            return self.begin_doubt(recovered, gives_up);
         }
         if !recovered.lost.is_empty() {
             return self.begin_repair(recovered);
@@ -345,9 +337,13 @@ impl Osd {
         self.members_changed(key);
     }
 
-    /// Makes the group of a replica from the engine's state; a quarantined one when the group refuses that.
+    /// Makes the group of a replica from the engine's state. A replica that the engine has failed meanwhile gets none, and
+    /// neither does one whose state the group refuses: it fails.
     pub(crate) fn start_group(&mut self, recovered: Recovered) -> State {
         let replica = recovered.identity.replica;
+        if let Some(failure) = self.engine.failure(replica) {
+            return State::Failed(failure);
+        }
         let identity = recovered.identity.clone();
         self.detach_reads(replica);
         self.traced.forget(replica);
@@ -362,15 +358,12 @@ impl Osd {
         match group::Group::new(config, recovered, self.now, seed) {
             Ok(mut group) => {
                 group.set_pressure(self.pressure.0, self.pressure.1);
-                if let Some(reach) = self.doubts.reach(replica) {
-                    group.set_doubt(reach);
-                }
                 State::Running(Box::new(group))
             }
             Err(error) => {
                 tracing::error!(pg = %identity.pg, replica = replica.0, %error, "a replica cannot start from its log");
-                self.engine.mark_damaged(replica, error.to_string());
-                State::Quarantined(error.to_string())
+                self.engine.fail(replica, error.to_string());
+                State::Failed(Failure { reason: error.to_string(), is_past: false })
             }
         }
     }
@@ -430,6 +423,7 @@ impl Osd {
             touched.clear();
             self.pgs.take_touched(&mut touched);
             for key in touched.iter().copied() {
+                self.heed_failure(key);
                 self.with_slot(key, false, |group, now, actions| group.poll(now, actions));
                 self.pgs.arm(key);
             }
@@ -493,7 +487,6 @@ impl Osd {
             self.digests.next_deadline(),
             self.streams.next_deadline(),
             self.repairs.next_deadline(),
-            self.doubts.next_deadline(),
             self.mends.next_deadline(),
             self.stop_deadline(),
         ]
@@ -502,18 +495,18 @@ impl Osd {
         .unwrap_or(Time::NEVER)
     }
 
-    /// Counts groups for the metrics: (all, leading, quarantined).
+    /// Counts replicas for the metrics: (all, leading, failed).
     pub(crate) fn census(&self) -> (usize, usize, usize) {
         let mut leading = 0;
-        let mut quarantined = 0;
+        let mut failed = 0;
         for slot in self.pgs.iter() {
             match &slot.state {
                 State::Running(group) if group.is_leader() => leading += 1,
-                State::Quarantined(_) => quarantined += 1,
+                State::Failed(_) => failed += 1,
                 _ => {}
             }
         }
-        (self.pgs.len(), leading, quarantined)
+        (self.pgs.len(), leading, failed)
     }
 
     /// Returns the PGs that are led here, for tools.

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use types::control::PgReport;
 use types::map::{Member, Membership};
-use types::store::ReplicaIdentity;
+use types::store::{Failure, ReplicaIdentity};
 use types::{OsdId, PgId, ReplicaId, Time};
 
 /// State of the replica in a slot.
@@ -20,11 +20,10 @@ pub enum State {
     Creating,
     /// A stream's contents replace its own (R12): the old group is paused until the installation is durable or refused.
     Installing(Box<Group>),
-    /// R11: its log lacks payloads, which [`crate::repair`] fetches; or it is suspect and asks its peers for their log positions.
-    /// It neither votes nor serves until then.
+    /// R11: its log lacks payloads, which [`crate::repair`] fetches. It neither votes nor serves until then.
     Repairing,
-    /// R5, R11: damaged; it neither votes nor serves, and is reported.
-    Quarantined(String),
+    /// R4, R5, R11: it neither votes, acknowledges nor serves, and is reported ([`crate::failure`]).
+    Failed(Failure),
 }
 
 /// One local replica.
@@ -33,6 +32,8 @@ pub struct Slot {
     /// Members at the applied index of the group; without a group, at the end of the log.
     pub members: Membership,
     pub state: State,
+    /// Time at which a group of this replica ended, because the replica failed.
+    pub group_ended_at: Time,
     /// Last report to meta; `None` after a new stream.
     pub reported: Option<PgReport>,
     touched: bool,
@@ -40,11 +41,6 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whether the PG has had other members than at its creation, as far as this replica knows.
-    pub fn has_changed_members(&self) -> bool {
-        self.identity.has_other_members(&self.members)
-    }
-
     /// Whether `osd` holds a member of the PG.
     pub fn has_member_on(&self, osd: OsdId) -> bool {
         self.members.iter().any(|m| m.osd == osd)
@@ -56,12 +52,13 @@ impl Slot {
         self.members.iter().filter(move |m| m.replica != self.identity.replica && is_newest(m))
     }
 
-    /// Whether an order for a newer replica of the PG ends this one: it may not vote now, and meta has heard that it failed.
+    /// Whether an order for a newer replica of the PG ends this one: it is no voter, or it was reported as failed before its OSD
+    /// started again, and its log lacks payloads now.
     pub fn yields(&self) -> bool {
         match &self.state {
             State::Repairing => true,
             State::Running(group) => !group.members().is_voter(self.identity.replica),
-            State::Quarantined(_) | State::Creating | State::Installing(_) => false,
+            State::Failed(_) | State::Creating | State::Installing(_) => false,
         }
     }
 }
@@ -84,11 +81,11 @@ impl Pgs {
     pub fn insert(&mut self, identity: ReplicaIdentity, members: Membership, state: State) -> usize {
         let (pg, replica) = (identity.pg, identity.replica);
         assert!(
-            self.is_newest(pg, replica) || matches!(state, State::Quarantined(_)),
+            self.is_newest(pg, replica) || matches!(state, State::Failed(_)),
             "{pg} has two replicas on one OSD"
         );
-        let (reported, touched, armed) = (None, false, Time::NEVER);
-        let key = self.slots.insert(Slot { identity, members, state, reported, touched, armed });
+        let (group_ended_at, reported, touched, armed) = (Time::ZERO, None, false, Time::NEVER);
+        let key = self.slots.insert(Slot { identity, members, state, group_ended_at, reported, touched, armed });
         self.by_pg.insert((pg, replica), key);
         self.by_replica.insert(replica, key);
         self.touch(key);
@@ -107,7 +104,7 @@ impl Pgs {
     /// Whether a replica with this id may have a group: all others of its PG here are older, and have failed.
     pub fn is_newest(&self, pg: PgId, replica: ReplicaId) -> bool {
         let mut others = self.of_pg(pg).filter(|((_, id), _)| *id != replica);
-        others.all(|((_, id), key)| *id < replica && matches!(self.slots[*key].state, State::Quarantined(_)))
+        others.all(|((_, id), key)| *id < replica && matches!(self.slots[*key].state, State::Failed(_)))
     }
 
     fn of_pg(&self, pg: PgId) -> impl DoubleEndedIterator<Item = (&(PgId, ReplicaId), &usize)> {
@@ -142,6 +139,11 @@ impl Pgs {
             Some(State::Running(group)) => Some(group),
             _ => None,
         }
+    }
+
+    /// Whether a slot holds a group, running or paused.
+    pub fn has_group(&self, key: usize) -> bool {
+        matches!(self.slots[key].state, State::Running(_) | State::Installing(_))
     }
 
     /// Gives a slot its new group, or another state.

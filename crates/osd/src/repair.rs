@@ -1,10 +1,11 @@
-//! Repair of a replica's log from its peers (R11, ADR 0004).
+//! Payload repair: lost payloads of a replica's log come back from its peers (R11, ADR 0004).
 //!
 //! The loop comes in with replicas whose log lacks payloads, with peers' messages, and with peers' own
 //! questions; questions and answers go out, and payloads into the engine. A group is made when all are back.
 //!
-//! Invariant: a replica that is being repaired says nothing as a raft member; what it takes matches the checksums of
-//! its own record, so that no majority of damaged copies can win; what nobody has is named, never made up.
+//! Invariant: a replica under repair has no group. It takes a payload only when the checksums of its own record match, so no
+//! majority of damaged copies can win. A payload that no member has is named, never made up: the replica waits for it as long as
+//! its entry may be committed and no member has freed the entry. Otherwise the replica fails, and keeps its log before the entry.
 
 mod missing;
 
@@ -17,8 +18,8 @@ use missing::{Missing, Verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent, PgReport};
-use types::map::Membership;
-use types::store::{Crcs, HardState, Lost, Recovered, ReplicaIdentity};
+use types::map::{Member, Membership};
+use types::store::{Crcs, Failure, Lost, Recovered, ReplicaIdentity};
 use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Term, Time};
 use wire::{Lack, Message, RepairBody, RepairMsg};
 
@@ -26,102 +27,99 @@ use wire::{Lack, Message, RepairBody, RepairMsg};
 const ASKED_MAX: usize = 4;
 /// A question that is not answered within this time is put to the next member.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// Between two looks at a replica that waits for peers, or for one that changes its mind.
+/// Between two reviews of all payloads that a replica lacks.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Bytes that wait on a connection, from which questions of that peer are dropped: it will ask again.
 const ANSWERS_MAX: usize = 4 << 20;
 
 /// One replica that is being repaired.
 struct Repair {
-    /// What its group will be made of.
+    /// The state that its group will start from.
     recovered: Recovered,
-    others: Vec<(ReplicaId, OsdId)>,
-    has_changed_members: bool,
+    /// Members at the end of its log, and those on other OSDs.
+    members: Membership,
+    others: Vec<Member>,
     missing: BTreeMap<Index, Missing>,
+    /// Entries whose questions are on their way.
+    waiting: Vec<Index>,
+    /// The next question is about the first askable entry from here on: questions without an answer must not keep others back.
+    cursor: Index,
     next_at: Time,
+    /// The next look then judges all entries.
+    review_at: Time,
     /// Extents of entries of which no member has a good copy.
     inconsistent: Vec<LostExtent>,
-    behind: bool,
 }
 
-/// What one look at a repair comes to.
+/// Outcome of one look at a repair.
 #[derive(Default)]
 struct Look {
-    /// Entry, round, and whom to ask.
-    questions: Vec<(Index, Term, u32, (ReplicaId, OsdId))>,
-    /// From here on nothing is committed, and nothing will be.
-    void: Option<Index>,
-    /// The first entry that is missing: it is at home elsewhere.
-    behind: Option<Index>,
+    /// Entry, and the member to ask for it.
+    questions: Vec<(Index, Term, Member)>,
+    /// An entry whose payload no member gives any more.
+    given_up: Option<Index>,
 }
 
 /// All repairs of one OSD.
 #[derive(Default)]
 pub(crate) struct Repairs {
     by_replica: BTreeMap<ReplicaId, Repair>,
-    /// Rounds of questions since the start, of repairs and of doubts.
-    rounds: u32,
-    /// Replicas that were made whole since the start.
+    /// Replicas that were repaired since the start.
     pub done: u64,
 }
 
 impl Repair {
-    fn new(recovered: Recovered, members: &Membership, round: u32) -> Repair {
+    fn new(recovered: Recovered, members: Membership, osd: OsdId) -> Repair {
         let me = recovered.identity.replica;
-        let others = members.iter().filter(|m| m.replica != me).map(|m| (m.replica, m.osd)).collect();
-        let missing = |lost: &Lost| Missing::new(lost.clone(), round);
         Repair {
-            missing: recovered.lost.iter().map(|lost| (lost.index, missing(lost))).collect(),
-            has_changed_members: recovered.identity.has_other_members(members),
+            missing: recovered.lost.iter().map(|lost| (lost.index, Missing::new(lost.clone()))).collect(),
             recovered,
-            others,
+            others: members.iter().filter(|m| m.replica != me && m.osd != osd).collect(),
+            members,
+            waiting: Vec::new(),
+            cursor: Index(0),
             next_at: Time::ZERO,
+            review_at: Time::ZERO,
             inconsistent: Vec::new(),
-            behind: false,
         }
     }
 
-    /// Judges what is missing, and chooses whom to ask for what.
-    fn look(&mut self, now: Time, mut next_round: impl FnMut() -> u32, reaches: impl Fn(OsdId) -> bool) -> Look {
-        let (others, commit) = (&self.others, self.recovered.hard_state.commit);
-        let rest = missing::rest(self.missing.len());
-        let (mut look, mut asked, mut inconsistent) = (Look::default(), 0, Vec::new());
-        (self.behind, self.next_at) = (false, now + AGAIN);
-        let mut first = true;
-        for (index, missing) in &mut self.missing {
-            let is_first = std::mem::take(&mut first);
-            if missing.asked.is_some_and(|(_, until)| now < until) {
-                asked += 1;
-            } else {
-                match missing.step(now, rest, (others.len() + 1, commit), &mut next_round) {
-                    Verdict::Ask if asked < ASKED_MAX => {
-                        let to = missing.next_to_ask(others, &reaches);
-                        look.questions.extend(to.map(|to| (*index, missing.lost.term, missing.round, to)));
-                        missing.asked = to.map(|(to, _)| (to, now + ANSWER_MAX)).or(missing.asked);
-                        asked += usize::from(to.is_some());
-                    }
-                    Verdict::Ask | Verdict::Inconsistent => {}
-                    Verdict::Void => {
-                        look.void = Some(*index);
-                        break;
-                    }
-                    Verdict::Behind => {
-                        self.behind = true;
-                        if is_first {
-                            look.behind = Some(*index);
-                            break;
-                        }
-                    }
+    /// Judges missing payloads, and chooses which member is asked for which. Between two reviews it goes no further than it finds
+    /// questions to ask.
+    fn look(&mut self, now: Time, reaches: impl Fn(OsdId) -> bool) -> Look {
+        let (others, commit) = (&self.others[..], self.recovered.hard_state.commit);
+        let (rest, is_review) = (missing::rest(self.missing.len()), now >= self.review_at);
+        let missing = &mut self.missing;
+        self.waiting.retain(|index| missing.get(index).is_some_and(|missing| missing.waits(now)));
+        let (mut look, mut at) = (Look::default(), self.cursor);
+        for _ in 0..missing.len() {
+            if self.waiting.len() >= ASKED_MAX && !is_review {
+                break;
+            }
+            let next = missing.range(at..).chain(missing.range(..)).next().map(|(index, _)| *index);
+            let index = next.expect("the map is not empty");
+            at = Index(index.0 + 1);
+            let entry = missing.get_mut(&index).expect("it was just found");
+            match entry.step(now, rest, (&self.members, others), commit) {
+                Verdict::Ask if entry.waits(now) || self.waiting.len() >= ASKED_MAX => {}
+                Verdict::Ask => {
+                    let Some(to) = entry.next_to_ask(others, &reaches) else { continue };
+                    entry.asked = Some((to.replica, now + ANSWER_MAX));
+                    look.questions.push((index, entry.lost.term, to));
+                    self.waiting.push(index);
+                    self.cursor = at;
                 }
-            }
-            if missing.is_inconsistent() && inconsistent.len() < LOST_REPORTED_MAX {
-                inconsistent.push(*index);
+                Verdict::Inconsistent => {}
+                Verdict::GivenUp => look.given_up = Some(index),
             }
         }
-        if asked > 0 {
-            self.next_at = now + ANSWER_MAX;
+        if is_review {
+            self.review_at = now + AGAIN;
+            let inconsistent = self.missing.iter().filter(|(_, missing)| missing.is_inconsistent());
+            let extents = inconsistent.take(LOST_REPORTED_MAX).filter_map(|(index, _)| self.extent(*index));
+            self.inconsistent = extents.collect();
         }
-        self.inconsistent = inconsistent.into_iter().filter_map(|index| self.extent(index)).collect();
+        self.next_at = if self.waiting.is_empty() { self.review_at } else { self.review_at.min(now + ANSWER_MAX) };
         look
     }
 
@@ -140,12 +138,6 @@ impl Repair {
 impl Repairs {
     pub fn len(&self) -> usize {
         self.by_replica.len()
-    }
-
-    /// The number of a new round of questions. No other of this process has it.
-    pub fn next_round(&mut self) -> u32 {
-        self.rounds = self.rounds.wrapping_add(1);
-        self.rounds
     }
 
     pub fn inconsistent(&self) -> usize {
@@ -167,11 +159,6 @@ impl Repairs {
 
     pub fn clear(&mut self) {
         self.by_replica.clear();
-    }
-
-    /// What the group of a replica under repair will be made of.
-    pub fn recovered(&self, replica: ReplicaId) -> Option<&Recovered> {
-        self.by_replica.get(&replica).map(|repair| &repair.recovered)
     }
 
     /// Returns the first entry whose payload is missing.
@@ -199,7 +186,6 @@ impl Repairs {
             repairing: true,
             lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
             unread: Vec::new(),
-            lost_from: None,
             hears: None,
             leading: None,
         }
@@ -207,16 +193,14 @@ impl Repairs {
 }
 
 impl Osd {
-    /// Replicas whose log is being repaired here, with the extents of which nobody has a good copy.
+    /// Returns the replicas under payload repair, with the extents of which no member has a good copy.
     pub fn repairing(&self) -> Vec<(PgId, Vec<LostExtent>)> {
-        let all = self.repairs.by_replica.values();
-        let lost = all.map(|r| (r.recovered.identity.pg, r.inconsistent.clone()));
-        lost.chain(self.doubts.pgs().map(|pg| (pg, Vec::new()))).collect()
+        self.repairs.by_replica.values().map(|r| (r.recovered.identity.pg, r.inconsistent.clone())).collect()
     }
 
-    /// (entries brought back, replicas made whole) since the start.
+    /// Returns (entries brought back, replicas repaired) since the start.
     pub fn repaired(&self) -> (u64, u64) {
-        (self.engine.stats().refilled_entries, self.repairs.done + self.doubts.done)
+        (self.engine.stats().refilled_entries, self.repairs.done)
     }
 
     /// A replica came back from the device with a log that lacks payloads.
@@ -224,13 +208,12 @@ impl Osd {
         let identity = recovered.identity.clone();
         let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
         tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: fetching them from peers");
-        let round = self.repairs.next_round();
         let members = group::members_in(&recovered);
-        self.repairs.by_replica.insert(replica, Repair::new(recovered, &members, round));
+        self.repairs.by_replica.insert(replica, Repair::new(recovered, members.clone(), self.config.osd));
         self.pgs.insert(identity, members, State::Repairing);
     }
 
-    /// Asks for what is missing, and judges what nobody has.
+    /// Asks for payloads that are missing, and judges those that no member has.
     pub(crate) fn step_repairs(&mut self) {
         if self.repairs.next_deadline() > self.now {
             return;
@@ -244,61 +227,33 @@ impl Osd {
 
     fn step_repair(&mut self, replica: ReplicaId) {
         let (now, bus) = (self.now, &self.bus);
-        let Repairs { by_replica, rounds, .. } = &mut self.repairs;
-        let Some(repair) = by_replica.get_mut(&replica) else { return };
-        let was = (repair.inconsistent.clone(), repair.behind);
-        let next_round = || {
-            *rounds = rounds.wrapping_add(1);
-            *rounds
-        };
-        let look = repair.look(now, next_round, |osd| bus.link_to(osd).is_some());
-        let (identity, changed) = (repair.recovered.identity.clone(), repair.has_changed_members);
-        if was != (repair.inconsistent.clone(), repair.behind) {
-            let (pg, lost, behind) = (identity.pg, &repair.inconsistent, repair.behind);
-            let extents = lost.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
-            tracing::error!(%pg, replica = replica.0, extents, behind,
-                "no peer has a good copy of damaged log entries");
+        let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
+        let was = repair.inconsistent.clone();
+        let look = repair.look(now, |osd| bus.link_to(osd).is_some());
+        let identity = repair.recovered.identity.clone();
+        if was != repair.inconsistent {
+            let extents = repair.inconsistent.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
+            tracing::error!(pg = %identity.pg, replica = replica.0, extents,
+                "inconsistent: no member has a good copy of damaged log entries");
             self.meta.report_soon(now);
         }
-        for (index, term, round, (to, osd)) in look.questions {
-            self.send_repair(osd, &identity, to, round, RepairBody::Fetch { index, term });
+        for (index, term, to) in look.questions {
+            self.send_repair(to.osd, &identity, to.replica, RepairBody::Fetch { index, term });
         }
-        match look.void {
-            // The members that count for this entry may be others than those of today.
-            Some(from) if changed => {
-                self.quarantine_replica(replica, format!("the payload of entry {from} is lost, and no peer has it"));
-            }
-            Some(from) => self.cut_void(replica, from),
-            None => {}
-        }
-        if let Some(from) = look.behind {
-            // It is committed, and in no log any more: what it did is at home elsewhere, and is streamed (R12).
-            self.engine.cut_back(replica, from);
+        if let Some(index) = look.given_up {
+            self.fail_without(replica, &format!("no member gives the payload of entry {index} any more"));
         }
     }
 
-    /// Entry `from` and what follows it is not committed, and no majority will ever hold it.
-    fn cut_void(&mut self, replica: ReplicaId, from: Index) {
-        let repair = self.repairs.by_replica.get_mut(&replica).expect("it was just judged");
-        tracing::info!(replica = replica.0, %from, "truncated a damaged, uncommitted tail of the log that no peer has");
-        repair.recovered.entries.retain(|entry| entry.index < from);
-        let _ = repair.missing.split_off(&from);
-        self.engine.cut_lost(replica, from);
+    /// Fails a replica that does not get its missing payloads. Its log before the first of them is its past.
+    pub(crate) fn fail_without(&mut self, replica: ReplicaId, why: &str) {
+        let Some(first) = self.repairs.first_missing(replica) else { return };
+        let reason = format!("the payload of log entry {first} is lost: {why}");
+        self.engine.fail_before(replica, first, reason.clone());
+        self.replica_failed(replica, Failure { reason, is_past: true });
     }
 
-    /// Of the log of a replica that is being repaired, or waits in doubt, stands what comes before `from`: it follows from
-    /// there as one that may lack what it acknowledged. What it was told before is asked anew: a leader must know.
-    pub(crate) fn log_cut_back(&mut self, replica: ReplicaId, hard_state: HardState, from: Index) {
-        let repaired = self.repairs.by_replica.remove(&replica).map(|repair| repair.recovered);
-        let Some(mut recovered) = repaired.or_else(|| self.doubts.stop_asking(replica)) else { return };
-        recovered.entries.retain(|entry| entry.index < from);
-        recovered.lost.clear();
-        recovered.hard_state = hard_state;
-        recovered.in_doubt = true;
-        self.begin_doubt(recovered, None);
-    }
-
-    /// Every payload is back and durable, or not needed: the replica takes part again.
+    /// Every payload is back and durable: the replica takes part again.
     pub(crate) fn replica_refilled(&mut self, replica: ReplicaId) {
         let Some(mut repair) = self.repairs.by_replica.remove(&replica) else { return };
         let Some(slot) = self.pgs.by_replica(replica) else { return };
@@ -317,17 +272,10 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    pub(crate) fn send_repair(
-        &mut self,
-        osd: OsdId,
-        identity: &ReplicaIdentity,
-        to: ReplicaId,
-        round: u32,
-        body: RepairBody,
-    ) {
+    fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
         let (pg, from, lineage) = (identity.pg, identity.replica, identity.lineage);
         if let Some(link) = self.bus.link_to(osd) {
-            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, round, body }));
+            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, body }));
         }
     }
 
@@ -347,64 +295,65 @@ impl Osd {
         }
         match msg.body {
             RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
-            RepairBody::Fetch { index, term } => self.answer_fetch(slot, from, (msg.from, msg.round), (index, term)),
-            RepairBody::Payload { index, start, crcs, payload, .. } => {
+            RepairBody::Fetch { index, term } => self.answer_fetch(slot, from, msg.from, (index, term)),
+            RepairBody::Payload { index, term, start, crcs, payload } => {
                 let crcs = Crcs { start, values: crcs };
-                let lost = Lost { index, term: Term(0), len_bytes: payload.len() as u32, crcs };
+                let lost = Lost { index, term, len_bytes: payload.len() as u32, crcs };
                 if !lost.is(&payload) {
                     tracing::warn!(%from, "closing the connection of a peer that sent bad bytes");
                     return self.bus.disconnect(link, "a payload for a repair fails its checksum");
                 }
-                self.take_payload(msg.to, msg.from, msg.round, index, payload);
+                self.take_payload(msg.to, msg.from, (index, term), payload);
             }
-            RepairBody::Doubt { index, term } => self.answer_doubt(slot, from, (msg.from, msg.round), (term, index)),
-            RepairBody::Standing { index, term, current } => self.take_standing(link, &msg, current, (term, index)),
-            RepairBody::Lack { .. } if self.doubts.is_asking(msg.to) => self.take_unsure(msg.to, msg.from, msg.round),
-            RepairBody::Lack { index, why, .. } => self.take_lack(&msg, index, why),
+            RepairBody::Lack { index, term, why } => self.take_lack(&msg, (index, term), why),
         }
     }
 
-    fn answer_fetch(&mut self, slot: usize, from: OsdId, asked: (ReplicaId, u32), (index, term): (Index, Term)) {
+    fn answer_fetch(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (index, term): (Index, Term)) {
         let held = self.pgs.get(slot);
         let (identity, replica) = (held.identity.clone(), held.identity.replica);
         let lack = |why| RepairBody::Lack { index, term, why };
-        let sound = matches!(held.state, State::Running(_) | State::Installing(_) | State::Repairing);
+        let is_sound = matches!(held.state, State::Running(_) | State::Installing(_) | State::Repairing);
+        let has_applied = matches!(&held.state, State::Running(group) if group.applied() >= index);
         let body = match self.engine.holding(replica, index, term) {
             Holding::Payload(payload, crcs) => {
                 RepairBody::Payload { index, term, start: crcs.start, crcs: crcs.values, payload }
             }
-            Holding::Lost if sound => lack(Lack::Lost),
-            Holding::Other if sound => lack(Lack::Other),
-            Holding::Freed if sound => lack(Lack::Freed),
+            Holding::Lost if is_sound => lack(Lack::Lost),
+            // Another entry is committed at this index, so the one that is asked for never was.
+            Holding::Other if has_applied => lack(Lack::Freed),
+            Holding::Other if is_sound => lack(Lack::Other),
+            Holding::Freed if is_sound => lack(Lack::Freed),
             _ => lack(Lack::Unsure),
         };
-        self.send_repair(from, &identity, asked.0, asked.1, body);
+        self.send_repair(from, &identity, asker, body);
     }
 
-    /// A peer's payload: taken when it is what the replica's own record says.
-    fn take_payload(&mut self, replica: ReplicaId, from: ReplicaId, round: u32, index: Index, payload: IoBuf) {
+    /// Takes a peer's payload when it is what the replica's own record says.
+    fn take_payload(&mut self, replica: ReplicaId, from: ReplicaId, (index, term): (Index, Term), payload: IoBuf) {
         let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
         let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if missing.asked.is_none_or(|(asked, _)| asked != from) {
+        if term != missing.lost.term || missing.asked.is_none_or(|(asked, _)| asked != from) {
             return;
         }
         if !self.engine.can_refill() {
             missing.asked = None; // it is asked for again
-        } else if self.engine.refill(replica, index, missing.lost.term, payload) {
+        } else if self.engine.refill(replica, index, term, payload) {
             repair.missing.remove(&index);
             repair.next_at = self.now;
         } else {
+            repair.next_at = self.now;
             tracing::error!(replica = replica.0, %from, index = index.0,
                 "a peer has other bytes under the same index and term");
-            repair.next_at = self.now;
-            missing.take_other_bytes(from, round);
+            // It holds the entry, and no copy of the payload that could be taken.
+            missing.take_lack(self.now, from, term, Lack::Lost);
         }
     }
 
-    fn take_lack(&mut self, msg: &RepairMsg, index: Index, why: Lack) {
+    fn take_lack(&mut self, msg: &RepairMsg, (index, term): (Index, Term), why: Lack) {
         let Some(repair) = self.repairs.by_replica.get_mut(&msg.to) else { return };
         let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if missing.take_lack(msg.from, msg.round, why) && why != Lack::Unsure {
+        if missing.take_lack(self.now, msg.from, term, why) {
             repair.next_at = self.now;
         }
     }

@@ -82,24 +82,20 @@ impl Osd {
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Installing(_) => continue,
-                State::Quarantined(_) => PgReport {
+                State::Failed(_) => PgReport {
                     pg: slot.identity.pg,
                     replica: slot.identity.replica,
                     term: Term(0),
                     applied: Index(0),
-                    end: None,
+                    end,
                     quarantined: true,
                     repairing: false,
                     lost: Vec::new(),
                     unread: Vec::new(),
-                    lost_from: None,
                     hears: None,
                     leading: None,
                 },
-                State::Repairing => {
-                    let lost_from = self.doubts.lost_from(slot.identity.replica);
-                    PgReport { lost_from, end, ..self.repairs.report(&slot.identity) }
-                }
+                State::Repairing => PgReport { end, ..self.repairs.report(&slot.identity) },
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -113,7 +109,7 @@ impl Osd {
     pub fn publish(&mut self) {
         let stats = self.engine.stats();
         let bus = self.bus.stats();
-        let (pgs, leading, quarantined) = self.census();
+        let (pgs, leading, failed) = self.census();
         let m = &self.metrics;
         for (counter, total) in [
             (&m.log_batches, stats.batches),
@@ -123,7 +119,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.repairs.done + self.doubts.done),
+            (&m.repaired_replicas, self.repairs.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -133,9 +129,9 @@ impl Osd {
             (&m.requests, self.inflight.len() as u64),
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
-            (&m.pgs_quarantined, quarantined as u64),
-            (&m.pgs_repairing, (self.repairs.len() + self.doubts.len()) as u64),
-            (&m.pgs_inconsistent, (self.repairs.inconsistent() + self.doubts.inconsistent()) as u64),
+            (&m.pgs_quarantined, failed as u64),
+            (&m.pgs_repairing, self.repairs.len() as u64),
+            (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
             (&m.blocks_bad, self.mends.bad_count()),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
@@ -151,13 +147,13 @@ impl Osd {
         }
     }
 
-    /// Returns the damaged replicas, each with the cause.
+    /// Returns the failed replicas, each with the cause.
     pub fn quarantined(&self) -> Vec<(types::PgId, String)> {
-        let damaged = |slot: &crate::pgs::Slot| match &slot.state {
-            State::Quarantined(reason) => Some((slot.identity.pg, reason.clone())),
+        let failed = |slot: &crate::pgs::Slot| match &slot.state {
+            State::Failed(failure) => Some((slot.identity.pg, failure.reason.clone())),
             _ => None,
         };
-        self.pgs.iter().filter_map(damaged).collect()
+        self.pgs.iter().filter_map(failed).collect()
     }
 
     /// Returns the durable records of the log that this process found missing when it started.

@@ -39,7 +39,6 @@ impl Osd {
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
                 self.repairs.hurry();
-                self.doubts.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, cause = reason, "connection lost");

@@ -26,21 +26,15 @@ impl Osd {
         let of = |slot: &crate::pgs::Slot| {
             let replica = slot.identity.replica;
             let lost = match &slot.state {
-                State::Quarantined(reason) => return Some(format!("quarantined: {reason}")),
+                State::Failed(failure) => return Some(format!("quarantined: {}", failure.reason)),
                 State::Repairing => self.repairs.report(&slot.identity).lost,
                 _ => self.mends.named(replica, Named::Everywhere),
             };
-            if let Some(from) = self.doubts.lost_from(replica) {
-                return Some(format!("inconsistent: entries from {from} on may be in no log"));
-            }
             let unread = self.mends.named(replica, Named::Here);
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),
                 (State::Repairing, None) => Some("repairing".to_owned()),
-                (State::Running(group), None) if group.is_in_doubt() => {
-                    Some("repairing: suspect, catching up without a vote".to_owned())
-                }
                 _ => None,
             }
         };
@@ -130,7 +124,7 @@ impl Osd {
     pub fn fail_for_tools(&mut self, pg: PgId) -> Option<ReplicaId> {
         let key = self.pgs.by_pg(pg)?;
         let replica = self.pgs.group(key)?.identity().replica;
-        self.quarantine_replica(replica, "failed by a test".to_owned());
+        self.fail_replica(replica, "failed by a test".to_owned());
         Some(replica)
     }
 

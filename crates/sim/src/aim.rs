@@ -59,6 +59,9 @@ const FORCED_PCT: u64 = 6;
 pub const DAMAGE_FROM: u64 = 1_200_000;
 const DISJOINT_PCT: u64 = 10;
 const REPLACED_PCT: u64 = 6;
+/// From this seed on, [`Class::PairsOfReplicas`] is drawn as well, before all other aims.
+pub const PAIRS_FROM: u64 = 1_400_000;
+const PAIRS_PCT: u64 = 8;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -72,6 +75,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
+        Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -115,6 +119,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut pairs = Rng::new(seed ^ u64::from_be_bytes(*b"pairs of"));
+        if seed >= PAIRS_FROM && pairs.chance(PAIRS_PCT, 100) {
+            return Some(Aim { class: Class::PairsOfReplicas, alone: true });
         }
         let mut forced = Rng::new(seed ^ u64::from_be_bytes(*b"byForce!"));
         if seed >= FORCED_FROM && forced.chance(FORCED_PCT, 100) {
@@ -211,7 +219,7 @@ impl Aim {
                 options.engine.round_idle = Duration::from_millis(80);
             }
             // Much of the log is not at home yet.
-            Class::VoteInDoubt => {
+            Class::VoteAfterLoss => {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
                 shape.operations = 3000;
                 (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
@@ -244,15 +252,15 @@ impl Aim {
         let shape = &mut options.shape;
         match self.class {
             // Each message brings a follower only part of the way, and destages run meanwhile.
-            Class::RestartInDoubt => {
+            Class::RestartAfterLoss => {
                 (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 16);
                 (shape.read_pct, shape.operations) = (10, 700);
                 options.faults = Duration::from_millis(2500);
-                // A log segment repeats the suspect state of its replicas when it is opened.
+                // A log segment repeats the failures of its replicas when it is opened.
                 (options.log_bytes, options.segment_bytes) = (128 << 20, 8 << 20);
                 (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(250), 0.5);
             }
-            Class::MatchInDoubt => {
+            Class::MatchAfterLoss => {
                 (options.osds, options.replicas) = (5, 5);
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
                 (shape.read_pct, shape.operations) = (20, 3000);
@@ -318,6 +326,15 @@ impl Aim {
                 options.engine.round_idle = Duration::from_millis(300);
                 options.disk = Default::default();
                 options.faults = Duration::from_secs(20);
+            }
+            // Every PG has two members, so each failure takes a majority.
+            Class::PairsOfReplicas => {
+                (options.osds, options.replicas, options.pgs) = (4, 2, 3);
+                (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
+                shape.operations = 3000;
+                options.engine.round_idle = Duration::from_millis(300);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(30);
             }
             // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
             Class::EmptiedOsds | Class::ReplacedOsds => {
@@ -405,7 +422,6 @@ pub struct Standing {
     pub vote: Option<ReplicaId>,
     pub last: Index,
     pub last_term: Term,
-    pub in_doubt: bool,
 }
 
 impl Standing {
@@ -427,14 +443,15 @@ impl Cluster {
             vote: group.voted_for(),
             last,
             last_term: group.term_at(last).unwrap_or_default(),
-            in_doubt: group.is_in_doubt(),
         })
     }
 
-    /// Returns the last entry of the PG that is durable on the i-th OSD; `None` when no replica runs there.
-    pub fn durable_end(&self, i: usize, pg: PgId) -> Option<Index> {
+    /// Whether the replica of the PG on the i-th OSD has failed; `None` while it neither runs nor has failed.
+    pub fn has_failed(&self, i: usize, pg: PgId) -> Option<bool> {
         let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
-        Some(osd.groups_for_tools().find(|g| g.identity().pg == pg)?.durable_end())
+        let runs = osd.groups_for_tools().any(|group| group.identity().pg == pg);
+        let failed = osd.quarantined().iter().any(|(of, _)| *of == pg);
+        (runs || failed).then_some(failed)
     }
 
     /// Whether the i-th OSD sends a stream.
@@ -479,7 +496,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (DAMAGE_FROM..DAMAGE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (PAIRS_FROM..PAIRS_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

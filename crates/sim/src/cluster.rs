@@ -84,6 +84,8 @@ pub struct Cluster {
     pub(crate) overfull: Option<OsdId>,
     /// OSDs whose devices were made to rot outside the budget: they must become whole again.
     pub(crate) rotten: BTreeSet<OsdId>,
+    /// OSDs among them whose log lost records.
+    rotten_logs: BTreeSet<OsdId>,
     post: Post,
     /// Ids that were given out since the set was first needed, and ids that only lost records knew.
     pub(crate) given: Given,
@@ -129,6 +131,7 @@ impl Cluster {
             replaced: BTreeSet::new(),
             overfull: None,
             rotten: BTreeSet::new(),
+            rotten_logs: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             given: Given::default(),
             lost_ids: Vec::new(),
@@ -639,7 +642,8 @@ impl Cluster {
             }
         }
         for (id, osd) in self.running().filter(|(id, _)| self.keeps_its_word(*id)) {
-            if let Some((pg, reason)) = osd.quarantined().first() {
+            // The loss of log records fails the replicas of an OSD; they are replaced, and at rest none is left.
+            if let Some((pg, reason)) = osd.quarantined().first().filter(|_| !self.rotten_logs.contains(&id)) {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
             // Peers repair all of this, but an honest disk must not have caused it.
@@ -657,7 +661,7 @@ impl Cluster {
     }
 
     /// Checks that within the budget a device costs no replica by lies that peers can repair: at rest each replica
-    /// takes part again (ADR 0004, 0005, 0007).
+    /// takes part again (ADR 0004, 0005), or has been replaced (ADR 0017).
     ///
     /// # Errors
     /// A replica that does not take part.
@@ -679,8 +683,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether this OSD repairs its replica after its disk has lied, while another member's disk is lost for good. A
-    /// suspect replica queries all other members, and a lost one answers only when membership changes (ADR 0007).
+    /// Whether this OSD repairs its replica after its disk has lied, while another member's disk is lost for good: payload repair
+    /// queries all other members (ADR 0004), and a lost one answers only when membership changes.
     pub fn asks_in_vain(&self, pg: PgId, id: OsdId) -> bool {
         let says = |osd: &Osd| osd.repairing().iter().any(|(repaired, _)| *repaired == pg);
         let gone = |osd: OsdId| osd != id && self.budget.never_returns(osd.0 as usize - 1);
@@ -737,6 +741,7 @@ impl Cluster {
         assert!(node.running.is_none(), "its device is at rest");
         let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
         self.rotten.insert(node.id);
+        self.rotten_logs.insert(node.id);
         crate::rot::headers(&self.world.disk_image(node.node, DEVICE), node.uuid, one_in, &mut rng)
     }
 

@@ -46,7 +46,7 @@ impl Guess {
     pub fn head(&self, block: u64, rng: &mut Rng) -> Vec<u8> {
         let mut records = Vec::new();
         let hard_state = HardState { term: Term(AHEAD), vote: Some(ReplicaId(1)), commit: Index(0) };
-        Record::HardState { replica: ReplicaId(1), hard_state, suspect: false }.encode(&mut records);
+        Record::HardState { replica: ReplicaId(1), hard_state }.encode(&mut records);
         let seq = AHEAD + rng.below(AHEAD);
         let header = BatchHeader {
             header_len: BATCH_ALIGN as u32,

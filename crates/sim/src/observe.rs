@@ -59,7 +59,6 @@ impl Cluster {
                     last_term: group.term_at(last).unwrap_or_default(),
                     durable: group.durable_end(),
                     durable_term: group.term_at(group.durable_end()),
-                    in_doubt: group.is_in_doubt(),
                 };
                 self.observers.laws.look(view, group.members(), |index| group.term_at(index))?;
                 let who = (view.pg, view.replica, node.life);

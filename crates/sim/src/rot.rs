@@ -101,6 +101,8 @@ pub struct Rotten {
     pub hit: u64,
     pub back: u64,
     pub replicas: u64,
+    /// Replicas that were replaced, because they have failed.
+    pub replaced: u64,
     pub compared: u64,
 }
 
@@ -118,7 +120,7 @@ pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
 /// # Errors
 /// Data was lost, or did not come back.
 pub fn run_headers(seed: u64) -> Result<Rotten, String> {
-    with(seed, LATE, headless).map_err(|what| format!("seed {seed}: {what}"))
+    with(seed, LATE, lost_headers).map_err(|what| format!("seed {seed}: {what}"))
 }
 
 /// Under load, one of three OSDs dies, pages of its home rot (tables, data, one copy of the superblock), and it starts
@@ -127,7 +129,7 @@ pub fn run_headers(seed: u64) -> Result<Rotten, String> {
 /// # Errors
 /// Data was lost, or did not come back.
 pub fn run_home(seed: u64) -> Result<Rotten, String> {
-    with(seed, EARLY, homeless).map_err(|what| format!("seed {seed}: {what}"))
+    with(seed, EARLY, lost_home).map_err(|what| format!("seed {seed}: {what}"))
 }
 
 fn with(seed: u64, round_idle: Duration, what: impl FnOnce(&mut Run) -> Result<Rotten, End>) -> Result<Rotten, String> {
@@ -174,7 +176,7 @@ fn rotten(run: &mut Run, victims: usize) -> Result<Rotten, End> {
     judge(run, rotten)
 }
 
-fn headless(run: &mut Run) -> Result<Rotten, End> {
+fn lost_headers(run: &mut Run) -> Result<Rotten, End> {
     run.set_up()?;
     let over = run.cluster.options.faults;
     run.cluster.begin(&run.volumes, over, &mut run.rng);
@@ -201,7 +203,7 @@ fn headless(run: &mut Run) -> Result<Rotten, End> {
     judge(run, Rotten { hit, ..Rotten::default() })
 }
 
-fn homeless(run: &mut Run) -> Result<Rotten, End> {
+fn lost_home(run: &mut Run) -> Result<Rotten, End> {
     run.set_up()?;
     let over = run.cluster.options.faults;
     run.cluster.begin(&run.volumes, over, &mut run.rng);
@@ -252,10 +254,15 @@ fn judge(run: &mut Run, mut rotten: Rotten) -> Result<Rotten, End> {
     for (_, osd) in run.cluster.running() {
         let (entries, replicas) = osd.repaired();
         (rotten.back, rotten.replicas) = (rotten.back + entries, rotten.replicas + replicas);
+        if let Some((pg, why)) = osd.quarantined().first() {
+            return Err(format!("pg {pg} has not been replaced: {why}").into());
+        }
         if let Some((pg, lost)) = osd.repairing().first() {
             return Err(format!("pg {pg} is still being repaired, without {lost:?}").into());
         }
     }
+    let changes = run.cluster.meta.records().into_iter().flat_map(|records| records.pgs.values()).map(|pg| pg.changes);
+    rotten.replaced = changes.sum();
     assert!(run.cluster.world.now() > Time::ZERO);
     rotten.compared = run.compared;
     Ok(rotten)

@@ -165,23 +165,23 @@ fn payloads_that_rot_at_different_places_of_two_logs_of_three_come_back() {
 }
 
 #[test]
-fn log_that_lost_batches_costs_no_replica_and_no_acknowledged_write() {
-    let (mut hit, mut replicas) = (0, 0);
+fn log_that_lost_batches_costs_its_replicas_and_no_acknowledged_write() {
+    let (mut hit, mut replaced) = (0, 0);
     for seed in 20..32 {
         let rotten = sim::rot::run_headers(seed).unwrap_or_else(|what| panic!("{what}"));
         assert!(rotten.compared > 0);
-        (hit, replicas) = (hit + rotten.hit, replicas + rotten.replicas);
+        (hit, replaced) = (hit + rotten.hit, replaced + rotten.replaced);
     }
-    assert!(hit > 20 && replicas >= 6, "{hit} batches lost, {replicas} replicas made whole");
+    assert!(hit > 20 && replaced >= 6, "{hit} batches lost, {replaced} replicas replaced");
 }
 
 #[test]
-fn home_that_lost_pages_costs_no_replica_and_no_acknowledged_write() {
-    let (mut hit, mut replicas) = (0, 0);
+fn home_that_lost_pages_costs_its_replica_and_no_acknowledged_write() {
+    let (mut hit, mut replaced) = (0, 0);
     for seed in 40..56 {
         let rotten = sim::rot::run_home(seed).unwrap_or_else(|what| panic!("{what}"));
         assert!(rotten.compared > 0);
-        (hit, replicas) = (hit + rotten.hit, replicas + rotten.replicas);
+        (hit, replaced) = (hit + rotten.hit, replaced + rotten.replaced);
     }
-    assert!(hit > 10 && replicas >= 4, "{hit} pages of tables lost, {replicas} replicas made whole");
+    assert!(hit > 10 && replaced >= 4, "{hit} pages of tables lost, {replaced} replicas replaced");
 }

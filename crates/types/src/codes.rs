@@ -247,8 +247,8 @@ codes! {
             "The cluster records the end of the log of each device, and this device is behind that record. Its \
              replicas could vote for a leader that lacks acknowledged writes.",
             "start the current device of this OSD if there is one. If this is all that is left of it, start it once \
-             with `basalt osd run --after-restore`: its replicas then follow their peers without a vote until they \
-             have caught up";
+             with `basalt osd run --after-restore`: its replicas have then failed, and are replaced by new ones while \
+             their PGs have a majority without them";
         OSD_IN_USE = 2042:
             "an OSD that is running or holds PGs cannot be removed",
             "An OSD with PGs holds the only other copies of their data, and one that runs would report again.",

@@ -88,7 +88,7 @@ pub struct DevicePosition {
     pub log_seq: u64,
     /// Number of the last log batch that is durable now.
     pub durable_seq: u64,
-    /// An administrator started the OSD with `--after-restore`: every replica on the device is suspect, durably.
+    /// An administrator started the OSD with `--after-restore`: every replica on the device has failed, durably.
     pub restored: bool,
     /// A metadata server has let this very process in before, so its device cannot have gone back since.
     pub let_in: bool,
@@ -141,10 +141,10 @@ pub struct PgReport {
     pub replica: ReplicaId,
     pub term: Term,
     pub applied: Index,
-    /// Term and index of the last durable entry of its log. `None`: its contents are no state that the PG ever had, so no forced
-    /// recovery can start from it (ADR 0020).
+    /// Term and index of the last durable entry of its log; of a failed replica, the end of the log of an earlier moment that it
+    /// still has. `None`: its contents are no state that the PG ever had, so no forced recovery can start from it (ADR 0020).
     pub end: Option<(Term, Index)>,
-    /// R11: this replica is damaged; it neither votes nor serves.
+    /// R4: this replica has failed: it may lack a part of what it acknowledged, and it neither votes, acknowledges nor serves.
     pub quarantined: bool,
     /// R11: the log of this replica is being repaired from its peers; until then it neither votes nor serves.
     pub repairing: bool,
@@ -153,9 +153,6 @@ pub struct PgReport {
     /// Contents of which no reachable member has a good copy, at most [`LOST_REPORTED_MAX`] of them. Members that are away or
     /// out of service may have one.
     pub unread: Vec<LostExtent>,
-    /// Entries from this index on may be in no member's log any more, and no record tells which bytes they wrote: the PG is
-    /// `inconsistent` as a whole (ADR 0007).
-    pub lost_from: Option<Index>,
     /// On a follower: the leader whose lease renewals it receives, in `term`. From this meta knows that a PG serves although its
     /// leader's own reports do not arrive.
     pub hears: Option<OsdId>,

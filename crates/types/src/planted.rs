@@ -136,12 +136,6 @@ registry! {
         "mount accepts a batch header that verifies, of whatever life of the segment";
     TailNotRewritten, "tail-not-rewritten", "R11",
         "a mount treats the readable end of the log as durable and does not rewrite it";
-    VoteBelowReach, "vote-below-reach", "R11",
-        "a suspect replica votes for a candidate whose log ends before the catch-up target";
-    MatchKeptInDoubt, "match-kept-in-doubt", "R11",
-        "a leader keeps the match index of a follower that has lost records";
-    DoubtNotLogged, "doubt-not-logged", "R11",
-        "a mount with a log gap does not record in the log that its replicas are suspect";
     StreamWithoutDeletions, "stream-without-deletions", "R12",
         "blocks that are zeroed during a stream are not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
@@ -213,6 +207,18 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "a start does not raise the commit index to the membership step that a later one proves (R4)",
         "the commit index on disk is seldom that old; `step_in_the_log_proves_the_step_before_it_committed` shows it",
     ),
+    (
+        "a replica that has failed keeps its group (R4)",
+        "the engine asserts that a failed replica neither appends nor applies, so the first entry ends the process",
+    ),
+    (
+        "the failure of a kept replica ends before its forced step is in the log (R4)",
+        "no run keeps a failed replica; `crash_before_the_step_is_durable_finds_the_replica_failed_with_its_past` shows it",
+    ),
+    (
+        "a replica carries out a forced recovery without a fence that its log does not justify (R4)",
+        "meta judges the same by its records before each order, and the two differ only when an order is very late",
+    ),
     ("a removed replica's tombstone is ignored (R4)", "the messages of meta to one OSD keep their order"),
     ("the end of a read under a lease is not checked (R3)", "the data of the reply was looked up while the lease held"),
     (
@@ -220,10 +226,6 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "the leader of a PG receives the records of one metadata server in order",
     ),
     ("meta answers before its transaction is committed (§6)", "an effect of the answer needs a later transaction"),
-    (
-        "a suspect follower takes the commit index of a lease renewal (ADR 0007)",
-        "a leader resets the match index of a suspect follower first, so no renewal carries such an index",
-    ),
     (
         "a batch of an earlier life of a segment is accepted without its mount number or offset (R11)",
         "the other field and the salt still distinguish it",

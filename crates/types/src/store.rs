@@ -130,8 +130,14 @@ pub struct Recovered {
     /// Entries above the checkpoint index whose payload the log has lost, ascending.
     /// The replica is `repairing` until each is back.
     pub lost: Vec<Lost>,
-    /// ADR 0007: the log has lost records, so this replica may lack entries that it acknowledged, and votes that it gave.
-    pub in_doubt: bool,
-    /// R11: why this replica may not vote, acknowledge or serve.
-    pub damage: Option<String>,
+    /// The replica has failed (R4, R11): it may not vote, acknowledge or serve.
+    pub failure: Option<Failure>,
+}
+
+/// Why a replica has failed. It takes no part in its PG any more, and is replaced under a new id (ADR 0023).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub reason: String,
+    /// Its log up to some entry, and its home, are those of an earlier moment of it. A forced recovery can go on from these.
+    pub is_past: bool,
 }

@@ -301,7 +301,7 @@ impl StreamAbort {
     }
 }
 
-/// Log repair between two replicas of a PG, one of which repairs its log (R11).
+/// Payload repair between two replicas of a PG, one of which has lost payloads of its log (R11).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepairMsg {
     pub pg: PgId,
@@ -309,38 +309,30 @@ pub struct RepairMsg {
     pub to: ReplicaId,
     /// Lineage of the PG with which the sender was created (R4).
     pub lineage: u64,
-    /// Query id, chosen by the sender of the query and repeated in the answer, so an answer is never older than its query.
-    pub round: u32,
     pub body: RepairBody,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum RepairBody {
-    /// From a replica that repairs its log: asks for the payload of this entry.
+    /// From a replica under payload repair: asks for the payload of this entry.
     Fetch { index: Index, term: Term },
     /// From any member: the payload. `start` is the sector of its chunk at which it begins.
     Payload { index: Index, term: Term, start: u32, crcs: Vec<u32>, payload: IoBuf },
     /// From any member: this member cannot answer the query.
     Lack { index: Index, term: Term, why: Lack },
-    /// From a suspect replica, whose log has lost records (ADR 0007): asks for the receiver's log position.
-    /// `index` and `term` are those of the last entry that the sender still has; a leader resets its
-    /// matched index of the sender.
-    Doubt { index: Index, term: Term },
-    /// From a member that is not suspect: its log position. Its last entry is `index` of `term`, and `current` is its term.
-    Standing { index: Index, term: Term, current: Term },
 }
 
-/// Reason why a member cannot answer a query of a log repair. Numbers are the wire's, never reused.
+/// Reason why a member cannot give the payload of an entry. Numbers are the wire's, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Lack {
-    /// Its log holds no such entry, and is not suspect.
+    /// Its log holds no such entry.
     Other = 1,
     /// It holds the entry, but has lost the payload too.
     Lost = 2,
-    /// The entry is applied there, and no longer in its log.
+    /// The member has applied the entry of this index, and its log does not hold the entry that the query names.
     Freed = 3,
-    /// Unknown: its own log is suspect.
+    /// Unknown: the member has failed.
     Unsure = 4,
 }
 
@@ -377,7 +369,7 @@ pub enum MendBody {
     NotNow,
     /// The block is bad here, too.
     Damaged,
-    /// The replica takes no part in its PG now: its log is being repaired, it is suspect, or it is out of service.
+    /// The replica takes no part in its PG now: its log is being repaired, or it has failed.
     NoPart,
 }
 

@@ -101,11 +101,10 @@ records! {
         chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, compare: u8, reserved: [u8; 5],
     }
 
-    /// All bodies of a log repair. Tail: one CRC for each fragment of the payload; in a standing, the sender's term as 8 bytes.
-    /// A field that a body does not use is zero.
+    /// All bodies of a payload repair. Tail: one CRC for each fragment of the payload. A field that a body does not use is zero.
     RepairRecord 64 {
         pg: PgRecord, from: U64, to: U64, lineage: U64, index: U64, term: U64,
-        payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 2], round: U32,
+        payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
     }
 
     /// All bodies of a block repair. `low` and `high` belong to a block. A field that a body does not use is zero.
@@ -150,8 +149,6 @@ pub mod repair_body {
     pub const FETCH: u8 = 1;
     pub const PAYLOAD: u8 = 2;
     pub const LACK: u8 = 3;
-    pub const DOUBT: u8 = 4;
-    pub const STANDING: u8 = 5;
 }
 
 /// Values of [`MendRecord::body`].

@@ -18,7 +18,6 @@ pub(crate) fn head_len(body: &RepairBody) -> usize {
     size_of::<RepairRecord>()
         + match body {
             RepairBody::Payload { crcs, .. } => crcs.len() * size_of::<u32>(),
-            RepairBody::Standing { .. } => size_of::<u64>(),
             _ => 0,
         }
 }
@@ -29,17 +28,13 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
         from: U64::new(msg.from.0),
         to: U64::new(msg.to.0),
         lineage: U64::new(msg.lineage),
-        round: U32::new(msg.round),
         ..RepairRecord::default()
     };
     let (RepairBody::Fetch { index, term }
     | RepairBody::Payload { index, term, .. }
-    | RepairBody::Lack { index, term, .. }
-    | RepairBody::Doubt { index, term }
-    | RepairBody::Standing { index, term, .. }) = &msg.body;
+    | RepairBody::Lack { index, term, .. }) = &msg.body;
     (record.index, record.term) = (U64::new(index.0), U64::new(term.0));
     let mut tail: &[u32] = &[];
-    let current;
     match &msg.body {
         RepairBody::Fetch { .. } => record.body = repair_body::FETCH,
         RepairBody::Payload { start, crcs, payload, .. } => {
@@ -55,12 +50,6 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
             record.body = repair_body::LACK;
             record.why = *why as u8;
         }
-        RepairBody::Doubt { .. } => record.body = repair_body::DOUBT,
-        RepairBody::Standing { current: Term(term), .. } => {
-            record.body = repair_body::STANDING;
-            current = [*term as u32, (*term >> 32) as u32];
-            tail = &current;
-        }
     }
     out.header(kind::REPAIR, len);
     out.record(&record);
@@ -69,7 +58,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
     let r: RepairRecord = input.take("repair")?;
-    zero("repair", r.reserved == [0; 2])?;
+    zero("repair", r.reserved == [0; 6])?;
     let (index, term) = (Index(r.index.get()), Term(r.term.get()));
     let (start, len) = (r.start.get(), r.payload_len.get() as usize);
     use repair_body as b;
@@ -88,14 +77,8 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
             let unknown = WireError::Value { what: "a lack", value: r.why.into() };
             RepairBody::Lack { index, term, why: Lack::from_u8(r.why).ok_or(unknown)? }
         }
-        b::DOUBT => RepairBody::Doubt { index, term },
-        b::STANDING => {
-            let halves = input.crcs(2)?;
-            let current = Term(u64::from(halves[0]) | u64::from(halves[1]) << 32);
-            RepairBody::Standing { index, term, current }
-        }
         other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
-    Ok(RepairMsg { pg: pg_id(r.pg), from, to, lineage: r.lineage.get(), round: r.round.get(), body })
+    Ok(RepairMsg { pg: pg_id(r.pg), from, to, lineage: r.lineage.get(), body })
 }

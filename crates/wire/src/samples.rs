@@ -206,9 +206,7 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
 
 pub fn repair(rng: &mut Rng) -> RepairMsg {
     let (index, term) = (Index(number(rng)), Term(number(rng)));
-    let body = match rng.below(5) {
-        3 => RepairBody::Doubt { index, term },
-        4 => RepairBody::Standing { index, term, current: Term(number(rng)) },
+    let body = match rng.below(3) {
         0 => RepairBody::Fetch { index, term },
         1 => {
             let max = sectors_max(rng);
@@ -219,7 +217,7 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
         _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 4) as u8).expect("a known reason") },
     };
     let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
-    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), round: rng.next_u64() as u32, body }
+    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), body }
 }
 
 pub fn mend(rng: &mut Rng) -> MendMsg {

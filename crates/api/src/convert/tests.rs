@@ -56,12 +56,11 @@ fn ups() -> Vec<OsdUp> {
     let (term, applied, repairing) = (Term(2), Index(3), true);
     let report = |leading: Option<LeadReport>| {
         let (replica, lost) = (ReplicaId(1), lost.clone());
-        let lost_from = leading.is_none().then_some(Index(1));
         let unread = lost.clone();
         let hears = leading.is_none().then_some(OsdId(3));
         let end = leading.is_none().then_some((term, applied));
         let quarantined = true;
-        PgReport { pg, replica, term, applied, end, quarantined, repairing, lost, unread, lost_from, hears, leading }
+        PgReport { pg, replica, term, applied, end, quarantined, repairing, lost, unread, hears, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,

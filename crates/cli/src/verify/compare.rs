@@ -46,7 +46,7 @@ pub struct Digests {
 #[derive(Debug)]
 pub struct Silence {
     pub reason: String,
-    /// Whether it is quarantined: its bytes cannot be trusted.
+    /// Whether it has failed: its bytes cannot be trusted.
     pub damaged: bool,
     /// Whether the OSD has no replica of the PG.
     pub absent: bool,

@@ -61,7 +61,7 @@ struct Damage {
 struct Unasked {
     osd: OsdId,
     reason: String,
-    /// Whether it is quarantined.
+    /// Whether it has failed.
     damaged: bool,
 }
 

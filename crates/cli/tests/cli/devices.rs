@@ -163,7 +163,7 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
     let mut restored = dev.spawn_piped(&[&run[..], &["--after-restore", "--json"]].concat());
     let told = crate::golden::ready_line("osd.run", &mut restored);
     assert_eq!((&told["osd"], &told["listen"]), (&2.into(), &addr.as_str().into()));
-    dev.wait("the end of all doubts", || whole(dev));
+    dev.wait("new replicas in the places of those that have failed", || whole(dev));
     restored.kill().expect("it is ours");
     restored.wait().expect("it ends");
     assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);

@@ -1,6 +1,7 @@
 //! Forced recovery of a PG that has lost its majority for good (ADR 0020).
 //!
-//! The order is a record. While it stands, old sessions of the PG end if writes may be lost, and then the replica gets the order
+//! A command orders it. A PG of two of which one replica has failed gets the order by itself: nothing is lost, and joint consensus
+//! cannot replace the failed replica, because each step needs both. The order is a record. While it stands, old sessions of the PG end if writes may be lost, and then the replica gets the order
 //! again and again. Its report as the only member ends it: all others are dropped, and their places are filled like those of
 //! replicas that have failed. A PG that is led again before that needs no forced recovery, and the order is given up.
 
@@ -8,9 +9,10 @@ use super::past::Standing;
 use super::{Control, Now, StreamId};
 use crate::admin::{ForceMemberView, ForceView, PgForce};
 use crate::events::Note;
-use crate::plan;
+use crate::plan::{self, ForceOrder};
 use crate::records::{ForceRecord, PgRecord, VolumeRecord};
 use crate::refusal::refuse;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdDown, PgReport, Refusal};
@@ -21,6 +23,9 @@ use types::{Epoch, Index, OsdId, PgId, ReplicaId, Term, Time};
 const VOLUMES_PER_STEP: usize = 20;
 /// Most volumes that a view names.
 const VOLUMES_SHOWN: usize = 100;
+
+/// State of a replica that has failed, in views.
+const FAILED: &str = "failed";
 
 fn cannot(why: String) -> Refusal {
     refuse(codes::BAD_FORCE, why)
@@ -40,25 +45,33 @@ impl Candidate {
     fn is_whole(&self) -> bool {
         self.trouble.is_none() && self.end.is_some()
     }
+
+    fn has_failed(&self) -> bool {
+        self.trouble == Some(FAILED)
+    }
 }
 
 impl Control {
-    fn candidates(&self, now: Time, record: &PgRecord) -> Vec<Candidate> {
-        let candidate = |member: Member| {
-            let report = self.reports.get(&member.replica);
-            let is_up = self.is_up(now, member.osd);
-            let is = |of: fn(&PgReport) -> bool| report.is_some_and(of);
-            let trouble = match report {
-                _ if !is_up => Some("down"),
-                None => Some("not reported"),
-                Some(_) if is(|r| r.quarantined) => Some("failed"),
-                Some(_) if is(|r| r.repairing) => Some("repairing"),
-                Some(_) => None,
-            };
-            let end = report.filter(|r| is_up && !r.quarantined).and_then(|r| r.end);
-            Candidate { member, is_up, trouble, end }
+    fn candidate(&self, now: Time, member: Member) -> Candidate {
+        let Member { replica, osd } = member;
+        // An OSD that said Hello without the replica has lost it: an older report says nothing.
+        let is_missing = self.osds.get(&osd).is_some_and(|live| live.missing.contains_key(&replica));
+        let report = self.reports.get(&replica).filter(|_| !is_missing);
+        let is_up = self.is_up(now, osd);
+        let trouble = match report {
+            _ if !is_up => Some("down"),
+            None => Some("not reported"),
+            Some(report) if report.quarantined => Some(FAILED),
+            Some(report) if report.repairing => Some("repairing"),
+            Some(_) => None,
         };
-        record.members.iter().copied().map(candidate).collect()
+        // The log of a failed replica may be one of an earlier moment.
+        let end = report.filter(|_| is_up).and_then(|report| report.end);
+        Candidate { member, is_up, trouble, end }
+    }
+
+    fn candidates(&self, now: Time, record: &PgRecord) -> Vec<Candidate> {
+        record.members.iter().map(|member| self.candidate(now, *member)).collect()
     }
 
     /// Whether a PG may be forced: it does not serve, and no member that may let it serve is about to report.
@@ -93,8 +106,9 @@ impl Control {
         self.may_force(now.mono, &record).map_err(cannot)?;
         let candidates = self.candidates(now.mono, &record);
         let able = candidates.iter().filter(|c| c.end.is_some() && ask.osd.is_none_or(|osd| osd == c.member.osd));
-        // Two with equal logs: the one that is whole.
-        let keep = able.max_by_key(|c| (c.end, c.is_whole(), std::cmp::Reverse(c.member.replica)));
+        // Of two equal logs the one of a whole replica.
+        let loses_nothing = |c: &Candidate| is_lossless(&record, &candidates, c);
+        let keep = able.max_by_key(|c| (loses_nothing(c), c.end, c.is_whole(), Reverse(c.member.replica)));
         let Some(keep) = keep else {
             let of = ask.osd.map_or_else(|| "no member of it".to_owned(), |osd| osd.to_string());
             return Err(cannot(format!("PG {pg} cannot go on: {of} is up with contents that the PG had at some time")));
@@ -102,7 +116,8 @@ impl Control {
         let volumes = self.records.volumes_of(pg.pool);
         let volumes: Vec<&VolumeRecord> =
             volumes.filter(|v| self.records.segments_of(v.id).any(|segment| segment.pg == pg)).collect();
-        let lossless = volumes.is_empty() || is_lossless(&record, &candidates, keep);
+        let is_safe = loses_nothing(keep);
+        let lossless = volumes.is_empty() || is_safe;
         let view = ForceView {
             pg,
             keep: keep.member.osd,
@@ -119,10 +134,9 @@ impl Control {
         if !lossless && !ask.accept_loss {
             return Err(cannot(format!("acknowledged writes of {} volumes may be lost", view.volume_count)));
         }
-        // A replica with some trouble gives up what it may lack: sessions that wrote that end, if there are any.
-        let fence = !lossless || keep.trouble.is_some();
-        let forced_before = self.reports.get(&keep.member.replica).and_then(void_floor_of(&record));
-        let (writes, ()) = plan::pg_force(&self.records, pg, keep.member, fence, forced_before)?;
+        let done = self.reports.get(&keep.member.replica).and_then(void_floor_of(&record));
+        let order = ForceOrder { keep: keep.member, fence: !is_safe, automatic: false, done };
+        let (writes, ()) = plan::pg_force(&self.records, pg, order)?;
         if !writes.is_empty() {
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
@@ -149,18 +163,65 @@ impl Control {
             self.changing.insert(pg, Time::ZERO);
             return;
         }
-        let candidates = self.candidates(now.mono, record);
-        let keep = candidates.iter().find(|c| c.member == force.keep);
-        let goes = force.fence || self.records.segments_in(pg) == 0;
-        if self.may_force(now.mono, record).is_err()
-            || !keep.is_some_and(|c| goes || is_lossless(record, &candidates, c))
-        {
+        if self.may_force(now.mono, record).is_err() || !self.is_in_order(now.mono, record, forced) {
             return;
         }
         let stream = self.osds.get(&force.keep.osd).and_then(|live| live.stream);
         if let Some(stream) = stream {
             self.say(stream, OsdDown::ForceMembers { pg, force });
         }
+    }
+
+    /// Whether what a forced recovery was ordered for still holds.
+    fn is_in_order(&self, now: Time, record: &PgRecord, forced: &ForceRecord) -> bool {
+        let candidates = self.candidates(now, record);
+        let keep = candidates.iter().find(|c| c.member == forced.force.keep);
+        match keep {
+            Some(keep) if forced.automatic => self.may_go_on_alone(now, record, &candidates, keep),
+            Some(keep) => forced.force.fence || is_lossless(record, &candidates, keep),
+            None => false,
+        }
+    }
+
+    /// Whether the other replica of a PG of two has failed, as its present process reports, and the PG loses nothing when it goes
+    /// on from this one. A PG of one that gets a second replica is one of two, too: the joint phase needs both.
+    fn may_go_on_alone(&self, now: Time, record: &PgRecord, all: &[Candidate], keep: &Candidate) -> bool {
+        let comes = record.change.as_ref().filter(|_| all.len() == 1).map(|change| change.add);
+        let comes = comes.map(|add| self.candidate(now, add));
+        let other = all.iter().chain(&comes).find(|c| c.member != keep.member);
+        other.is_some_and(Candidate::has_failed) && is_lossless(record, all, keep)
+    }
+
+    /// Orders the forced recovery of a PG of two of which one replica has failed, unless the PG serves or may serve. True when a
+    /// change of its members cannot replace the failed replica.
+    pub(super) fn go_on_alone(&mut self, now: Now, pg: PgId, failed: Member) -> bool {
+        let Some(record) = self.records.pgs.get(&pg).filter(|record| record.members.len() <= 2) else { return false };
+        let is_voter = record.members.contains(&failed);
+        if record.forced.is_some() || !self.has_settled(now.mono, record) || self.may_force(now.mono, record).is_err() {
+            return is_voter;
+        }
+        let all = self.candidates(now.mono, record);
+        let keep = all.iter().find(|c| self.may_go_on_alone(now.mono, record, &all, c)).map(|c| c.member);
+        let Some(keep) = keep else { return is_voter };
+        let order = ForceOrder { keep, fence: false, automatic: true, done: None };
+        let Ok((writes, ())) = plan::pg_force(&self.records, pg, order) else { return is_voter };
+        self.write(writes);
+        self.changing.insert(pg, Time::ZERO);
+        self.note_replaced(now.mono, (pg, failed.osd));
+        let text = format!(
+            "the replica of PG {pg} on {} has failed: the PG is to go on from its other replica on {} alone, and no \
+             acknowledged write is lost",
+            failed.osd, keep.osd
+        );
+        self.note(now, Note::warning("pg.force_recover", format!("pg {pg}"), text));
+        true
+    }
+
+    /// Whether the OSDs of a PG that are up have been connected for long enough to elect a leader.
+    fn has_settled(&self, now: Time, record: &PgRecord) -> bool {
+        let connected = |osd: OsdId| self.osds.get(&osd).map(|live| live.connected);
+        let up = record.everyone().map(|m| m.osd).filter(|osd| self.is_up(now, *osd));
+        up.filter_map(connected).all(|at| now.since(at) >= self.config.election)
     }
 
     /// Ends some sessions from before a forced recovery that may lose writes; their clients must open the volumes again. False
@@ -198,7 +259,11 @@ impl Control {
             let Some(record) = self.records.pgs.get(&pg).filter(|_| self.is_led(now.mono, pg)) else { continue };
             let stays = |osd: &OsdId| self.records.osds.get(osd).is_some_and(|known| !known.leaves());
             let has_room = |osd: &OsdId| filling.get(osd).copied().unwrap_or(0) < backfills;
-            let ready = |osd: &&OsdId| has_room(osd) && stays(osd) && self.takes_replicas(now.mono, **osd);
+            // A copy on a device whose replicas fail again and again takes the PG down each time.
+            let waits = |osd: OsdId| self.replaced.get(&(pg, osd)).is_some_and(|last| last.1 > 0 && self.waits(now.mono, last));
+            let ready = |osd: &&OsdId| {
+                has_room(osd) && stays(osd) && self.takes_replicas(now.mono, **osd) && !waits(**osd)
+            };
             let ready = record.vacant.iter().find(ready).copied();
             if let Some((osd, writes)) = ready.and_then(|osd| Some((osd, plan::refill(record, osd)?))) {
                 *filling.entry(osd).or_default() += 1;
@@ -244,15 +309,24 @@ fn void_floor_of(record: &PgRecord) -> impl Fn(&PgReport) -> Option<(ReplicaId, 
     }
 }
 
-/// Whether the log of `keep` has every committed entry, and the others commit none without it: of two members, both have what is
-/// committed. A change of members that is under way leaves open which members commit, and a replica that an earlier order named
+/// Whether the log of `keep` has every committed entry, and the others commit none without it. A replica that an earlier order named
 /// may have gone on alone.
 fn is_lossless(record: &PgRecord, all: &[Candidate], keep: &Candidate) -> bool {
     let is_other = |forced: &ForceRecord| forced.force.keep != keep.member;
     let furthest = all.iter().filter(|c| c.is_whole()).map(|c| c.end).max();
-    let untouched =
-        record.change.is_none() && record.voided.is_empty() && !record.forced.as_ref().is_some_and(is_other);
-    untouched && keep.is_whole() && all.len() <= 2 && furthest == Some(keep.end)
+    let untouched = record.voided.is_empty() && !record.forced.as_ref().is_some_and(is_other);
+    untouched && keep.is_whole() && is_needed(record, keep.member) && furthest == Some(keep.end)
+}
+
+/// Whether nothing commits without this member: it is one of at most two voters. A change of members that is under way may have
+/// come to any step, so that holds before it and after it.
+fn is_needed(record: &PgRecord, member: Member) -> bool {
+    let is_one_of_two = |set: &[Member]| set.len() <= 2 && set.contains(&member);
+    let after = record.change.as_ref().map(|change| {
+        let stays = record.members.iter().copied().filter(|m| m.replica != change.remove);
+        stays.chain([change.add]).collect::<Vec<Member>>()
+    });
+    is_one_of_two(&record.members) && after.is_none_or(|set| is_one_of_two(&set))
 }
 
 fn member_view(candidate: &Candidate) -> ForceMemberView {

@@ -10,7 +10,7 @@ use crate::events::Note;
 use crate::plan;
 use crate::records::{ChangeReason, ChangeRecord, PgRecord};
 use placement::ReplicaMove;
-use std::collections::BTreeSet;
+use std::time::Duration;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
 use types::planted::{Bug, on};
@@ -58,11 +58,8 @@ impl Control {
         }
         self.replace_at = now.mono + self.config.ensure_every;
         self.refill_vacant(now);
-        let pause = |times: u32| self.config.replace_pause * 2u32.pow(times.min(REPLACE_DOUBLINGS_MAX));
-        self.replaced.retain(|_, (at, _)| now.mono.since(*at) < pause(REPLACE_DOUBLINGS_MAX) * 2);
-        let waits = |at: Time, times: u32| now.mono.since(at) < pause(times);
-        let waiting: BTreeSet<(PgId, OsdId)> =
-            self.replaced.iter().filter(|(_, (at, times))| waits(*at, *times)).map(|(of, _)| *of).collect();
+        let forgotten_after = self.replace_pause(REPLACE_DOUBLINGS_MAX) * 2;
+        self.replaced.retain(|_, (at, _)| now.mono.since(*at) < forgotten_after);
         let failed: Vec<(PgId, ReplicaId)> =
             self.reports.values().filter(|r| r.quarantined).map(|r| (r.pg, r.replica)).collect();
         for (pg, replica) in failed {
@@ -71,23 +68,40 @@ impl Control {
                 return;
             }
             let Some(record) = self.records.pgs.get(&pg) else { continue };
-            let osd = record.everyone().find(|m| m.replica == replica).map(|m| m.osd);
-            let is_move = |m: &ReplicaMove, osd: OsdId| (m.pg, m.from) == (pg, osd) && m.to.is_some();
-            let moves = |osd: &OsdId| self.moves.iter().any(|planned| is_move(&planned.of, *osd));
-            let osd = osd.filter(|osd| self.takes_replicas(now.mono, *osd) && !moves(osd));
-            let Some(osd) = osd else { continue };
-            if !self.is_led(now.mono, pg) || waiting.contains(&(pg, osd)) {
+            let Some(member) = record.everyone().find(|m| m.replica == replica) else { continue };
+            if self.go_on_alone(now, pg, member) {
                 continue;
             }
-            let Some(writes) = plan::replace_failed(record, replica) else { continue };
+            let osd = member.osd;
+            let is_move = |m: &ReplicaMove| (m.pg, m.from) == (pg, osd) && m.to.is_some();
+            let moves = self.moves.iter().any(|planned| is_move(&planned.of));
+            let waits = self.replaced.get(&(pg, osd)).is_some_and(|last| self.waits(now.mono, last));
+            if moves || waits || !self.takes_replicas(now.mono, osd) || !self.is_led(now.mono, pg) {
+                continue;
+            }
+            let record = self.records.pgs.get(&pg);
+            let Some(writes) = record.and_then(|record| plan::replace_failed(record, replica)) else { continue };
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
-            // A replica that fails again and again has a reason that no copy ends.
-            let times = self.replaced.get(&(pg, osd)).map_or(0, |(_, times)| times.saturating_add(1));
-            self.replaced.insert((pg, osd), (now.mono, times));
+            self.note_replaced(now.mono, (pg, osd));
             let text = format!("the replica of PG {pg} on {osd} has failed, and is replaced by a new one");
             self.note(now, Note::warning("pg.replica_failed", format!("pg {pg}"), text));
         }
+    }
+
+    fn replace_pause(&self, times: u32) -> Duration {
+        self.config.replace_pause * 2u32.pow(times.min(REPLACE_DOUBLINGS_MAX))
+    }
+
+    /// Whether the next replacement has to wait for the pause after this one.
+    pub(super) fn waits(&self, now: Time, (at, times): &(Time, u32)) -> bool {
+        now.since(*at) < self.replace_pause(*times)
+    }
+
+    /// Notes the replacement of a replica. One that fails again and again has a reason that no copy ends.
+    pub(super) fn note_replaced(&mut self, now: Time, of: (PgId, OsdId)) {
+        let times = self.replaced.get(&of).map_or(0, |(_, times)| times.saturating_add(1));
+        self.replaced.insert(of, (now, times));
     }
 
     /// Whether a change cannot end, or is not needed any more. It begins again when it must, and other changes of the PG do not
@@ -141,6 +155,10 @@ impl Control {
                     self.give_up(now.mono, &record);
                 }
                 (Some(record), _) if record.change.is_some() => self.order_change(now.mono, &record),
+                // A change that has begun cannot be taken back without a leader, and may leave open which members decide.
+                (Some(record), _) if !record.queue.is_empty() && !self.is_led(now.mono, pg) => {
+                    self.changing.insert(pg, now.mono + self.config.orders_every);
+                }
                 (Some(record), _) if !record.queue.is_empty() => self.begin_change(now, &record),
                 _ => {
                     self.changing.remove(&pg);

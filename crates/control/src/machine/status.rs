@@ -49,7 +49,7 @@ impl Control {
         if any(|r| r.repairing) {
             state.push("repairing");
         }
-        if any(|r| r.quarantined || !r.lost.is_empty() || r.lost_from.is_some()) {
+        if any(|r| r.quarantined || !r.lost.is_empty()) {
             state.push("inconsistent");
         }
         state
@@ -100,9 +100,9 @@ impl Control {
 
     fn pg_facts(&self, now: Time, pg: &PgRecord) -> PgFacts {
         let reports = || pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
-        let is_lost = reports().any(|r| !r.lost.is_empty() || r.lost_from.is_some());
+        let is_lost = reports().any(|r| !r.lost.is_empty());
         let is_unread = reports().any(|r| !r.unread.is_empty());
-        let extents = if is_lost || is_unread { self.lost_words(now, pg) } else { Vec::new() };
+        let extents = if is_lost || is_unread { self.bad_extents(now, pg) } else { Vec::new() };
         let is_unread = is_unread && !extents.is_empty();
         PgFacts { pg: pg.pg, state: self.pg_state(now, pg), is_lost, is_unread, extents }
     }

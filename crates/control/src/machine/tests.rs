@@ -7,6 +7,7 @@ mod health;
 mod leaders;
 mod members;
 mod osds;
+mod pairs;
 mod past;
 mod reach;
 mod rebalance;
@@ -181,16 +182,17 @@ fn replica_with_an_id_never_assigned_is_not_removed() {
 }
 
 #[test]
-fn lost_log_entries_make_their_pg_inconsistent_until_no_report_has_them() {
+fn lost_extents_make_their_pg_inconsistent_until_no_report_has_them() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1);
     let view = |world: &World| world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
     let says = |world: &World| view(world).state.iter().any(|s| s == "inconsistent");
     assert!(!says(&world) && view(&world).lost.is_empty());
-    world.heartbeat(OsdId(2), |beat| beat.pgs[0].lost_from = Some(types::Index(41)));
-    world.heartbeat(OsdId(3), |beat| beat.pgs[0].lost_from = Some(types::Index(38)));
+    let chunk = types::ChunkKey { volume: types::VolumeId(1), index: 2 };
+    let lost = types::control::LostExtent { chunk, offset_bytes: 4096, len_bytes: 4096 };
+    (2..=3).for_each(|n| world.heartbeat(OsdId(n), |beat| beat.pgs[0].lost = vec![lost]));
     assert!(says(&world));
-    assert_eq!(view(&world).lost, ["any volume of this PG: log entries from 38 on may be in no replica"]);
+    assert_eq!(view(&world).lost, [lost.to_string()]);
     (2..=3).for_each(|n| world.beat(OsdId(n)));
     assert!(!says(&world) && view(&world).lost.is_empty());
 }

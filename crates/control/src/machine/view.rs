@@ -136,7 +136,7 @@ impl Control {
             conf_epoch: pg.conf_epoch,
             change: self.change_view(pg),
             segments: self.records.segments_in(pg.pg),
-            lost: self.lost_words(now, pg),
+            lost: self.bad_extents(now, pg),
         }
     }
 
@@ -148,7 +148,7 @@ impl Control {
 
     /// Returns the lost extents in words, and those that no available replica can read while another
     /// one may have a copy.
-    fn bad_extents(&self, now: Time, pg: &PgRecord) -> Vec<String> {
+    pub(super) fn bad_extents(&self, now: Time, pg: &PgRecord) -> Vec<String> {
         let has_part = |m: &&Member| {
             let idle = |r: &PgReport| r.quarantined || r.repairing;
             self.is_up(now, m.osd) && !self.reports.get(&m.replica).is_some_and(idle)
@@ -164,15 +164,6 @@ impl Control {
         };
         let unread = unread.difference(&lost).map(|e| format!("{e} on the replicas that are up; {away} may have one"));
         lost.iter().map(LostExtent::to_string).chain(unread).collect()
-    }
-
-    /// Returns the bad extents in words, and the log entries whose extents are unknown.
-    pub(super) fn lost_words(&self, now: Time, pg: &PgRecord) -> Vec<String> {
-        let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
-        let unknown = reports.filter_map(|r| r.lost_from).min();
-        let unknown =
-            unknown.map(|from| format!("any volume of this PG: log entries from {} on may be in no replica", from.0));
-        self.bad_extents(now, pg).into_iter().chain(unknown).collect()
     }
 
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {

@@ -9,15 +9,30 @@ use types::{Epoch, OsdId, PgId, ReplicaId, SessionId};
 /// Distance of the members' epoch from all that replicas of the PG may have come to.
 const EPOCH_LEAP: u64 = 1 << 20;
 
-/// Records the forced recovery of a PG: `keep` will be its only member. With `fence` acknowledged writes may be lost, so the
-/// sessions of the PG end. `done`: floor and epoch of an order that was given up, and that `keep` has carried out. A repeated command
-/// changes nothing.
+/// A forced recovery that is to be ordered.
+#[derive(Clone, Copy, Debug)]
+pub struct ForceOrder {
+    /// The replica that will be the only member.
+    pub keep: Member,
+    /// Acknowledged writes may be lost: the sessions of the PG end.
+    pub fence: bool,
+    /// The metadata leader orders it by itself: moves of the PG that wait go on afterwards.
+    pub automatic: bool,
+    /// Floor and epoch of an order that was given up, and that `keep` has carried out.
+    pub done: Option<(ReplicaId, Epoch)>,
+}
+
+/// Records the forced recovery of a PG. A repeated command changes nothing, and a command takes the place of an automatic order.
 ///
 /// # Errors
 /// BSLT-2044 for an unknown PG.
-pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool, done: Option<(ReplicaId, Epoch)>) -> Plan<()> {
+pub fn pg_force(records: &Records, pg: PgId, order: ForceOrder) -> Plan<()> {
+    let ForceOrder { keep, fence, automatic, done } = order;
     let record = pg_of(records, pg)?;
-    if record.forced.as_ref().is_some_and(|forced| forced.force.keep == keep && forced.force.fence >= fence) {
+    let stands = |forced: &ForceRecord| {
+        forced.force.keep == keep && forced.force.fence >= fence && (automatic || !forced.automatic)
+    };
+    if record.forced.as_ref().is_some_and(stands) {
         return Ok((Vec::new(), ()));
     }
     let mut counters = records.counters.clone();
@@ -31,12 +46,13 @@ pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool, done: Op
     let (floor, epoch) = done.unwrap_or((next, epoch));
     let sessions_below = SessionId(counters.next_session);
     let force = ForceMembers { keep, floor, fence, epoch };
-    let mut new = PgRecord { queue: Vec::new(), ..record.clone() };
+    let queue = if automatic { record.queue.clone() } else { Vec::new() };
+    let mut new = PgRecord { queue, ..record.clone() };
     if record.forced.as_ref().is_some_and(|forced| forced.force.keep != keep) {
         new.void_force();
     }
     new.voided.retain(|voided| *voided != floor);
-    new.forced = Some(ForceRecord { force, sessions_below, fenced: !fence });
+    new.forced = Some(ForceRecord { force, sessions_below, fenced: !fence, automatic });
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], ()))
 }
 

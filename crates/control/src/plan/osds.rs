@@ -215,7 +215,7 @@ pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
 
 /// Checks that the device is the current one (R17). A new run has a later mount number than the last one, and its log reaches at
 /// least as far. The log of a run that comes back never gets shorter. Any other device is an older copy, or has lost flushed
-/// writes. A device started with `--after-restore` has durably made all its replicas suspect, and begins a new count.
+/// writes. A device started with `--after-restore` has durably failed all its replicas, and begins a new count.
 ///
 /// A position that was recorded before the records themselves went back is too old to judge by. Then the device must also
 /// remember what most others remembered at the recovery (ADR 0012).

@@ -48,6 +48,9 @@ pub struct ForceRecord {
     /// With `force.fence`: sessions below this one end before the order goes out, and whether they have.
     pub sessions_below: SessionId,
     pub fenced: bool,
+    /// The metadata leader has ordered it by itself, for a PG of two.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
 }
 
 fn is_no_floor(floor: &ReplicaId) -> bool {
@@ -140,9 +143,10 @@ impl PgRecord {
         self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
     }
 
-    /// Gives up the forced recovery that is ordered. Its replica may have carried it out.
+    /// Gives up the forced recovery that is ordered. Its replica may have carried it out, or do so later. After an automatic order
+    /// that is right at any time: the replica's own log shows that it loses nothing (ADR 0020).
     pub fn void_force(&mut self) {
-        if let Some(forced) = self.forced.take() {
+        if let Some(forced) = self.forced.take().filter(|forced| !forced.automatic) {
             self.voided.push(forced.force.floor);
             let excess = self.voided.len().saturating_sub(VOIDED_MAX);
             self.voided.drain(..excess);

@@ -176,8 +176,8 @@ impl Home {
     }
 
     /// Drops everything that home holds of this replica, of which pages are lost. The next checkpoint does not name the
-    /// replica, and its AUs and slots are free when that checkpoint is durable. AUs named only by an unreadable map
-    /// page are in the free map already.
+    /// replica, and its AUs and slots are free when that checkpoint is durable. AUs and slots named only by an unreadable page
+    /// are in the free map already: a later mount that could read that page again would find two owners.
     ///
     /// # Panics
     /// While a round runs: its records may name the replica.

@@ -10,10 +10,10 @@
 use super::{Kept, Log, RESERVED, StateBlock};
 use crate::install::Reset;
 use crate::payload::Payload;
-use crate::replica::{Doubt, Replica};
+use crate::replica::Replica;
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, DAMAGE_MAX, FIXED_LEN, PayloadAt, RECORDS_MAX, Record,
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, REASON_MAX, RECORDS_MAX, Record,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,8 +40,8 @@ pub(crate) enum Work {
         from: usize,
         /// The first entry of this work replaces others.
         replaces: bool,
-        /// The last entry clears the replica: it is no longer suspect.
-        ends_doubt: bool,
+        /// The replica has failed, and its failure ends with the last entry.
+        revives: bool,
     },
     /// The engine's own hard state: a commit index of durable entries that a round needs durable (R2). It may overtake
     /// work that is held back: see `put_hard_state`.
@@ -55,32 +55,16 @@ pub(crate) enum Work {
     Destroy {
         replica: ReplicaId,
     },
-    /// Truncates the replica's log after `last`.
-    Cut {
+    /// Records that the replica has failed. `last`: the end of its past; it keeps the entries up to there that precede the first
+    /// log gap.
+    Failed {
         replica: ReplicaId,
-        last: Index,
-        /// Some entries above `last` exist.
+        last: Option<Index>,
+        /// Entries that the replica gives up stay until the record is durable.
         replaces: bool,
-    },
-    /// Makes the replica suspect (ADR 0007). Its log keeps the entries up to `last`; later appends follow them. `hole`:
-    /// the log keeps those of them that precede the log gap.
-    Doubt {
-        replica: ReplicaId,
-        last: Index,
-        hole: bool,
-        /// This mount's log has entries above `last`.
-        replaces: bool,
-    },
-    /// The replica is cleared: it is no longer suspect.
-    Sure {
-        replica: ReplicaId,
     },
     /// Create records may be lost, or the ids are known below which they may be.
     CreatesLost,
-    /// State record of a replica outside a state block: the replica is damaged.
-    State {
-        replica: ReplicaId,
-    },
     Mount,
     Copy {
         replica: ReplicaId,
@@ -111,9 +95,9 @@ pub(crate) enum Work {
 
 impl Work {
     /// Whether reclamation waits for this record. It tells what older segments alone may show, or why they are not needed
-    /// any more: the replica is suspect, damaged or destroyed, or create records are lost.
+    /// any more: the replica has failed or is destroyed, or create records are lost.
     pub fn delays_reclaim(&self) -> bool {
-        matches!(self, Work::Doubt { .. } | Work::State { .. } | Work::CreatesLost | Work::Destroy { .. })
+        matches!(self, Work::Failed { .. } | Work::CreatesLost | Work::Destroy { .. })
     }
 }
 
@@ -284,8 +268,7 @@ impl Fill {
         }
         next.commit = next.commit.max(written.commit);
         r.written_hard_state = next;
-        let suspect = r.says_doubt();
-        self.put(Record::HardState { replica, hard_state: next, suspect });
+        self.put(Record::HardState { replica, hard_state: next });
     }
 
     /// Marks the replica's oldest pending removal as begun, if `some`: the last record put performs it.
@@ -296,16 +279,13 @@ impl Fill {
         self.done.push(Done::Replaced(replica));
     }
 
-    /// Puts the record that makes the replica suspect, and its hard state: later records build on these alone.
-    fn put_doubt(&mut self, replica: ReplicaId, last: Index, hole: bool, replicas: &BTreeMap<ReplicaId, Replica>) {
+    /// Puts the records of a failure: the end of the past, and the state, which later mounts build on.
+    fn put_failed(&mut self, replica: ReplicaId, last: Option<Index>, replicas: &BTreeMap<ReplicaId, Replica>) {
         let Some(r) = replicas.get(&replica) else { return };
-        if hole {
-            self.put(Record::Doubt { replica, last });
-        } else {
-            self.put(Record::Cut { replica, last });
-            self.put(Record::InDoubt { replica });
+        if let Some(last) = last {
+            self.put(Record::Past { replica, last });
         }
-        self.put(Record::HardState { replica, hard_state: r.written_hard_state, suspect: true });
+        self.put(Record::ReplicaState(r.record()));
     }
 
     /// Puts a part of a checkpoint. Behind the last part come `reset` and the hard state that it leaves.
@@ -321,8 +301,7 @@ impl Fill {
         {
             let Reset { replica, index, term } = reset;
             self.put(Record::Reset { replica, index, term });
-            let suspect = r.says_doubt();
-            self.put(Record::HardState { replica, hard_state: reset.take_effect(r), suspect });
+            self.put(Record::HardState { replica, hard_state: reset.take_effect(r) });
         }
         if part.part == 0 {
             self.done.push(Done::CheckpointBegun { segment: self.segment });
@@ -457,9 +436,8 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
             let kept = parts.replicas.get(replica)?.to_copy(*index, *term)?;
             (entry_len(kept), kept.payload_len())
         }
-        Work::Create { replica } | Work::State { replica } => {
-            let damage_len = |r: &Replica| r.damage.as_ref().map_or(0, String::len).min(DAMAGE_MAX);
-            (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len() + damage_len(r)), 0)
+        Work::Create { replica } | Work::Failed { replica, .. } => {
+            (RECORD_SLACK + REASON_MAX + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
         Work::Checkpoint { part, .. } => (RECORD_SLACK + part.bytes.len(), 0),
@@ -496,21 +474,11 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.put(Record::Destroy { replica });
             fill.done.push(Done::Destroyed(replica));
         }
-        Work::Cut { replica, last, replaces } => {
-            fill.put(Record::Cut { replica, last });
+        Work::Failed { replica, last, replaces } => {
+            fill.put_failed(replica, last, parts.replicas);
             fill.note_removed(replica, replaces, parts.replicas);
         }
-        Work::Doubt { replica, last, hole, replaces } => {
-            fill.put_doubt(replica, last, hole, parts.replicas);
-            fill.note_removed(replica, replaces, parts.replicas);
-        }
-        Work::Sure { replica } => fill.put(Record::Sure { replica }),
         Work::CreatesLost => fill.put(Record::CreatesLost { below: parts.creates_lost, restated: false }),
-        Work::State { replica } => {
-            if let Some(r) = parts.replicas.get(&replica) {
-                fill.put(Record::ReplicaState(r.record()));
-            }
-        }
         Work::Mount => {
             fill.put(Record::Mount);
             fill.done.push(Done::Mounted);
@@ -539,7 +507,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
 }
 
 fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
-    let Work::Persist { replica, ticket, hard_state, entries, from, replaces, ends_doubt } = work else {
+    let Work::Persist { replica, ticket, hard_state, entries, from, replaces, revives } = work else {
         unreachable!("checked by the caller")
     };
     if !parts.replicas.contains_key(replica) {
@@ -566,9 +534,10 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
         r.note_place(kept.index, kept.term, fill.segment);
         fill.note_removed(*replica, std::mem::take(replaces), parts.replicas);
         *from += 1;
-        if *ends_doubt && *from == entries.len() {
-            parts.replicas.get_mut(replica).expect("checked above").doubt = Doubt::None;
-            fill.put(Record::Sure { replica: *replica });
+        if *revives && *from == entries.len() {
+            let r = parts.replicas.get_mut(replica).expect("checked above");
+            (r.revived, r.held_decision) = (None, Bytes::new());
+            fill.put(Record::Revived { replica: *replica });
         }
     }
     if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {

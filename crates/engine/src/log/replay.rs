@@ -1,24 +1,25 @@
 //! Replays batches into replicas (R9, R11).
 //!
 //! Mount passes in the verified batches in order. Replay returns the replicas with their entries, hard state and
-//! damage, and the records of the last complete checkpoint. Rules: appending (i, t) removes every earlier record at or
+//! failure, and the records of the last complete checkpoint. Rules: appending (i, t) removes every earlier record at or
 //! above i; a copied record fills slot i alone; a reset removes everything before it; records of destroyed replicas are
 //! ignored.
 //!
-//! Invariant: pure. Missing or contradictory data becomes damage of its replica, or makes it suspect, never a guess.
+//! Invariant: pure. Missing or contradictory data fails its replica, and never becomes a guess. A log gap fails every replica
+//! that was there before it, for its records may lie in the gap (ADR 0023).
 
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
 use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
 use crate::payload::Payload;
-use crate::replica::{Doubt, Replica};
+use crate::replica::{Replica, ReplicaState};
 use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::store::{Crcs, DecisionState, HardState, Lost, Recovered};
+use types::store::{Crcs, DecisionState, Failure, HardState, Lost, Recovered};
 use types::{Entry, Index, IoBuf, ReplicaId, Term};
 
 /// A completed block; its round may not have reached its checkpoint.
@@ -33,19 +34,11 @@ struct Replayed {
     record: ReplicaRecord,
     entries: BTreeMap<u64, Kept>,
     blocks: Vec<Completed>,
-    /// Pages of its home are lost: no data of the replica at home counts. The value is its checkpoint index and term.
-    homeless: Option<(Index, Term)>,
-    /// A record made the replica suspect, and none has cleared it since (ADR 0007).
-    in_doubt: bool,
-    /// A record says that the replica is damaged.
-    damage_told: bool,
-    /// The replica was reset to nothing, perhaps before home had forgotten its old contents (ADR 0009).
-    emptied: bool,
-    /// State before the first log gap after which the log has not stated the replica in full again.
+    /// Pages of its home are lost: no data of the replica at home counts.
+    lost_home: Option<LostHome>,
+    /// State before the first log gap, of a replica of which records may lie in a gap. `None` again behind the record that tells
+    /// its past.
     before_hole: Option<BeforeHole>,
-    since_hole: SinceHole,
-    /// End of the log according to the last suspect record and later truncations; 0 once an entry has followed.
-    reach: Index,
 }
 
 /// A replica's state at the beginning of a log gap.
@@ -55,69 +48,26 @@ struct BeforeHole {
     commit: Index,
 }
 
-/// Facts about a replica that the log states behind the last gap.
-#[derive(Clone, Copy, Debug, Default)]
-struct SinceHole {
-    /// The log states its hard state.
-    stated: bool,
-    /// The log has all entries at or above this index.
-    from: Option<u64>,
-    /// A record behind the gap makes the replica suspect: its records there prove nothing.
-    blind: bool,
-}
-
 impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
-        let (entries, blocks) = (BTreeMap::new(), Vec::new());
-        let (since_hole, reach) = (SinceHole::default(), Index(0));
-        let (homeless, in_doubt, emptied, damage_told) = (None, false, false, !record.damage.is_empty());
-        Replayed { record, entries, blocks, homeless, in_doubt, damage_told, emptied, before_hole, since_hole, reach }
+        let (entries, blocks, lost_home) = (BTreeMap::new(), Vec::new(), None);
+        Replayed { record, entries, blocks, lost_home, before_hole }
     }
 
-    /// Applies a record that voids earlier entries, makes the replica suspect, or clears it.
-    fn turn(&mut self, record: &Record<'_>) {
-        match record {
-            Record::Cut { last, .. } => {
-                self.emptied |= last.0 == 0;
-                self.reach = self.reach.min(*last);
-                let _ = self.entries.split_off(&(last.0 + 1));
-                if let Some(before) = &mut self.before_hole {
-                    let _ = before.entries.split_off(&(last.0 + 1));
-                }
-            }
-            // A reset shares its batch with the last part of the checkpoint that brings the replica to the same index.
-            Record::Reset { .. } => {
-                self.entries.clear();
-                self.blocks.clear();
-                self.since_hole.from = Some(0);
-                self.reach = Index(0);
-            }
-            Record::Doubt { last, .. } => {
-                self.entries = self.before_hole.take().unwrap_or_default().entries;
-                let _ = self.entries.split_off(&(last.0 + 1));
-                (self.in_doubt, self.reach) = (true, *last);
-            }
-            Record::InDoubt { .. } => {
-                self.in_doubt = true;
-                self.since_hole.blind = true;
-            }
-            Record::Sure { .. } => self.in_doubt = false,
-            other => unreachable!("{other:?} makes nothing void"),
+    /// A reset shares its batch with the last part of the checkpoint that brings the replica to the same index.
+    fn reset(&mut self) {
+        self.entries.clear();
+        self.blocks.clear();
+        if let Some(before) = &mut self.before_hole {
+            before.entries.clear();
         }
     }
 
-    /// Takes a hard state. The record that made the replica suspect may be in a gap before it.
-    fn state_hard(&mut self, hard_state: HardState, suspect: bool) {
-        self.record.hard_state = hard_state;
-        self.since_hole.stated = true;
-        self.in_doubt |= suspect;
-        self.since_hole.blind |= suspect;
-    }
-
-    /// Whether hard state and every entry above `k` are known, whatever records the log gaps hid.
-    fn is_proved(&self, k: Index) -> bool {
-        let since = self.since_hole;
-        since.stated && !since.blind && since.from.is_some_and(|from| from <= k.0 + 1)
+    fn past_ends(&mut self, last: Index) {
+        if let Some(before) = self.before_hole.take() {
+            self.entries = before.entries;
+        }
+        let _ = self.entries.split_off(&(last.0 + 1));
     }
 }
 
@@ -156,44 +106,29 @@ pub(crate) struct Replay {
     pub previous: Option<IoBuf>,
     /// The last durable batch is damaged: the log must continue behind it, in a fresh segment.
     pub ends_in_hole: bool,
-    /// Reason for which every replica is damaged: the log contradicts itself.
+    /// Reason for which every replica has failed: the log contradicts itself.
     store_damage: Option<String>,
     /// The durable batches that are missing, in words.
     pub hole: Option<String>,
     /// The replay is behind the first log gap.
     hole_entered: bool,
-    /// The mount whose batch precedes the first gap.
-    hole_mount: Option<u64>,
-    /// A gap spans a restart, so it may hide a record that made replicas suspect: records behind it must not clear any.
-    doubt_hidden: bool,
-    /// A whole checkpoint lies behind the last gap.
-    checkpointed_since: bool,
     /// An administrator has declared the device an older copy: everything written after it is missing (ADR 0012).
     restored: bool,
     /// Create records of replicas below this id may be lost, and what the state block that has begun records of that.
     creates_lost: ReplicaId,
     block_creates_lost: ReplicaId,
-    /// A mount wrote the batch that is replayed, before or with its mount record.
-    by_mount: bool,
     /// A state block has begun, and no batch since is missing; the value says whether a mount wrote it.
     block: Option<bool>,
     /// Replicas below this id that are unknown are gone.
     pub floor: ReplicaId,
 }
 
-/// A record with which a mount makes a replica suspect.
+/// A failure that a mount has found, and that the log does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NewDoubt {
-    pub replica: ReplicaId,
-    pub last: Index,
-    pub hole: bool,
-}
-
-/// Losses that a mount has found and that the log does not record.
-#[derive(Debug, Default)]
 pub(crate) struct Untold {
-    pub doubts: Vec<NewDoubt>,
-    pub damaged: Vec<ReplicaId>,
+    pub replica: ReplicaId,
+    /// End of the replica's past.
+    pub last: Option<Index>,
 }
 
 impl Replay {
@@ -207,52 +142,35 @@ impl Replay {
         let mut holes = verdict.holes.iter().peekable();
         for batch in verdict.batches {
             while holes.next_if(|(from, _)| *from < batch.header.seq).is_some() {
-                replay.enter_hole(batch.header.mount);
+                replay.enter_hole();
             }
             replay.last_seq = batch.header.seq;
             replay.last_mount = batch.header.mount;
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
             replay.batch(batch);
         }
-        let last_mount = replay.last_mount;
-        holes.for_each(|_| replay.enter_hole(last_mount));
+        holes.for_each(|_| replay.enter_hole());
         replay.ends_in_hole = replay.last_seq < verdict.durable;
         replay.previous = previous.filter(|_| !replay.ends_in_hole);
         replay.last_seq = replay.last_seq.max(verdict.durable);
         replay
     }
 
-    /// Enters a log gap: records of any replica are missing here, and the next batch is of `mount`.
-    fn enter_hole(&mut self, mount: u64) {
-        let first = *self.hole_mount.get_or_insert(self.last_mount);
-        self.doubt_hidden |= mount > first;
-        (self.checkpointed_since, self.creates_lost, self.assembling) = (false, ANY_REPLICA, None);
-        self.block = None;
+    /// Enters a log gap: records of any replica are missing here.
+    fn enter_hole(&mut self) {
+        (self.creates_lost, self.assembling, self.block) = (ANY_REPLICA, None, None);
         self.hole_entered = true;
-        for r in self.replicas.values_mut() {
-            r.since_hole = SinceHole::default();
-            if r.before_hole.is_none() {
-                r.before_hole = Some(BeforeHole { entries: r.entries.clone(), commit: r.record.hard_state.commit });
-            }
+        for r in self.replicas.values_mut().filter(|r| r.before_hole.is_none()) {
+            r.before_hole = Some(BeforeHole { entries: r.entries.clone(), commit: r.record.hard_state.commit });
         }
     }
 
-    /// Declares the device an older copy: every replica is suspect, and replicas may be missing. A replica without
-    /// peers is damaged, because no other member knows its entries.
+    /// Declares the device an older copy: every replica is as it was, and replicas may be missing.
     pub fn restored(&mut self) {
         (self.restored, self.creates_lost) = (true, ANY_REPLICA);
-        for r in self.replicas.values_mut() {
-            match r.record.identity.members.len() < 2 {
-                true if r.record.damage.is_empty() => {
-                    "the device was restored from an older copy".clone_into(&mut r.record.damage);
-                }
-                true => {}
-                false => r.in_doubt = true,
-            }
-        }
     }
 
-    /// Returns the reason for which all replicas are damaged.
+    /// Returns the reason for which all replicas have failed.
     pub fn store_damage(&self) -> Option<&str> {
         self.store_damage.as_deref()
     }
@@ -267,17 +185,13 @@ impl Replay {
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
             self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
         }
-        let is_mounts = |r: &Record<'_>| {
-            matches!(r, Record::Mount | Record::SegmentOpen { mount: true, .. } | Record::StateMore { mount: true })
-        };
-        self.by_mount = batch.records.iter().any(is_mounts);
         for record in batch.records {
             let payload = payload_of(&record, &batch.payload).ok();
             self.record(record, payload, header.segment_seq);
         }
     }
 
-    fn doubt(&mut self, reason: String) {
+    fn contradicts(&mut self, reason: String) {
         self.store_damage.get_or_insert(reason);
     }
 
@@ -302,9 +216,9 @@ impl Replay {
                 self.replicas.remove(&replica);
                 self.tombstones.insert(replica);
             }
-            Record::HardState { replica, hard_state, suspect } => {
+            Record::HardState { replica, hard_state } => {
                 if let Some(r) = self.live(replica) {
-                    r.state_hard(hard_state, suspect);
+                    r.record.hard_state = hard_state;
                 }
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {
@@ -337,16 +251,9 @@ impl Replay {
                 }
             }
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
-            // These records concern one known replica.
-            Record::Cut { replica, .. }
-            | Record::Reset { replica, .. }
-            | Record::Doubt { replica, .. }
-            | Record::InDoubt { replica }
-            | Record::Sure { replica } => {
-                if let Some(r) = self.live(replica) {
-                    r.turn(&record);
-                }
-            }
+            Record::Reset { replica, .. } => self.live(replica).into_iter().for_each(Replayed::reset),
+            Record::Past { replica, last } => self.live(replica).into_iter().for_each(|r| r.past_ends(last)),
+            Record::Revived { replica } => self.live(replica).into_iter().for_each(|r| r.record.failure = None),
         }
     }
 
@@ -370,16 +277,14 @@ impl Replay {
         let known = self.replicas.contains_key(&replica) || self.tombstones.contains(&replica);
         // The create record may be in a log gap, while no later state block names the replica.
         if !known && !self.hole_entered && self.creates_lost == ReplicaId(0) {
-            self.doubt(format!("the log has a record of {replica} before its create record"));
+            self.contradicts(format!("the log has a record of {replica} before its create record"));
         }
         self.replicas.get_mut(&replica)
     }
 
-    fn damage(&mut self, replica: ReplicaId, reason: String) {
-        if let Some(r) = self.live(replica)
-            && r.record.damage.is_empty()
-        {
-            r.record.damage = reason;
+    fn fail(&mut self, replica: ReplicaId, reason: String) {
+        if let Some(r) = self.live(replica) {
+            r.record.failure.get_or_insert(Failure { reason, is_past: false });
         }
     }
 
@@ -388,23 +293,16 @@ impl Replay {
         if self.tombstones.contains(&replica) {
             return;
         }
-        let (holes, stated) = (self.hole_entered, !self.by_mount);
         match self.replicas.get_mut(&replica) {
             None => {
                 // A replica whose first record is no create record was created in the gap.
-                let before_hole = (holes && !birth).then(BeforeHole::default);
-                let mut replayed = Replayed::new(record, before_hole);
-                replayed.since_hole.stated = stated;
-                self.replicas.insert(replica, replayed);
+                let before_hole = (self.hole_entered && !birth).then(BeforeHole::default);
+                self.replicas.insert(replica, Replayed::new(record, before_hole));
             }
             Some(known) => {
-                known.since_hole.stated |= stated;
-                known.damage_told |= !record.damage.is_empty();
-                let damage = std::mem::take(&mut known.record.damage);
+                let failure = known.record.failure.take();
                 known.record = record;
-                if !damage.is_empty() {
-                    known.record.damage = damage;
-                }
+                known.record.failure = known.record.failure.take().or(failure);
             }
         }
     }
@@ -412,11 +310,6 @@ impl Replay {
     fn append(&mut self, replica: ReplicaId, kept: Kept, copied: bool) {
         let Some(r) = self.live(replica) else { return };
         let index = kept.index.0;
-        if !copied {
-            let from = &mut r.since_hole.from;
-            *from = Some(from.map_or(index, |from| from.min(index)));
-            r.reach = Index(0);
-        }
         if !copied || on(Bug::CopyTruncates) {
             let replaced = r.entries.split_off(&index);
             if !replaced.is_empty() && on(Bug::ReplayKeepsTruncated) {
@@ -427,7 +320,7 @@ impl Replay {
         }
         match r.entries.get(&index) {
             Some(there) if there.term != kept.term => {
-                self.damage(replica, format!("two terms claim entry {index}"));
+                self.fail(replica, format!("two terms claim entry {index}"));
             }
             // One record with its payload is enough.
             Some(there) if there.lost.is_none() && kept.lost.is_some() => {}
@@ -450,26 +343,17 @@ impl Replay {
         open.parts.push(part.bytes);
         if open.parts.len() == open.of as usize {
             let done = self.assembling.take().expect("it was just extended");
-            self.checkpointed_since = true;
             self.checkpoint = LastCheckpoint { id: done.id, segment: done.segment, parts: Some(done.parts) };
         }
     }
 
-    /// Notes that home lacks pages of the replica. A replica with peers is rebuilt from nothing, as a suspect one
-    /// (ADR 0009).
-    pub fn home_lost(&mut self, LostHome { replica, checkpoint, reason }: LostHome) {
-        match self.replicas.get_mut(&replica) {
-            None => {}
-            Some(r) if r.record.identity.members.len() < 2 => self.damage(replica, reason),
-            Some(r) => {
-                tracing::error!(
-                    replica = replica.0,
-                    reason,
-                    "the data area of a replica is damaged: the replica is rebuilt from its peers"
-                );
-                r.homeless = Some(checkpoint);
-                r.blocks.clear();
-            }
+    /// Notes that home lacks pages of the replica.
+    pub fn home_lost(&mut self, lost: LostHome) {
+        if let Some(r) = self.replicas.get_mut(&lost.replica) {
+            let (replica, reason) = (lost.replica.0, &lost.reason);
+            tracing::error!(replica, reason, "the data area of a replica is damaged");
+            r.blocks.clear();
+            r.lost_home = Some(lost);
         }
     }
 
@@ -478,64 +362,51 @@ impl Replay {
         let replica = |r: &Replayed| {
             let mut replica = Replica::new(r.record.identity.clone(), r.record.decision.clone());
             replica.written_hard_state = r.record.hard_state;
-            let damage = Some(r.record.damage.clone()).filter(|d| !d.is_empty());
-            replica.damage = damage.or_else(|| self.store_damage.clone());
-            replica.doubt = if r.in_doubt { Doubt::Waiting } else { Doubt::None };
+            if let Some(failure) = r.record.failure.clone().or_else(|| self.contradiction()) {
+                replica.turn(ReplicaState::Failed(failure));
+            }
             replica.born = true;
             replica
         };
         self.replicas.iter().map(|(id, r)| (*id, replica(r))).collect()
     }
 
-    /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the losses that the
-    /// log does not record.
-    pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Untold) {
+    fn contradiction(&self) -> Option<Failure> {
+        self.store_damage.clone().map(|reason| Failure { reason, is_past: false })
+    }
+
+    /// Returns why a replica has failed, as far as log and home as a whole show it.
+    fn failure_of(&self, r: &Replayed) -> Option<Failure> {
+        let lost = |reason: &String| Failure { reason: reason.clone(), is_past: false };
+        let past = |reason: &str| Failure { reason: reason.to_owned(), is_past: true };
+        let told = || r.record.failure.clone();
+        let gap = || r.before_hole.as_ref().and(self.hole.as_deref()).map(past);
+        let restored = || self.restored.then(|| past("the device was restored from an older copy"));
+        let contradiction = self.contradiction().or_else(|| told().filter(|failure| !failure.is_past));
+        let of_home = || r.lost_home.as_ref().map(|home| lost(&home.reason));
+        contradiction.or_else(of_home).or_else(gap).or_else(restored).or_else(told)
+    }
+
+    /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the failures that the log
+    /// does not tell.
+    pub fn finish(mut self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<Untold>) {
         let mut states: BTreeMap<ReplicaId, DecisionState> =
             states.into_iter().map(|s| (s.decision.replica, s.decision)).collect();
-        let mut replicas = BTreeMap::new();
-        let mut recovered = Vec::new();
-        let mut untold = Untold::default();
-        for (id, mut replayed) in self.replicas {
-            let homeless = replayed.homeless;
-            if let Some(checkpoint) = homeless.filter(|_| !self.restored && self.store_damage.is_none())
-                && let Some((replica, found)) = replayed.keep_log(checkpoint)
-            {
-                replicas.insert(id, replica);
-                recovered.push(found);
-                continue;
-            }
-            let state = states.remove(&id).filter(|_| homeless.is_none());
-            replayed.in_doubt |= homeless.is_some();
-            let k = state.as_ref().map_or(Index(0), |state| state.index);
-            let mut missing = replayed.before_hole.take();
-            if missing.is_some() && self.checkpointed_since && !self.doubt_hidden && replayed.is_proved(k) {
-                // Entries below that append may have been replaced in the gap.
-                let from = replayed.since_hole.from.expect("it was told");
-                replayed.entries = replayed.entries.split_off(&from);
-                missing = None;
-            }
-            let alone = replayed.record.identity.members.len() < 2;
-            let lost_for_good = missing.is_some() && alone;
-            let reason = self.store_damage.as_ref().or(self.hole.as_ref().filter(|_| lost_for_good));
-            if let Some(reason) = reason
-                && replayed.record.damage.is_empty()
-            {
-                replayed.record.damage = reason.clone();
-            }
-            let (hole, damage_told) = (missing.is_some(), replayed.damage_told);
-            if let Some(before) = missing {
+        let (mut replicas, mut recovered, mut untold) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for (id, mut replayed) in std::mem::take(&mut self.replicas) {
+            let failure = self.failure_of(&replayed);
+            let told = replayed.record.failure.take();
+            let gap = replayed.before_hole.take();
+            let is_hidden = gap.is_some() || self.restored;
+            if let Some(before) = gap {
                 replayed.entries = before.entries;
                 replayed.record.hard_state.commit = before.commit;
-                replayed.in_doubt = true;
             }
-            let (replica, found) = replayed.finish(state, self.hole.is_some());
-            if found.in_doubt && (hole || homeless.is_some() || self.restored || replica.cut_at_mount) {
+            let (replica, found) = replayed.join(states.remove(&id), failure);
+            if let Some(failure) = replica.failure().filter(|failure| is_hidden || told.as_ref() != Some(failure)) {
                 // An empty log begins at the checkpoint index, whatever entries older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
-                untold.doubts.push(NewDoubt { replica: id, last, hole });
-            }
-            if found.damage.is_some() && !damage_told {
-                untold.damaged.push(id);
+                untold.push(Untold { replica: id, last: failure.is_past.then_some(last) });
             }
             replicas.insert(id, replica);
             recovered.push(found);
@@ -545,114 +416,65 @@ impl Replay {
 }
 
 impl Replayed {
-    /// Keeps the log of a replica whose home has lost pages, when nothing else is wrong with it. The replica waits to be
-    /// rebuilt, as one that a running engine rebuilds: no record says so, and its log stays until its peers have answered.
-    /// `None`: the replica is suspect for another reason, or its log restores its home.
-    fn keep_log(&self, (k, k_term): (Index, Term)) -> Option<(Replica, Recovered)> {
-        let ReplicaRecord { identity, hard_state, decision, damage } = &self.record;
-        if self.in_doubt || self.emptied || self.before_hole.is_some() || !damage.is_empty() {
-            return None;
-        }
-        let state = |index, term| DecisionState { replica: identity.replica, index, term, bytes: Bytes::new() };
-        let (log, before) = contiguous(self.entries.clone(), &state(k, k_term)).ok()?;
-        let restores_home = before.0 == Index(0);
-        if restores_home || hard_state.commit < k || hard_state.commit > log.last().max(k) {
-            return None;
-        }
-        let mut replica = Replica::new(identity.clone(), decision.clone());
-        (replica.hard_state, replica.written_hard_state) = (*hard_state, *hard_state);
-        (replica.checkpoint, replica.applied) = ((k, k_term), k);
-        replica.born = true;
-        (replica.doubt, replica.doubt_unsaid, replica.homeless) = (Doubt::Waiting, true, true);
-        replica.log = log;
-        let none = Index(0);
-        let found = Recovered {
-            identity: identity.clone(),
-            hard_state: HardState { commit: none, ..*hard_state },
-            checkpoint: state(none, Term(0)),
-            before: (none, Term(0)),
-            entries: Vec::new(),
-            lost: Vec::new(),
-            in_doubt: true,
-            damage: None,
+    /// Joins the replica with its checkpoint.
+    fn join(self, state: Option<DecisionState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
+        let Replayed { record, entries, blocks, lost_home, .. } = self;
+        let ReplicaRecord { identity, mut hard_state, decision, .. } = record;
+        let replica = identity.replica;
+        let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
+        let checkpoint = match lost_home {
+            Some(home) => at(home.checkpoint, Bytes::new()),
+            None => state.unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
         };
-        Some((replica, found))
-    }
-
-    /// Joins the replica with its checkpoint. `holes`: the log has lost records, of any replica.
-    fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks, in_doubt, homeless, emptied, reach, .. } = self;
-        let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
-        let mut damage = (!damage.is_empty()).then_some(damage);
-        let mut in_doubt = in_doubt && damage.is_none();
-        let checkpoint = state.unwrap_or(DecisionState {
-            replica: identity.replica,
-            index: Index(0),
-            term: Term(0),
-            bytes: decision.clone(),
-        });
-        // After a gap, records that stated the replica in full may be damaged: entries are missing up to its commit.
-        let found = contiguous(entries, &checkpoint);
-        let ends_early = |log: &ReplicaLog| reach.max(hard_state.commit) > log.last().max(checkpoint.index);
-        let may_lack = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;
-        let mut cut = may_lack && found.as_ref().map_or(true, |(log, _)| ends_early(log));
-        in_doubt |= cut;
-        let (mut log, before) = found.unwrap_or_else(|reason| {
-            if !in_doubt {
-                damage.get_or_insert(reason);
-            }
+        let (mut log, before) = contiguous(entries, &checkpoint).unwrap_or_else(|reason| {
+            failure =
+                Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
-        if in_doubt {
-            // Entries from the first lost payload on are dropped: the leader sends them again.
+        if failure.as_ref().is_some_and(|failure| failure.is_past) {
+            // The past ends before the first payload that is lost.
             let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);
-            if let Some(from) = lost {
-                log.truncate(from);
-                cut = true;
-            }
-            cut |= hard_state.commit > log.last().max(checkpoint.index);
+            lost.into_iter().for_each(|from| drop(log.truncate(from)));
             hard_state = within(hard_state, &log, &checkpoint);
         }
         let last = log.last().max(checkpoint.index);
-        if emptied {
-            // Home may still have the contents from before the reset. Its checkpoint index is committed.
-            hard_state.commit = hard_state.commit.max(checkpoint.index);
-        }
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
             let reason = format!(
                 "commit {} does not lie in {}..={last}, the entries of log and home",
                 hard_state.commit, checkpoint.index
             );
-            damage.get_or_insert(reason);
+            failure.get_or_insert(Failure { reason, is_past: false });
         }
-        let mut replica = Replica::new(identity.clone(), decision);
-        replica.hard_state = hard_state;
-        replica.written_hard_state = hard_state;
-        replica.checkpoint = (checkpoint.index, checkpoint.term);
-        replica.applied = checkpoint.index;
-        replica.damage = damage.clone();
-        replica.born = true;
-        for done in blocks {
+        let mut joined = Replica::new(identity.clone(), decision);
+        (joined.hard_state, joined.written_hard_state) = (hard_state, hard_state);
+        joined.checkpoint = (checkpoint.index, checkpoint.term);
+        joined.applied = checkpoint.index;
+        joined.born = true;
+        let is_readable = failure.as_ref().is_none_or(|failure| failure.is_past);
+        for done in blocks.into_iter().filter(|_| is_readable) {
             // Home may hold half of the round. The overlay takes its completed blocks below the entries that are redone
             // (R2).
-            if done.record.index > checkpoint.index && done.record.index <= hard_state.commit && damage.is_none() {
+            if done.record.index > checkpoint.index && done.record.index <= hard_state.commit {
                 let range = done.payload.range();
-                replica.overlay.write(done.record.chunk, range, Some(done.payload));
+                joined.overlay.write(done.record.chunk, range, Some(done.payload));
             }
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
-        if in_doubt && damage.is_none() {
-            (replica.doubt, replica.cut_at_mount, replica.homeless) = (Doubt::Waiting, cut, homeless.is_some());
-        }
-        let in_doubt = replica.doubt != Doubt::None;
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
-        replica.lost = lost.iter().map(|lost| lost.index).collect();
-        replica.log = log;
-        (replica, Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt, damage })
+        match &failure {
+            Some(failure) => joined.turn(ReplicaState::Failed(failure.clone())),
+            None if lost.is_empty() => {}
+            None => joined.state = ReplicaState::Repairing(lost.iter().map(|lost| lost.index).collect()),
+        }
+        if !joined.may_take_part() {
+            joined.held_decision.clone_from(&checkpoint.bytes);
+        }
+        joined.log = log;
+        (joined, Recovered { identity, hard_state, checkpoint, before, entries, lost, failure })
     }
 }
 
-/// Limits the hard state of a suspect replica to what its log and home hold.
+/// Limits the hard state of a failed replica to what its log and home hold.
 fn within(mut hard_state: HardState, log: &ReplicaLog, checkpoint: &DecisionState) -> HardState {
     let last = log.last().max(checkpoint.index);
     hard_state.commit = hard_state.commit.min(last).max(checkpoint.index);

@@ -42,8 +42,8 @@ impl StateBlock {
 /// Returns the bytes that the replica takes of a block, at most.
 fn replica_len(r: &Replica) -> usize {
     let members = 16 * r.identity.members.len();
-    let damage = r.damage.as_ref().map_or(0, String::len).min(layout::log::DAMAGE_MAX);
-    (4 * RECORD_LEN + members + r.first_decision.len() + damage).next_multiple_of(8)
+    let reason = r.told_failure().map_or(0, |failure| failure.reason.len().min(layout::log::REASON_MAX));
+    (3 * RECORD_LEN + members + r.first_decision.len() + reason).next_multiple_of(8)
 }
 
 /// Returns the bytes of log that a block takes at most, with the copies in its batches. `bytes` is the sum over all
@@ -87,9 +87,6 @@ impl Fill {
                     return false;
                 }
                 self.put(Record::ReplicaState(replica.record()));
-                if replica.says_doubt() {
-                    self.put(Record::InDoubt { replica: *id });
-                }
             }
             block.0 = Stage::Tombstones(ReplicaId(0));
         }

@@ -5,7 +5,7 @@ use crate::{Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadDat
 use env::{DiskInfo, Event, Op};
 use std::collections::BTreeMap;
 use types::map::Member;
-use types::store::{DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
+use types::store::{DecisionState, Effect, Failure, Persist, Recovered, ReplicaIdentity};
 use types::{
     ChunkKey, ClusterId, Entry, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, Time,
     VolumeId,
@@ -25,7 +25,7 @@ pub fn chunks() -> [ChunkKey; 4] {
     [key(1, 0), key(1, 1), key(1, 2), key(2, 0)]
 }
 
-/// Returns the identity of a replica with this number of peers. A replica without peers is never suspect, but damaged.
+/// Returns the identity of a replica with this number of peers. Replicas without peers are below 100.
 pub fn identity(replica: ReplicaId, peers: u32) -> ReplicaIdentity {
     let member = |n: u32| Member { replica: ReplicaId(replica.0 + 1000 * u64::from(n)), osd: OsdId(IDS.1.0 + n) };
     let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
@@ -76,10 +76,8 @@ pub struct Seen {
     pub installed: Vec<Recovered>,
     pub refused: Vec<ReplicaId>,
     pub refilled: Vec<ReplicaId>,
-    /// Replicas whose logs were truncated, with their hard states and first removed entries.
-    pub cut_back: Vec<(ReplicaId, HardState, Index)>,
     pub bad: Vec<BadBlocks>,
-    pub damaged: Vec<(ReplicaId, String)>,
+    pub failed: Vec<(ReplicaId, Failure)>,
     pub failed_reads: Vec<FailedRead>,
     /// Counts of earlier processes.
     pub log_bytes: u64,
@@ -174,6 +172,18 @@ impl<D> Harness<D> {
 
     /// Appends entries with these effects, perhaps over a tail that was not committed.
     pub fn append(&mut self, replica: ReplicaId, from: u64, effects: Vec<Effect>) {
+        let persist = self.persist(replica, from, effects);
+        self.engine.append(persist);
+    }
+
+    /// Appends an entry that ends the failure of a revived replica.
+    pub fn append_and_revive(&mut self, replica: ReplicaId) {
+        let from = self.model(replica).last() + 1;
+        let persist = self.persist(replica, from, vec![Effect::None]);
+        self.engine.append_and_revive(persist);
+    }
+
+    fn persist(&mut self, replica: ReplicaId, from: u64, effects: Vec<Effect>) -> Persist {
         self.ticket += 1;
         let ticket = self.ticket;
         let model = self.model(replica);
@@ -182,7 +192,7 @@ impl<D> Harness<D> {
         let entries = (from..=model.last()).map(|i| model.entry(i)).collect();
         model.tickets.push((ticket, model.last(), model.hard_state.commit.0));
         let hard_state = Some(model.hard_state);
-        self.engine.append(Persist { replica, ticket, hard_state, entries });
+        Persist { replica, ticket, hard_state, entries }
     }
 
     /// Commits durable entries up to this index, and applies them.
@@ -280,13 +290,12 @@ impl<D> Harness<D> {
                 EngineEvent::Unstaged { replica } => seen.unstaged.push(replica),
                 EngineEvent::Installed(recovered) => seen.installed.push(*recovered),
                 EngineEvent::InstallRefused { replica } => seen.refused.push(replica),
-                EngineEvent::CutBack { replica, hard_state, from } => seen.cut_back.push((replica, hard_state, from)),
                 EngineEvent::Refilled { replica } => seen.refilled.push(replica),
                 EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                     seen.bad.push(BadBlocks { replica, chunk, range, reason, needed });
                 }
-                EngineEvent::Damaged { replica, reason } => {
-                    seen.damaged.push((replica, reason));
+                EngineEvent::Failed { replica, failure } => {
+                    seen.failed.push((replica, failure));
                     if let Some(model) = self.models.get_mut(&replica) {
                         model.damaged = true;
                     }

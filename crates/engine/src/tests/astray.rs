@@ -57,7 +57,7 @@ fn what_lies_behind_the_opening_that_is_damaged_is_known_to_be_there() {
     hide(&mut rig, opening);
     rig.disk.power_cut();
     rig.restart();
-    assert!(rig.seen.recovered[0].damage.is_some(), "a durable batch is gone");
+    assert!(rig.seen.recovered[0].failure.is_some(), "a durable batch is gone");
     let after = batches_from(&rig, 2);
     assert!(found[1..].iter().all(|batch| after.contains(batch)), "nothing is written over what came behind it");
 }

@@ -1,7 +1,7 @@
 //! Records that stand twice (ADR 0021): the loss of any one header page costs no record, and that of two neighbours a gap.
 
 use super::damage::{batches_from, config, header_at, one_batch, seal, spoil_copy};
-use super::doubt::{OTHER, R, forget, found, new, one};
+use super::failed::{OTHER, R, forget, found, new, one};
 use super::rig::Rig;
 use crate::EngineConfig;
 use crate::testing::chunks;
@@ -81,8 +81,8 @@ fn assert_same(found: &[Recovered], whole: &[Recovered], why: &str) {
     assert_eq!(found.len(), whole.len(), "{why}");
     for (found, whole) in found.iter().zip(whole) {
         let facts = |r: &Recovered| {
-            let Recovered { identity, hard_state, checkpoint, lost, in_doubt, damage, .. } = r.clone();
-            (identity, hard_state, checkpoint, lost, in_doubt, damage)
+            let Recovered { identity, hard_state, checkpoint, lost, failure, .. } = r.clone();
+            (identity, hard_state, checkpoint, lost, failure)
         };
         assert_eq!(facts(found), facts(whole), "{why}");
         assert!(found.before.0 <= whole.before.0 && found.entries.ends_with(&whole.entries), "{why}: entries");
@@ -99,7 +99,7 @@ fn loss_of_any_one_header_page_costs_no_record() {
     for (seed, wraps) in [(1, false), (2, true)] {
         let (rig, mut probe) = (history(seed, wraps), probe());
         let whole = mounted(&rig, &mut probe, &[]);
-        assert!(whole.len() == 4 && whole.iter().all(|r| r.damage.is_none() && !r.in_doubt && r.lost.is_empty()));
+        assert!(whole.len() == 4 && whole.iter().all(|r| r.failure.is_none() && r.lost.is_empty()));
         let batches = live(&rig);
         let records: Vec<Record<'_>> = batches.iter().flat_map(|batch| kinds(&rig, batch)).collect();
         let has = |is: fn(&Record<'_>) -> bool| assert!(records.iter().any(is));

@@ -85,7 +85,7 @@ pub(super) fn seal(rig: &mut Rig) {
 
 /// Returns each replica, and whether it is damaged or lacks payloads.
 pub(super) fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
-    rig.seen.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
+    rig.seen.recovered.iter().map(|r| (r.identity.replica, r.failure.is_some() || !r.lost.is_empty())).collect()
 }
 
 /// Gives the replica every payload that it lacks; it is then as before.
@@ -135,7 +135,7 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
         assert_eq!(rig.seen.mount_failed, None);
         assert_eq!(damage_of(&rig), [(R1, true), (R2, true)]);
     }
-    let reason = rig.seen.recovered[0].damage.clone().expect("it is damaged");
+    let reason = rig.seen.recovered[0].failure.clone().expect("it has failed").reason;
     assert!(reason.contains("were durable and are damaged"), "{reason}");
 }
 
@@ -271,37 +271,10 @@ fn a_crash_while_payloads_come_back_loses_none_that_was_reported_back() {
 }
 
 #[test]
-fn void_log_tail_is_truncated_and_the_replica_continues_before_it() {
-    let mut rig = two_replicas(4);
-    one_batch(&mut rig, R1);
-    let at = one_batch(&mut rig, R1);
-    one_batch(&mut rig, R1);
-    seal(&mut rig);
-    rig.disk.flip(at + 4096 + 9);
-    rig.disk.power_cut();
-    rig.restart();
-    assert_eq!(rig.seen.recovered[0].lost.len(), 1);
-    rig.engine.cut_lost(R1, types::Index(2));
-    rig.settle();
-    assert_eq!(rig.seen.refilled.pop(), Some(R1));
-    rig.disk.power_cut();
-    rig.restart();
-    assert_eq!((rig.seen.recovered[0].lost.len(), rig.seen.recovered[0].entries.len()), (0, 1), "it stays cut");
-    // New entries replace the truncated ones for good.
-    let g = rig.models.get_mut(&R1).expect("created");
-    g.durable = 1;
-    g.tickets.clear();
-    rig.append(R1, 2, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(8, 8) }]);
-    rig.settle();
-    rig.disk.power_cut();
-    rig.restart_and_check();
-}
-
-#[test]
 fn reported_damage_survives_a_power_cut() {
     let mut rig = two_replicas(7);
     one_batch(&mut rig, R1);
-    rig.engine.mark_damaged(R1, "terms do not rise".to_owned());
+    rig.engine.fail(R1, "terms do not rise".to_owned());
     let opened = rig.engine.stats().segments_in_use;
     rig.settle();
     assert_eq!(rig.engine.stats().segments_in_use, opened, "no state block says it yet");
@@ -309,7 +282,8 @@ fn reported_damage_survives_a_power_cut() {
         rig.disk.power_cut();
         rig.restart();
         assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
-        assert_eq!(rig.seen.recovered[0].damage.as_deref(), Some("terms do not rise"));
+        let reason = rig.seen.recovered[0].failure.as_ref().map(|failure| failure.reason.as_str());
+        assert_eq!(reason, Some("terms do not rise"));
     }
 }
 

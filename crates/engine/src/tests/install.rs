@@ -123,7 +123,7 @@ fn life(seed: u64, volatile: bool, turns: u64) -> (bool, usize) {
         rig.models.entry(TARGET).or_insert(new);
     }
     for found in std::mem::take(&mut rig.seen.recovered) {
-        assert_eq!(found.damage, None);
+        assert_eq!(found.failure, None);
         rig.check_recovered(found, false);
     }
     rig.check_all_sectors();
@@ -161,7 +161,7 @@ fn succession(seed: u64, turns: u64) -> (bool, usize) {
     rig.round();
     rig.settle();
     let old = rig.models.remove(&TARGET).expect("created");
-    rig.engine.mark_damaged(TARGET, "for this test".to_owned());
+    rig.engine.fail(TARGET, "for this test".to_owned());
     rig.settle();
     let mut identity = identity(SUCCESSOR, 0);
     identity.pg = old.identity.pg;
@@ -188,7 +188,7 @@ fn succession(seed: u64, turns: u64) -> (bool, usize) {
     let mut came = false;
     for found in std::mem::take(&mut rig.seen.recovered) {
         let replica = found.identity.replica;
-        assert_eq!(found.damage.is_some(), replica == TARGET, "{replica} is {:?}", found.damage);
+        assert_eq!(found.failure.is_some(), replica == TARGET, "{replica} is {:?}", found.failure);
         if replica == SUCCESSOR {
             came = found.checkpoint.index.0 >= new.applied;
             rig.models.insert(SUCCESSOR, if came { new.clone() } else { fresh.clone() });

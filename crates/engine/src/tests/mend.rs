@@ -56,7 +56,7 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
     rig.read(R1, chunk(), SectorRange::new(0, 24));
     rig.settle();
     assert_eq!(rig.bad_blocks(), [(R1, chunk(), BLOCK)], "the one bad block is named");
-    assert!(rig.seen.damaged.is_empty(), "its replica goes on");
+    assert!(rig.seen.failed.is_empty(), "its replica goes on");
     let good = contents(&rig);
     assert!(rig.engine.needs_mend(R1, chunk(), 1));
     // Another block is written meanwhile.
@@ -93,7 +93,7 @@ fn partly_covered(seed: u64) -> (Rig, Vec<u8>) {
     put(&mut rig, R2, write(10, 3));
     run_rounds(&mut rig);
     assert_eq!(rig.bad_blocks()[0], (R1, chunk(), BLOCK), "the round met it");
-    assert!(rig.seen.damaged.is_empty(), "its replica goes on");
+    assert!(rig.seen.failed.is_empty(), "its replica goes on");
     assert_eq!(rig.engine.stats().overlay_bytes, 3 * 512, "the other replica is home");
     assert!(rig.engine.delays_destage(R1, chunk(), 1));
     (rig, before)
@@ -124,7 +124,7 @@ fn partly_covered_bad_block_takes_any_copy_from_its_checkpoint_on() {
         run_rounds(&mut rig);
         assert_eq!(rig.engine.stats().overlay_bytes, 0, "the round takes the replica again");
         rig.check_all_sectors();
-        assert!(rig.seen.bad.is_empty() && rig.seen.damaged.is_empty());
+        assert!(rig.seen.bad.is_empty() && rig.seen.failed.is_empty());
     }
 }
 

@@ -8,7 +8,7 @@ mod astray;
 mod copied;
 mod crash;
 mod damage;
-mod doubt;
+mod failed;
 mod format;
 mod install;
 mod laws;

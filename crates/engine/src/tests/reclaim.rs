@@ -1,7 +1,7 @@
 //! Records that reclamation waits for (R9, R11): a crash after any write leaves a log that shows a loss or records it.
 
 use super::damage::{config, hide};
-use super::doubt::{OTHER, R, found, one};
+use super::failed::{OTHER, R, found, one};
 use super::laws::write;
 use super::rig::Rig;
 use crate::EngineConfig;
@@ -12,7 +12,7 @@ use types::{Index, ReplicaId};
 
 /// The first replica of every state block.
 const FIRST: ReplicaId = ReplicaId(1);
-/// It has no peer: a log gap damages it.
+/// It has no peer.
 const ALONE: ReplicaId = ReplicaId(200);
 const PAGE: u64 = BATCH_ALIGN as u64;
 
@@ -23,7 +23,7 @@ fn held() -> EngineConfig {
 
 fn new(seed: u64) -> Rig {
     let mut rig = Rig::new(seed, true, held());
-    [FIRST, R, OTHER].into_iter().for_each(|replica| rig.create(replica.0));
+    [FIRST, R].into_iter().for_each(|replica| rig.create(replica.0));
     rig.create_replica(ALONE, 0);
     rig.settle();
     rig
@@ -69,6 +69,7 @@ fn gapped(seed: u64, free: usize, pages: u64) -> Rig {
     one(&mut rig, ALONE);
     one(&mut rig, R);
     let lost = one(&mut rig, R);
+    rig.create(OTHER.0);
     let segments = log(&rig).ring.count() - free.max(RESERVED);
     fill(&mut rig, segments);
     if free < RESERVED {
@@ -95,15 +96,15 @@ fn crashed(rig: &Rig, probe: &mut Rig) {
     assert_eq!(probe.seen.mount_failed, None);
 }
 
-fn is_damaged(rig: &Rig, replica: ReplicaId) -> bool {
+fn has_failed(rig: &Rig, replica: ReplicaId) -> bool {
     let found = rig.seen.recovered.iter().find(|r| r.identity.replica == replica).expect("it comes back");
-    found.damage.is_some()
+    found.failure.is_some()
 }
 
 /// Notes what a mount of this log must go on to know.
 fn check_losses(rig: &Rig, creates_lost: bool) {
     assert!(found(rig, R).1, "R may have voted in the gap");
-    assert!(is_damaged(rig, ALONE), "it has lost entries for good");
+    assert!(has_failed(rig, ALONE), "it may have lost entries");
     assert_eq!(rig.engine.may_have_been_here(ReplicaId(1000)), creates_lost, "create records may be in the gap");
 }
 
@@ -160,6 +161,7 @@ fn losses_that_a_mount_of_a_full_log_found_are_told_in_the_reserve() {
 /// The record of its end opens a segment.
 fn ending(end: impl FnOnce(&mut Rig)) -> Rig {
     let mut rig = new(4);
+    rig.create(OTHER.0);
     one(&mut rig, R);
     let segments = log(&rig).ring.count() - 4;
     fill(&mut rig, segments);
@@ -182,12 +184,12 @@ fn replica_keeps_its_entries_until_its_failure_or_its_end_is_durable() {
     for destroyed in [false, true] {
         let mut rig = ending(|rig| match destroyed {
             true => rig.destroy(R),
-            false => rig.engine.mark_damaged(R, "terms do not rise".to_owned()),
+            false => rig.engine.fail(R, "terms do not rise".to_owned()),
         });
         let (mut probe, mut in_block, mut ended) = (Rig::new(5, true, held()), 0, rig.disk.ended);
         let is_told = |probe: &Rig| match destroyed {
             true => probe.engine.is_gone(R),
-            false => is_damaged(probe, R),
+            false => has_failed(probe, R),
         };
         for _ in 0..40 {
             rig.turn(1);

@@ -42,7 +42,7 @@ impl Harness<Disk> {
         let recovered = std::mem::take(&mut self.seen.recovered);
         assert_eq!(recovered.len(), self.models.len(), "every replica comes back");
         for found in recovered {
-            assert_eq!(found.damage, None);
+            assert_eq!(found.failure, None);
             self.check_recovered(found, false);
         }
         self.check_all_sectors();

@@ -1,10 +1,10 @@
-//! Replicas that take no part, and the log space that their entries take (R8, ADR 0007).
+//! Replicas that take no part, and the log space that their entries take (R8, ADR 0023).
 
 use super::damage::{damage_of, one_batch, seal, wrap_log};
-use super::doubt::{OTHER, R, new};
+use super::failed::{OTHER, R, new};
 use super::rig::Rig;
 use crate::testing::{Model, chunks};
-use types::store::{Effect, HardState};
+use types::store::Effect;
 use types::{Index, SectorRange};
 
 /// Makes R wait for a payload, with two thirds of the log above its checkpoint index; returns its model.
@@ -33,29 +33,30 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, Model) {
 }
 
 #[test]
-fn full_log_truncates_a_replica_under_repair_which_rebuilds_from_home() {
-    let (mut rig, waits) = repaired_in_a_full_log(9);
+fn full_log_fails_a_replica_under_repair_which_keeps_its_past_at_home() {
+    let (mut rig, _) = repaired_in_a_full_log(9);
     wrap_log(&mut rig, OTHER);
     assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
-    let (replica, hard_state, from) = rig.seen.cut_back.pop().expect("its entries had to go");
-    assert_eq!((replica, hard_state.commit, from), (R, Index(1), Index(2)), "what is at home stays");
-    assert_eq!((rig.seen.cut_back.len(), rig.seen.damaged.len()), (0, 0));
-    rig.models.insert(R, waits);
-    rig.disk.power_cut();
-    rig.restart();
-    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
-    assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, true, Index(1)));
-    assert_eq!((found.entries.iter().filter(|e| e.index > Index(1)).count(), found.lost.len()), (0, 0));
+    let (replica, failure) = rig.seen.failed.pop().expect("its entries had to go");
+    assert_eq!((replica, failure.is_past, rig.seen.failed.len()), (R, true, 0));
+    for _ in 0..2 {
+        assert_eq!(rig.engine.past_end(R).map(|(_, index)| index), Some(Index(1)), "what is at home stays");
+        rig.disk.power_cut();
+        rig.restart();
+        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+        assert_eq!((found.failure.as_ref(), found.checkpoint.index), (Some(&failure), Index(1)));
+        assert_eq!((found.entries.iter().filter(|e| e.index > Index(1)).count(), found.lost.len()), (0, 0));
+    }
 }
 
 #[test]
-fn crash_while_the_log_truncates_a_replica_quarantines_none() {
-    let mut cut = 0;
+fn crash_while_the_log_truncates_a_replica_costs_no_past() {
+    let mut told = 0;
     for seed in 0..24 {
-        let (mut rig, waits) = repaired_in_a_full_log(seed);
+        let (mut rig, _) = repaired_in_a_full_log(seed);
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
         for n in 0.. {
-            if !rig.seen.cut_back.is_empty() {
+            if !rig.seen.failed.is_empty() {
                 break;
             }
             rig.extend(OTHER, vec![effect]);
@@ -63,56 +64,14 @@ fn crash_while_the_log_truncates_a_replica_quarantines_none() {
             rig.commit(OTHER, u64::MAX);
         }
         (0..seed / 3).for_each(|_| rig.turn(1));
-        rig.models.insert(R, waits);
         rig.disk.power_cut();
         rig.restart();
         let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
-        assert_eq!((&found.damage, found.checkpoint.index), (&None, Index(1)), "seed {seed}");
-        cut += u64::from(found.in_doubt);
+        assert_eq!(found.checkpoint.index, Index(1), "seed {seed}");
+        assert!(found.failure.as_ref().is_none_or(|failure| failure.is_past), "seed {seed}: {:?}", found.failure);
+        told += u64::from(found.failure.is_some());
     }
-    assert!(cut > 0 && cut < 24, "some were in time to say so: {cut}");
-}
-
-#[test]
-fn rebuilding_replica_keeps_its_data_until_it_follows_and_none_afterwards() {
-    let mut rig = new(11);
-    one_batch(&mut rig, R);
-    rig.commit(R, 1);
-    rig.round();
-    rig.settle();
-    one_batch(&mut rig, R);
-    one_batch(&mut rig, R);
-    // One append is in flight, and another waits; the group that queued them is gone.
-    for _ in 0..2 {
-        rig.extend(R, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
-        rig.turn(0);
-    }
-    let begun = rig.engine.begin_anew(R).expect("no round runs");
-    assert_eq!(begun.commit, Index(0));
-    rig.settle();
-    assert_eq!(rig.models[&R].durable, 3, "the old group gets no completions");
-    let waits = rig.models.remove(&R).expect("created");
-    let segments = rig.engine.stats().segments_in_use;
-    while rig.engine.stats().segments_in_use < segments + 2 {
-        one_batch(&mut rig, OTHER);
-    }
-    rig.disk.power_cut();
-    rig.restart();
-    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
-    assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, false, Index(1)), "as it was");
-    assert!(found.entries.len() >= 3, "with all that it had acknowledged");
-    let term = waits.term.0 + 3;
-    rig.engine.begin_anew(R).expect("no round runs");
-    let hard_state = HardState { term: types::Term(term), vote: Some(R), commit: Index(0) };
-    rig.engine.follow_in_doubt(R, hard_state);
-    rig.settle();
-    assert_eq!(rig.engine.first_index(R), Index(1), "it begins before everything");
-    wrap_log(&mut rig, OTHER);
-    rig.disk.power_cut();
-    rig.restart();
-    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
-    assert_eq!((&found.damage, found.in_doubt, found.entries.len()), (&None, true, 0));
-    assert_eq!(found.hard_state.term, types::Term(term));
+    assert!(told > 0 && told < 24, "some were in time to say so: {told}");
 }
 
 #[test]
@@ -138,47 +97,40 @@ fn rounds_that_take_no_replica_do_not_fill_the_log() {
 
 #[test]
 fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
-    for anew in [false, true] {
-        let (mut rig, waits) = repaired_in_a_full_log(14);
-        if anew {
-            rig.engine.begin_anew(R).expect("no round runs");
-        }
-        let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
-        for _ in 0..400 {
-            // The turns run one by one: the log is examined again before the record is in a batch.
-            let from = rig.models[&OTHER].last() + 1;
-            rig.append(OTHER, from, vec![effect]);
-            rig.engine.copy_forward();
-            rig.engine.make_room();
-            rig.engine.copy_forward();
-            rig.engine.make_room();
-            rig.turn(8);
-            rig.commit(OTHER, u64::MAX);
-        }
-        rig.settle();
-        let last = Index(if anew { 1 } else { 2 });
-        assert_eq!(rig.seen.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
-        rig.models.insert(R, waits);
-        // No segment holds the record of the truncation any more.
-        rig.disk.power_cut();
-        rig.restart();
-        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
-        assert_eq!((&found.damage, found.in_doubt), (&None, true), "what it had is gone: begins anew: {anew}");
+    let (mut rig, _) = repaired_in_a_full_log(14);
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+    for _ in 0..400 {
+        // The turns run one by one: the log is examined again before the record is in a batch.
+        let from = rig.models[&OTHER].last() + 1;
+        rig.append(OTHER, from, vec![effect]);
+        rig.engine.copy_forward();
+        rig.engine.make_room();
+        rig.engine.copy_forward();
+        rig.engine.make_room();
+        rig.turn(8);
+        rig.commit(OTHER, u64::MAX);
     }
+    rig.settle();
+    assert_eq!(rig.seen.failed.len(), 1, "once");
+    // No segment holds the record of the truncation any more.
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.engine.past_end(R).map(|(_, index)| index), Some(Index(1)));
 }
 
 #[test]
-fn rebuilding_replica_gives_no_peer_a_block() {
-    let mut rig = new(15);
-    one_batch(&mut rig, R);
-    rig.commit(R, 1);
-    rig.round();
+fn failed_replica_keeps_its_log_until_the_log_needs_the_room() {
+    let (mut rig, _) = repaired_in_a_full_log(15);
+    let lost = rig.engine.lost(R)[0].index;
+    rig.engine.fail_before(R, lost, "no peer has it".to_owned());
+    assert_eq!(rig.engine.past_end(R).map(|(_, index)| index.0 + 1), Some(lost.0));
     rig.settle();
-    one_batch(&mut rig, R);
-    rig.commit(R, 2);
-    assert_eq!(rig.engine.reads_as_of(R), Some(Index(2)));
-    rig.engine.begin_anew(R).expect("no round runs");
-    assert_eq!(rig.engine.reads_as_of(R), None, "home is as of 1");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.engine.past_end(R).map(|(_, index)| index.0 + 1), Some(lost.0), "the rest is given up for good");
+    wrap_log(&mut rig, OTHER);
+    assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
+    assert_eq!(rig.engine.reads_as_of(R), None);
 }
 
 #[test]
@@ -195,6 +147,6 @@ fn full_log_truncates_a_replica_that_holds_it_by_a_completed_block() {
         log.ring.newest_mut().note_entry(R, index);
     }
     wrap_log(&mut rig, OTHER);
-    assert!(!rig.seen.cut_back.is_empty(), "its entries had to go");
+    assert!(!rig.seen.failed.is_empty(), "its entries had to go");
     assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
 }

@@ -27,7 +27,7 @@ fn a_state_block_of_any_number_of_replicas_is_written_and_read_back() {
     assert_eq!(rig.seen.mount_failed, None);
     let found: Vec<ReplicaId> = rig.seen.recovered.iter().map(|r| r.identity.replica).collect();
     assert_eq!(found, (1..=1500).map(ReplicaId).collect::<Vec<_>>());
-    assert!(rig.seen.recovered.iter().all(|r| r.damage.is_none()));
+    assert!(rig.seen.recovered.iter().all(|r| r.failure.is_none()));
 }
 
 #[test]

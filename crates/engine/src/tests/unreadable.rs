@@ -1,7 +1,7 @@
 //! Sectors of the log that the device cannot read (R11): damage, never a torn tail, never the end of a start.
 
 use super::damage::spoil_copy;
-use super::doubt::{OTHER, R, found, new, one};
+use super::failed::{OTHER, R, found, new, one};
 use super::rig::Rig;
 use layout::log::BATCH_ALIGN;
 use types::ReplicaId;

@@ -127,16 +127,12 @@ impl Peers {
                 log_share_mib: 4,
                 renewed: renewal.items.iter().map(|item| (item.pg, item.term)).collect(),
             }),
-            Message::Repair(RepairMsg { pg, from, to, lineage, round, body }) => {
+            Message::Repair(RepairMsg { pg, from, to, lineage, body }) => {
                 let body = match body {
                     RepairBody::Fetch { index, term } => self.payload_of(index, term),
-                    RepairBody::Doubt { .. } => {
-                        let (index, term) = (self.last(), self.term_at(self.last()));
-                        RepairBody::Standing { index, term, current: self.term.max(term) }
-                    }
                     _ => return None,
                 };
-                Message::Repair(RepairMsg { pg, from: to, to: from, lineage, round, body })
+                Message::Repair(RepairMsg { pg, from: to, to: from, lineage, body })
             }
             Message::Mend(MendMsg { pg, from, to, lineage, id, chunk, block, body: MendBody::Ask }) => {
                 let (low, high) = (self.commit, self.commit);
@@ -231,7 +227,6 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
             1 => ack.granted_aus = source.number(ack.granted_aus),
             _ => (ack.device_full, ack.log_share_mib) = (source.flag(), source.byte()),
         },
-        Message::Repair(msg) if source.byte() > 200 => msg.round = source.number(msg.round.into()) as u32,
         Message::Repair(msg) => twist_repair(source, &mut msg.body),
         Message::Mend(msg) => match source.below(5) {
             0 => msg.body = MendBody::NotNow,
@@ -272,10 +267,6 @@ fn twist_repair(source: &mut Source<'_>, body: &mut RepairBody) {
             }
         },
         RepairBody::Lack { why, .. } => *why = Lack::from_u8(1 + source.below(4) as u8).expect("four reasons"),
-        RepairBody::Standing { index, term, current } => {
-            (*index, *term) = (Index(source.number(index.0)), Term(source.number(term.0)));
-            *current = Term(source.number(current.0));
-        }
         _ => {}
     }
 }

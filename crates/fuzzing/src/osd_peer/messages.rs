@@ -41,9 +41,9 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),
         8 => Message::Request(request(source, pg)),
         9 | 10 => {
-            let (lineage, round) = (source.number(1), source.number(1) as u32);
+            let lineage = source.number(1);
             let body = repair(source, peers, term, index);
-            Message::Repair(RepairMsg { pg, from, to, lineage, round, body })
+            Message::Repair(RepairMsg { pg, from, to, lineage, body })
         }
         13 => {
             let (volume, session) = (VolumeId(source.number(CHUNK.volume.0)), SessionId(source.number(1)));
@@ -124,7 +124,7 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
 }
 
 fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> RepairBody {
-    match source.below(6) {
+    match source.below(4) {
         0 => RepairBody::Fetch { index, term },
         1 | 2 => {
             let mut body = peers.payload_of(index, term);
@@ -135,9 +135,7 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
             }
             body
         }
-        3 => RepairBody::Lack { index, term, why: Lack::from_u8(1 + source.below(4) as u8).expect("four reasons") },
-        4 => RepairBody::Doubt { index, term },
-        _ => RepairBody::Standing { index, term, current: Term(source.number(term.0)) },
+        _ => RepairBody::Lack { index, term, why: Lack::from_u8(1 + source.below(4) as u8).expect("four reasons") },
     }
 }
 

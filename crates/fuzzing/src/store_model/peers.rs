@@ -1,4 +1,4 @@
-//! Repairs by the other replicas of a PG: payload repair, block repair, and the end of the suspect state.
+//! Repairs by the other replicas of a PG: payload repair and block repair; and the revival of failed replicas.
 //!
 //! The rig calls these functions with the damage that a mount or a read found. The model stands for every peer.
 //! Properties: wrong bytes are refused, and the right ones are taken. Repaired data is complete after the next mount. A
@@ -7,7 +7,7 @@
 use super::rig::{Damage, Rig};
 use engine::testing::{Model, SECTORS};
 use engine::{BlockCopy, MendRefusal};
-use types::store::{HardState, Recovered};
+use types::store::Recovered;
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
@@ -17,7 +17,7 @@ pub struct Help {
     pub blocks_mended: u64,
     pub replicas_refilled: u64,
     pub tails_cut: u64,
-    pub doubts_ended: u64,
+    pub replicas_revived: u64,
 }
 
 impl Rig {
@@ -64,17 +64,16 @@ impl Rig {
         true
     }
 
-    /// Repairs the payloads that the log of a replica has lost, and then creates its group. Uncommitted entries may be
-    /// truncated instead, as if no other member ever had them.
-    pub(super) fn refill(&mut self, model: Model, mut found: Recovered, mut damage: Damage) {
+    /// Repairs the payloads that the log of a replica has lost, and then creates its group. Half of the replicas fail at an
+    /// uncommitted entry instead, as if no other member ever had it.
+    pub(super) fn refill(&mut self, model: Model, mut found: Recovered, damage: Damage) {
         let id = found.identity.replica;
         for lost in std::mem::take(&mut found.lost) {
             if id.0.is_multiple_of(2) && lost.index > found.hard_state.commit {
-                self.harness.engine.cut_lost(id, lost.index);
-                found.entries.retain(|entry| entry.index < lost.index);
-                damage.tail_in_doubt = true;
+                self.harness.engine.fail_before(id, lost.index, "no other member has it".to_owned());
                 self.help.tails_cut += 1;
-                break;
+                self.settle();
+                return self.revive(model, damage);
             }
             let genuine = model.entry_of(lost.index.0, lost.term).expect("a lost entry was appended once");
             assert!(lost.is(&genuine.payload), "{id}: the record of entry {} names other bytes", lost.index);
@@ -98,29 +97,19 @@ impl Rig {
         self.check_recovered(found, damage);
     }
 
-    /// Clears a suspect replica: all members have told their log positions, so it follows from its remaining log.
-    pub(super) fn end_doubt(&mut self, model: Model, mut found: Recovered, mut damage: Damage) {
-        let id = found.identity.replica;
-        // Without a home it starts empty, and only a stream could restore it.
-        if found.checkpoint.bytes.is_empty() || !self.harness.engine.may_follow_in_doubt(id) {
+    /// Lets a forced recovery go on from the past of a failed replica.
+    pub(super) fn revive(&mut self, model: Model, mut damage: Damage) {
+        let id = model.replica;
+        let Some(found) = self.harness.engine.revive(id) else {
             self.dying.insert(id);
             return;
-        }
-        let term = found.hard_state.term.max(model.term);
-        let hard_state = HardState { term, vote: None, commit: found.hard_state.commit };
-        self.harness.engine.follow_in_doubt(id, hard_state);
-        found.hard_state = hard_state;
-        self.settle();
-        if self.harness.poisoned || self.spoilt.contains(&id) {
-            self.dying.insert(id);
-            return;
-        }
+        };
         self.harness.models.insert(id, model);
-        // The leader sends the lost part of the log again.
-        damage.tail_in_doubt = true;
+        // The entries behind its past are given up, and blocks that an interrupted round wrote for them cannot be read.
+        (damage.tail_in_doubt, self.doubtful) = (true, true);
         self.check_recovered(found, damage);
-        self.harness.engine.doubt_over(id);
-        self.help.doubts_ended += 1;
+        self.harness.append_and_revive(id);
+        self.help.replicas_revived += 1;
         self.settle();
     }
 }

@@ -162,7 +162,7 @@ impl Rig {
         self.unborn.insert(id);
         // The create must be durable before the replica is used.
         self.settle();
-        if self.harness.engine.damage(id).is_some() {
+        if self.harness.engine.failure(id).is_some() {
             // It may have been here before, and meta would replace it.
             self.harness.models.remove(&id);
             self.dying.insert(id);
@@ -411,10 +411,9 @@ impl Rig {
             self.check_recovered(recovered, damage);
         }
         for (model, recovered) in std::mem::take(&mut self.ailing) {
-            match recovered.in_doubt {
-                true if recovered.lost.is_empty() => self.end_doubt(model, recovered, damage),
-                true => drop(self.dying.insert(recovered.identity.replica)),
-                false => self.refill(model, recovered, damage),
+            match recovered.failure {
+                Some(_) => self.revive(model, damage),
+                None => self.refill(model, recovered, damage),
             }
         }
         self.check_all();
@@ -429,12 +428,14 @@ impl Rig {
             assert!(undone, "{replica} was destroyed");
             return;
         };
-        if let Some(reason) = &found.damage {
-            assert!(self.rotten || self.unread, "{replica} is damaged on a sound disk: {reason}");
+        let is_past = found.failure.as_ref().is_some_and(|failure| failure.is_past);
+        if let Some(failure) = found.failure.as_ref().filter(|_| !is_past) {
+            let reason = &failure.reason;
+            assert!(self.rotten || self.unread, "{replica} has failed on a sound disk: {reason}");
             model.damaged = true;
             return;
         }
-        if !found.lost.is_empty() || found.in_doubt {
+        if !found.lost.is_empty() || is_past {
             // The replica names the lost payloads and waits for its peers.
             assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
             let model = self.harness.models.remove(&replica).expect("it was just seen");
@@ -535,7 +536,7 @@ impl Rig {
             }
         };
         let found = mounted.iter().flatten().find(|r| r.identity.replica == id);
-        if found.is_some_and(|r| r.checkpoint.index.0 >= other.applied && r.damage.is_none()) {
+        if found.is_some_and(|r| r.checkpoint.index.0 >= other.applied && r.failure.is_none()) {
             self.harness.models.insert(id, other);
         }
         drop((env, probe));
@@ -563,8 +564,7 @@ impl Rig {
     /// Judges the events that the harness has seen: each failure needs a fault of the disk that excuses it.
     fn judge(&mut self) {
         let seen = &mut self.harness.seen;
-        assert_eq!(seen.cut_back, [], "all replicas take part");
-        let (damaged, bad) = (std::mem::take(&mut seen.damaged), std::mem::take(&mut seen.bad));
+        let (failed, bad) = (std::mem::take(&mut seen.failed), std::mem::take(&mut seen.bad));
         let (poison, failed_reads) = (seen.poison.take(), std::mem::take(&mut seen.failed_reads));
         for replica in seen.created.drain(..) {
             self.unborn.remove(&replica);
@@ -576,8 +576,8 @@ impl Rig {
             assert!(!self.harness.models.contains_key(&replica), "{replica} was given nothing");
             self.refilled.insert(replica);
         }
-        for (replica, reason) in damaged {
-            assert!(self.rotten || self.unread, "{replica} is damaged on a sound disk: {reason}");
+        for (replica, failure) in failed {
+            assert!(self.rotten || self.unread, "{replica} has failed on a sound disk: {}", failure.reason);
             self.spoilt.insert(replica);
         }
         if let Some(reason) = poison {
@@ -590,7 +590,7 @@ impl Rig {
                 continue;
             }
             // No peer repairs the blocks.
-            self.harness.engine.mark_damaged(replica, reason);
+            self.harness.engine.fail(replica, reason);
             if let Some(model) = self.harness.models.get_mut(&replica) {
                 model.damaged = true;
             }

@@ -166,8 +166,7 @@ impl Engine {
             before: self.log.before,
             entries: self.log.entries.iter().cloned().collect(),
             lost: Vec::new(),
-            in_doubt: false,
-            damage: None,
+            failure: None,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Forced recovery (ADR 0020): one replica goes on alone, and the members of before have no part any more.
 
 use super::rig::{CHUNK, PG, Rig, Step, fresh, raft_msg};
+use group::descriptor::Command;
 use group::{Action, Group, GroupConfig};
-use types::map::{ForceMembers, Member, MemberChange, Membership};
+use types::map::{ForceMembers, Member, MemberChange, Membership, MembersStep};
 use types::store::{Crcs, HardState, Recovered};
 use types::{Entry, EntryKind, Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, Term};
 use wire::{RaftKind, Reject, ReplyBody};
@@ -56,7 +57,7 @@ fn restarted(rig: &Rig, osd: u32) -> Recovered {
         }
     }
     let before = (Index(0), Term(0));
-    Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), in_doubt: false, damage: None }
+    Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None }
 }
 
 #[test]
@@ -184,5 +185,78 @@ fn a_change_that_was_under_way_ends_and_a_new_member_joins_later() {
         rig.call(3, |g, _, _| g.handle_change(change(FORCE.epoch, Some(later), None)));
         rig.pump();
         assert_eq!(rig.groups[&3].members().learners, [later]);
+    }
+}
+
+/// The OSD revives a failed replica for the order: its group is new, and applied nothing.
+fn revived(rig: &mut Rig) {
+    let recovered = restarted(rig, 3);
+    let now = rig.at();
+    rig.groups.insert(3, Group::new(GroupConfig::new(OsdId(3)), recovered, now, 3).expect("a sound log"));
+}
+
+#[test]
+fn new_group_takes_the_order_at_once_and_speaks_with_no_other_replica() {
+    let mut rig = lost_majority();
+    revived(&mut rig);
+    assert!(rig.groups[&3].next_deadline() > rig.at(), "it is silent for one promise");
+    assert!(force(&mut rig, FORCE));
+    rig.sent.clear();
+    rig.hold_disks = true;
+    for kind in [RaftKind::PreVote, RaftKind::Vote, RaftKind::Append, RaftKind::TimeoutNow] {
+        let msg = raft_msg(kind, 1, 3, 90);
+        rig.call(3, |g, now, actions| g.handle_raft(now, OsdId(1), msg, actions));
+        rig.advance(500);
+    }
+    assert!(rig.sent.iter().all(|m| m.from != KEPT.replica), "the step is not durable: {:?}", rig.sent);
+    (rig.hold_disks, rig.held) = (false, Vec::new());
+    rig.seen.clear();
+    revived(&mut rig);
+    rig.advance(1500);
+    assert!(rig.groups[&3].serves() && *rig.groups[&3].members() == alone());
+    assert_eq!(rig.landed(3), 1, "all of its log is committed");
+}
+
+#[test]
+fn new_group_takes_a_later_order_over_a_step_that_it_has_not_applied() {
+    let mut rig = lost_majority();
+    assert!(force(&mut rig, FORCE));
+    rig.pump();
+    revived(&mut rig);
+    assert!(!force(&mut rig, FORCE), "its log has this step");
+    let later = ForceMembers { floor: ReplicaId(200), epoch: Epoch(2000), ..FORCE };
+    assert!(force(&mut rig, later));
+    rig.advance(1500);
+    let members = Membership { floor: later.floor, ..Membership::fresh(later.epoch, &[KEPT]) };
+    assert!(rig.groups[&3].serves() && *rig.groups[&3].members() == members, "{:?}", rig.groups[&3].members());
+}
+
+#[test]
+fn new_group_is_kept_when_its_log_makes_it_a_voter() {
+    let new = Member { replica: ReplicaId(24), osd: OsdId(4) };
+    let step = |step, at: usize, expected| {
+        let mut descriptor = bytes::BytesMut::new();
+        Command::Members { expected: Epoch(expected), step }.encode(&mut descriptor);
+        let (index, kind) = (Index(at as u64), EntryKind::Normal);
+        Entry { index, term: Term(1), kind, descriptor: descriptor.freeze(), payload: IoBuf::EMPTY, crcs: Crcs::default() }
+    };
+    let steps = [MembersStep::AddLearner(new), MembersStep::Enter { add: Some(new.replica), remove: None }];
+    for (count, voter) in [(1, false), (2, true)] {
+        let entries: Vec<Entry> = (1..=count).map(|n| step(steps[n - 1], n, n as u64)).collect();
+        // A new replica begins with the members at creation, and is none of them.
+        let (mut identity, mut checkpoint) = fresh(PG, 3, 3, 0);
+        (identity.replica, checkpoint.replica) = (new.replica, new.replica);
+        let hard_state = HardState { term: Term(1), vote: None, commit: Index(0) };
+        let before = (Index(0), Term(0));
+        let recovered =
+            Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None };
+        let mut rig = Rig::new(0, true);
+        rig.advance(1000);
+        let now = rig.at();
+        rig.groups.insert(4, Group::new(GroupConfig::new(new.osd), recovered, now, 4).expect("a sound log"));
+        assert_eq!(force(&mut rig, ForceMembers { keep: new, ..FORCE }), voter, "{count} steps");
+        rig.advance(1500);
+        let alone = Membership { floor: FORCE.floor, ..Membership::fresh(FORCE.epoch, &[new]) };
+        assert_eq!(*rig.groups[&4].members() == alone && rig.groups[&4].serves(), voter, "{count} steps");
     }
 }

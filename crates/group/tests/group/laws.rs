@@ -3,6 +3,7 @@
 use crate::rig::{CHUNK, Rig, group, ms, raft_msg, recovered, write};
 use group::{Action, Group, GroupConfig, GroupError};
 use types::control::{Attach, AttachRefusal};
+use types::store::{Failure, Recovered};
 use types::{Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, SectorRange, SessionId, Term};
 use wire::{Message, RaftKind, RaftMsg, Reject, ReplyBody, RequestBody};
 
@@ -449,11 +450,13 @@ fn a_message_that_names_another_sender_than_its_connection_is_dropped() {
 }
 
 #[test]
-fn a_damaged_replica_does_not_start() {
+fn failed_or_damaged_replica_does_not_start() {
     let config = || GroupConfig::new(OsdId(1));
-    let mut damaged = recovered(1, 3);
-    damaged.damage = Some("segment 3".into());
-    assert!(matches!(Group::new(config(), damaged, ms(0), 1), Err(GroupError::Damaged { .. })));
+    for is_past in [false, true] {
+        let failure = Some(Failure { reason: "log records are missing".into(), is_past });
+        let failed = Recovered { failure, ..recovered(1, 3) };
+        assert!(matches!(Group::new(config(), failed, ms(0), 1), Err(GroupError::Failed { .. })));
+    }
     let mut torn = recovered(1, 3);
     torn.checkpoint.bytes = torn.checkpoint.bytes.slice(..10);
     assert!(matches!(Group::new(config(), torn, ms(0), 1), Err(GroupError::Decision { .. })));

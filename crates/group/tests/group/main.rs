@@ -1,7 +1,6 @@
 //! Properties of a placement group, under one seed at a time.
 
 mod client;
-mod doubt;
 mod engine;
 mod fate;
 mod force;

@@ -41,8 +41,7 @@ fn install(rig: &mut Rig, leader: u32) {
         before,
         entries: Vec::new(),
         lost: Vec::new(),
-        in_doubt: false,
-        damage: None,
+        failure: None,
     };
     let group = Group::new(GroupConfig::new(NEW.osd), recovered, rig.at(), u64::from(osd)).expect("a streamed replica");
     rig.groups.insert(osd, group);

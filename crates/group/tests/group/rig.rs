@@ -38,8 +38,7 @@ pub fn recovered(osd: u32, size: u32) -> Recovered {
         before: (Index(0), Term(0)),
         entries: Vec::new(),
         lost: Vec::new(),
-        in_doubt: false,
-        damage: None,
+        failure: None,
     }
 }
 

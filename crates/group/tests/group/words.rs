@@ -35,7 +35,6 @@ fn done(action: Action) -> String {
         Action::BadOrigin { .. } => "closes the connection of a client".to_owned(),
         Action::NeedsStream { to } => format!("asks for a stream to {}", to.0),
         Action::Quarantined(reason) => format!("is quarantined: {reason}"),
-        Action::DoubtOver => "is no longer suspect".to_owned(),
         Action::BecameLeader => "becomes leader".to_owned(),
         Action::Serves => "serves: an entry of its own term is applied".to_owned(),
         Action::LostLeadership => "leads no longer".to_owned(),

@@ -338,7 +338,6 @@ impl World {
             Action::Serves
             | Action::LostLeadership
             | Action::MembersChanged
-            | Action::DoubtOver
             | Action::Yielded { .. } => {}
             // Doubled and late rejections may make raft ask for a stream for a moment.
             Action::NeedsStream { .. } if self.datagrams => {}

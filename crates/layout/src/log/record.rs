@@ -9,13 +9,13 @@
 //! Invariant: `decode_records` returns exactly the records that were encoded, or an error. It never panics, and it
 //! reserves no more memory than the bytes it was given justify.
 
-use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, MAP_MAX, RECORD_DECISION_MAX};
+use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, MAP_MAX, REASON_MAX, RECORD_DECISION_MAX};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::mem;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
-use types::store::{Crcs, HardState, ReplicaIdentity};
+use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
 use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -36,8 +36,8 @@ pub struct ReplicaRecord {
     pub hard_state: HardState,
     /// Decision state of index 0, until a checkpoint has one. It is opaque.
     pub decision: Bytes,
-    /// Reason for which the replica is quarantined; empty: it is not.
-    pub damage: String,
+    /// The replica has failed. The reason is not empty, and cut to [`REASON_MAX`] bytes.
+    pub failure: Option<Failure>,
 }
 
 /// A block that was completed before destaging (R2): local, no raft entry.
@@ -87,17 +87,9 @@ pub enum Record<'a> {
         crcs: Cow<'a, Crcs>,
         len_bytes: u32,
     },
-    /// Truncation: every earlier entry of the replica above `last` is void.
-    Cut {
-        replica: ReplicaId,
-        last: Index,
-    },
-    /// `suspect`: the replica may lack entries that it acknowledged. Each hard state repeats that, because a hard state
-    /// behind a log gap stands for all that the gap hides.
     HardState {
         replica: ReplicaId,
         hard_state: HardState,
-        suspect: bool,
     },
     Create(ReplicaRecord),
     Destroy {
@@ -120,7 +112,7 @@ pub enum Record<'a> {
     StateEnd,
     /// Floor of replica ids: meta reported that every lower id of this OSD was created here, so an unknown one is gone.
     ReplicaFloor(ReplicaId),
-    /// A replica in a state block, or alone when the replica has become damaged.
+    /// A replica in a state block, or alone when it has failed.
     ReplicaState(ReplicaRecord),
     /// Part of a state block: replicas that are gone for good.
     Tombstones(Vec<ReplicaId>),
@@ -134,18 +126,14 @@ pub enum Record<'a> {
         index: Index,
         term: Term,
     },
-    /// A mount found a log gap that may have held records of this replica (ADR 0007), which is suspect from here on.
-    /// Its log keeps the entries up to `last` that precede the gap, and the appends that follow this record.
-    Doubt {
+    /// The replica has failed, and its log up to `last` is one that it had (ADR 0023): of its entries before the first log gap, if
+    /// there is one. Its state record follows.
+    Past {
         replica: ReplicaId,
         last: Index,
     },
-    /// The replica is suspect still, in a state block; or is so from here on, behind a truncation.
-    InDoubt {
-        replica: ReplicaId,
-    },
-    /// The replica is cleared: its log has reached its catch-up target.
-    Sure {
+    /// A forced recovery goes on from the failed replica: it takes part again. The record shares a batch with the forced step.
+    Revived {
         replica: ReplicaId,
     },
     /// Create records of replicas below this id may be among the records that are missing before this one: an unknown replica may
@@ -179,10 +167,8 @@ pub(crate) mod kind {
     pub const RESET: u8 = 11;
     pub const MAP: u8 = 12;
     pub const LOST_ENTRY: u8 = 16;
-    pub const CUT: u8 = 17;
-    pub const DOUBT: u8 = 18;
-    pub const IN_DOUBT: u8 = 19;
-    pub const SURE: u8 = 20;
+    pub const PAST: u8 = 18;
+    pub const REVIVED: u8 = 20;
     pub const CREATES_LOST: u8 = 21;
     pub const STATE_MORE: u8 = 22;
     pub const STATE_END: u8 = 23;
@@ -192,7 +178,7 @@ pub(crate) mod kind {
 pub(crate) const FLAG_COPIED: u8 = 1;
 pub(crate) const FLAG_VOTED: u8 = 2;
 pub(crate) const FLAG_MOUNT: u8 = 4;
-pub(crate) const FLAG_SUSPECT: u8 = 8;
+pub(crate) const FLAG_PAST: u8 = 8;
 pub(crate) const FLAG_RESTATED: u8 = 16;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, Default)]
@@ -245,10 +231,7 @@ impl Record<'_> {
                 encode_entry(out, *kind, descriptor, crcs);
                 RecordHeader::new(kind::LOST_ENTRY, replica.0, index.0, term.0)
             }
-            Record::Cut { replica, last } => RecordHeader::new(kind::CUT, replica.0, last.0, 0),
-            Record::HardState { replica, hard_state, suspect } => {
-                encode_hard_state(out, kind::HARD_STATE, *replica, hard_state).flag(FLAG_SUSPECT, *suspect)
-            }
+            Record::HardState { replica, hard_state } => encode_hard_state(out, kind::HARD_STATE, *replica, hard_state),
             Record::Create(replica) => encode_replica(out, kind::CREATE, replica),
             Record::ReplicaState(replica) => encode_replica(out, kind::REPLICA_STATE, replica),
             Record::Destroy { replica } => RecordHeader::new(kind::DESTROY, replica.0, 0, 0),
@@ -280,9 +263,8 @@ impl Record<'_> {
                 RecordHeader::new(kind::MAP, 0, 0, 0)
             }
             Record::Reset { replica, index, term } => RecordHeader::new(kind::RESET, replica.0, index.0, term.0),
-            Record::Doubt { replica, last } => RecordHeader::new(kind::DOUBT, replica.0, last.0, 0),
-            Record::InDoubt { replica } => RecordHeader::new(kind::IN_DOUBT, replica.0, 0, 0),
-            Record::Sure { replica } => RecordHeader::new(kind::SURE, replica.0, 0, 0),
+            Record::Past { replica, last } => RecordHeader::new(kind::PAST, replica.0, last.0, 0),
+            Record::Revived { replica } => RecordHeader::new(kind::REVIVED, replica.0, 0, 0),
             Record::CreatesLost { below, restated } => {
                 RecordHeader::new(kind::CREATES_LOST, below.0, 0, 0).flag(FLAG_RESTATED, *restated)
             }
@@ -306,11 +288,7 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
         }
         kind::LOST_ENTRY => decode_lost_entry(from)?,
-        kind::CUT => Record::Cut { replica: from.replica(), last: from.index() },
-        kind::HARD_STATE => {
-            let suspect = from.flag(FLAG_SUSPECT);
-            Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)?, suspect }
-        }
+        kind::HARD_STATE => Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)? },
         kind::CREATE => Record::Create(decode_replica(from)?),
         kind::REPLICA_STATE => Record::ReplicaState(decode_replica(from)?),
         kind::DESTROY => Record::Destroy { replica: from.replica() },
@@ -346,9 +324,8 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
             Record::Map(Bytes::copy_from_slice(map))
         }
         kind::RESET => Record::Reset { replica: from.replica(), index: from.index(), term: from.term() },
-        kind::DOUBT => Record::Doubt { replica: from.replica(), last: from.index() },
-        kind::IN_DOUBT => Record::InDoubt { replica: from.replica() },
-        kind::SURE => Record::Sure { replica: from.replica() },
+        kind::PAST => Record::Past { replica: from.replica(), last: from.index() },
+        kind::REVIVED => Record::Revived { replica: from.replica() },
         kind::CREATES_LOST => Record::CreatesLost { below: from.replica(), restated: from.flag(FLAG_RESTATED) },
         _ => return from.fail("unknown kind"),
     })
@@ -436,18 +413,21 @@ fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeade
     let id = &r.identity;
     assert!(id.members.len() <= 2 * REPLICAS_MAX, "{} has too many members", id.pg);
     assert!(r.decision.len() <= RECORD_DECISION_MAX, "decision state of {} is too large", id.replica);
-    let damage = &r.damage[..r.damage.floor_char_boundary(DAMAGE_MAX)];
+    let failure = r.failure.as_ref();
+    let reason = failure.map_or("", |f| &f.reason[..f.reason.floor_char_boundary(REASON_MAX)]);
+    assert!(failure.is_none() || !reason.is_empty(), "{} has failed without a reason", id.replica);
+    let is_past = failure.is_some_and(|f| f.is_past);
     let header = encode_hard_state(out, kind, id.replica, &r.hard_state);
     u32s(out, &[id.pg.pool.0, id.pg.n]);
     u64s(out, &[id.lineage, id.conf_epoch.0]);
-    u32s(out, &[id.members.len() as u32, r.decision.len() as u32, damage.len() as u32, 0]);
+    u32s(out, &[id.members.len() as u32, r.decision.len() as u32, reason.len() as u32, 0]);
     for member in &id.members {
         u64s(out, &[member.replica.0]);
         u32s(out, &[member.osd.0, 0]);
     }
     out.extend_from_slice(&r.decision);
-    out.extend_from_slice(damage.as_bytes());
-    header
+    out.extend_from_slice(reason.as_bytes());
+    header.flag(FLAG_PAST, is_past)
 }
 
 fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
@@ -455,9 +435,9 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
     let pg = PgId { pool: PoolId(from.u32()?), n: from.u32()? };
     let (lineage, conf_epoch) = (from.u64()?, Epoch(from.u64()?));
     let (member_count, decision_len) = (from.u32()? as usize, from.u32()? as usize);
-    let damage_len = from.u32()? as usize;
+    let reason_len = from.u32()? as usize;
     from.zeros(4)?;
-    if member_count > 2 * REPLICAS_MAX || decision_len > RECORD_DECISION_MAX || damage_len > DAMAGE_MAX {
+    if member_count > 2 * REPLICAS_MAX || decision_len > RECORD_DECISION_MAX || reason_len > REASON_MAX {
         return from.fail("the replica's state is too large");
     }
     let mut members = Vec::with_capacity(member_count);
@@ -466,12 +446,15 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
         from.zeros(4)?;
     }
     let decision = Bytes::copy_from_slice(from.take(decision_len)?);
-    let damage = match std::str::from_utf8(from.take(damage_len)?) {
-        Ok(text) => text.to_owned(),
+    let is_past = from.flag(FLAG_PAST);
+    let failure = match std::str::from_utf8(from.take(reason_len)?) {
+        Ok("") if is_past => return from.fail("a failure without a reason"),
+        Ok("") => None,
+        Ok(text) => Some(Failure { reason: text.to_owned(), is_past }),
         Err(_) => return from.fail("a reason that is not text"),
     };
     let identity = ReplicaIdentity { pg, replica, lineage, conf_epoch, members };
-    Ok(ReplicaRecord { identity, hard_state, decision, damage })
+    Ok(ReplicaRecord { identity, hard_state, decision, failure })
 }
 
 /// Takes the fields of a header and the front of a body. A field that no call has taken must be zero at the end.

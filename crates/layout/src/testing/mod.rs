@@ -62,7 +62,7 @@ fn log() -> [File; 2] {
             CHECKPOINT_PART_MAX,
             CHECKPOINT_PARTS_MAX,
             RECORD_DECISION_MAX,
-            DAMAGE_MAX,
+            REASON_MAX,
             STATE_BATCH_MAX,
             MAP_MAX,
             CRC_AT
@@ -84,17 +84,15 @@ fn log() -> [File; 2] {
             RESET,
             MAP,
             LOST_ENTRY,
-            CUT,
-            DOUBT,
-            IN_DOUBT,
-            SURE,
+            PAST,
+            REVIVED,
             CREATES_LOST,
             STATE_MORE,
             STATE_END,
             REPLICA_FLOOR
         }
     );
-    let flags = rows!("", log::record { FLAG_COPIED, FLAG_VOTED, FLAG_MOUNT, FLAG_SUSPECT, FLAG_RESTATED });
+    let flags = rows!("", log::record { FLAG_COPIED, FLAG_VOTED, FLAG_MOUNT, FLAG_PAST, FLAG_RESTATED });
     let constants = kinds.into_iter().chain(flags).collect();
     let record = File { module: "record", text: include_str!("../log/record.rs"), constants };
     [file("log", include_str!("../log.rs"), letters(crate::log::MAGIC), &batch), record]

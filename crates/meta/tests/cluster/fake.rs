@@ -149,7 +149,6 @@ impl Osd {
             repairing: false,
             lost: Vec::new(),
             unread: Vec::new(),
-            lost_from: None,
             hears: None,
             leading: (map.members[0].osd == self.id).then_some(LeadReport {
                 active: true,

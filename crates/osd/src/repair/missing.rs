@@ -1,43 +1,41 @@
-//! One payload that a replica lacks: who is asked for it, and what is made of the answers.
+//! One payload that a replica lacks: which member is asked for it, and the verdict on the answers.
 //!
-//! `repair` comes in with answers and with its questions' times; a verdict goes out.
+//! `repair` comes in with answers and with the times of its questions; a verdict goes out.
 //!
-//! Invariant: an entry is given up only after two rounds, the second of which began when all others had answered in the
-//! first. By then every earlier leader that holds the entry has lost leadership, so no leader counts the acknowledgements
-//! of this replica's earlier lives. A peer that received the entry between two answers of the first round reports it in
-//! the second (ADR 0004).
+//! Invariant: an entry that a majority may have held is never given up while no member has freed it. An answer is true of its
+//! moment only; that is enough, because a replica that gives an entry up fails and votes no more (ADR 0023).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
+use types::map::{Member, Membership};
 use types::store::Lost;
-use types::{Index, OsdId, ReplicaId, Time};
+use types::{Index, OsdId, ReplicaId, Term, Time};
 use wire::Lack;
 
-/// Between two looks at a payload that nobody has, and that somebody may have later.
+/// Pause between two passes of questions about a payload that no member has, and that one may have later.
 const LOOK_AGAIN_MIN: Duration = Duration::from_secs(2);
-/// The same for each payload that the replica lacks: questions for ever must not cost more, the more there are.
+/// The same for each payload that the replica lacks: endless questions must not cost more, the more payloads there are.
 const LOOK_AGAIN_EACH: Duration = Duration::from_millis(20);
+/// How long an entry that a member has freed waits for the members that have not answered. The PG goes on without this
+/// replica, and its records may know that those members are gone.
+const FREED_WAIT: Duration = Duration::from_secs(30);
 
-/// When a replica that lacks so many payloads asks again for one that nobody has.
+/// Returns the pause between two passes of a replica that lacks so many payloads.
 pub(super) fn rest(missing_count: usize) -> Duration {
     LOOK_AGAIN_MIN.max(LOOK_AGAIN_EACH * u32::try_from(missing_count).unwrap_or(u32::MAX))
 }
 
-/// What a payload that is missing still needs.
+/// A payload that is missing, and the answers of the present pass of questions.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub lost: Lost,
-    /// Who has said in this round that it cannot help, and why.
+    /// Members without the payload, by their answers in this pass.
     pub said: BTreeMap<ReplicaId, Lack>,
-    /// Who has said in this round that it cannot tell. It is asked again.
-    unsure: BTreeSet<ReplicaId>,
-    /// Whom it was asked of last, and until when that counts.
+    /// The member that was asked last, and the end of the wait for its answer.
     pub asked: Option<(ReplicaId, Time)>,
-    /// Answers to questions of earlier rounds do not count.
-    pub round: u32,
-    /// All others have answered in an earlier round.
-    again: bool,
-    /// Since when it is known that nobody has it, though it may be acknowledged.
+    /// Time of the first answer that a member has freed the entry.
+    freed_at: Option<Time>,
+    /// Time of the last pass at whose end no member had the payload, though the entry may be committed.
     inconsistent: Option<Time>,
 }
 
@@ -46,100 +44,79 @@ pub(super) struct Missing {
 pub(super) enum Verdict {
     /// Some member may still have it.
     Ask,
-    /// All who could have it said no, and it may be acknowledged.
+    /// No member has it, and the entry may be committed.
     Inconsistent,
-    /// It is applied elsewhere, and no log has it any more.
-    Behind,
-    /// No majority holds the entry, so that it is not committed and cannot be any more.
-    Void,
+    /// No member gives it any more: the entry is applied elsewhere, or was never committed.
+    GivenUp,
 }
 
 impl Missing {
-    pub fn new(lost: Lost, round: u32) -> Missing {
-        let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
-        Missing { lost, said, unsure, asked: None, round, again: false, inconsistent: None }
+    pub fn new(lost: Lost) -> Missing {
+        Missing { lost, said: BTreeMap::new(), asked: None, freed_at: None, inconsistent: None }
     }
 
-    /// What this round's answers come to, of a PG of `count` members, when entries up to `commit` are known to be
-    /// committed.
-    pub fn judge(&self, count: usize, commit: Index) -> Verdict {
-        let said = |why: Lack| self.said.values().filter(|lack| **lack == why).count();
-        if said(Lack::Freed) > 0 {
-            return Verdict::Behind;
+    /// Whether the answer of the member that was asked last may still come.
+    pub fn waits(&self, now: Time) -> bool {
+        self.asked.is_some_and(|(_, until)| now < until)
+    }
+
+    /// Returns the verdict on the answers of this pass. `others`: the members that are asked. Entries up to `commit` are known to
+    /// be committed.
+    pub fn judge(&self, now: Time, (members, others): (&Membership, &[Member]), commit: Index) -> Verdict {
+        if self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
+            return Verdict::GivenUp;
         }
-        let (holders, others) = (1 + said(Lack::Lost), said(Lack::Other));
-        let may_hold = holders + self.unsure.len();
-        if may_hold + others < count {
+        if others.iter().any(|m| !self.said.contains_key(&m.replica)) {
             return Verdict::Ask;
         }
-        match self.lost.index <= commit || 2 * may_hold > count {
+        // This replica holds it. A member that has failed cannot tell: it may have held it.
+        let may_hold = |m: &&Member| !matches!(self.said.get(&m.replica), Some(Lack::Other | Lack::Freed));
+        let half = |set: &[Member]| 2 * set.iter().filter(may_hold).count() > set.len();
+        let may_be_committed = self.lost.index <= commit || half(&members.voters) || half(&members.outgoing);
+        match self.freed_at.is_none() && may_be_committed {
             true => Verdict::Inconsistent,
-            false if holders == may_hold => Verdict::Void,
-            false => Verdict::Ask,
+            false => Verdict::GivenUp,
         }
     }
 
-    /// As `judge`, and goes on with the next round when this one alone proves nothing, or was long ago.
-    pub fn step(
-        &mut self,
-        now: Time,
-        rest: Duration,
-        (count, commit): (usize, Index),
-        next_round: impl FnOnce() -> u32,
-    ) -> Verdict {
-        let verdict = self.judge(count, commit);
-        match verdict {
-            Verdict::Inconsistent if self.again => {
-                let since = *self.inconsistent.get_or_insert(now);
-                if now < since + rest {
-                    return verdict;
-                }
-                self.inconsistent = Some(now);
-            }
-            Verdict::Inconsistent | Verdict::Void if !self.again => self.again = true,
-            _ => return verdict,
+    /// As `judge`; begins the next pass of questions when the last one has ended long ago.
+    pub fn step(&mut self, now: Time, rest: Duration, members: (&Membership, &[Member]), commit: Index) -> Verdict {
+        let verdict = self.judge(now, members, commit);
+        if verdict != Verdict::Inconsistent {
+            return verdict;
         }
+        let since = *self.inconsistent.get_or_insert(now);
+        if now < since + rest {
+            return verdict;
+        }
+        self.inconsistent = Some(now);
         self.said.clear();
-        self.unsure.clear();
-        (self.asked, self.round) = (None, next_round());
+        self.asked = None;
         Verdict::Ask
     }
 
-    /// Whether nobody has the payload, as far as is known.
+    /// Whether no member has the payload, as far as is known.
     pub fn is_inconsistent(&self) -> bool {
         self.inconsistent.is_some()
     }
 
-    /// The member to ask next: each in turn that has not said no.
-    pub fn next_to_ask(
-        &self,
-        others: &[(ReplicaId, OsdId)],
-        reaches: impl Fn(OsdId) -> bool,
-    ) -> Option<(ReplicaId, OsdId)> {
-        let may = |(id, osd): &(ReplicaId, OsdId)| !self.said.contains_key(id) && reaches(*osd);
+    /// Returns the member to ask next: each in turn that has not answered in this pass.
+    pub fn next_to_ask(&self, others: &[Member], reaches: impl Fn(OsdId) -> bool) -> Option<Member> {
+        let may = |m: &Member| !self.said.contains_key(&m.replica) && reaches(m.osd);
         let after = self.asked.map_or(ReplicaId(0), |(last, _)| last);
-        let mut able: Vec<(ReplicaId, OsdId)> = others.iter().copied().filter(may).collect();
+        let mut able: Vec<Member> = others.iter().copied().filter(may).collect();
         able.sort_unstable();
-        able.iter().find(|(id, _)| *id > after).or(able.first()).copied()
+        able.iter().find(|m| m.replica > after).or(able.first()).copied()
     }
 
-    /// A member sent bytes that are not those of this replica's record: it holds the entry, and no copy that could be taken.
-    pub fn take_other_bytes(&mut self, from: ReplicaId, round: u32) {
-        if !self.take_lack(from, round, Lack::Lost) {
-            self.asked = None;
-        }
-    }
-
-    /// A member cannot help. False: that is no answer to what was asked last.
-    pub fn take_lack(&mut self, from: ReplicaId, round: u32, why: Lack) -> bool {
-        if round != self.round || self.asked.is_none_or(|(asked, _)| asked != from) {
+    /// Takes the answer of a member without the payload. False: it was not asked last for this entry.
+    pub fn take_lack(&mut self, now: Time, from: ReplicaId, term: Term, why: Lack) -> bool {
+        if term != self.lost.term || self.asked.is_none_or(|(asked, _)| asked != from) {
             return false;
         }
-        if why == Lack::Unsure {
-            self.unsure.insert(from);
-            return true;
+        if why == Lack::Freed {
+            self.freed_at.get_or_insert(now);
         }
-        self.unsure.remove(&from);
         self.said.insert(from, why);
         self.asked = None;
         true

@@ -1,12 +1,13 @@
-//! What is made of the members' answers about one lost payload.
+//! Verdicts on the members' answers about lost payloads.
 
 use super::*;
-use types::map::Member;
 use types::store::{DecisionState, HardState};
-use types::{Epoch, PoolId, Term};
+use types::{Epoch, PoolId};
 
-/// A replica 1 of `members` that lacks the payload of entry 5.
-fn repair(members: u64, commit: u64) -> Repair {
+const LOST: Index = Index(5);
+
+/// Replica 1 of `members` on OSD 1, which lacks the payloads of some entries from 5 on.
+fn repair(members: u64, commit: u64, lost: u64) -> Repair {
     let member = |n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) };
     let identity = ReplicaIdentity {
         pg: PgId { pool: PoolId(1), n: 0 },
@@ -18,7 +19,8 @@ fn repair(members: u64, commit: u64) -> Repair {
     let crcs = Crcs { start: 0, values: vec![types::crc32c(&[7; 512])] };
     let checkpoint =
         DecisionState { replica: ReplicaId(1), index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };
-    let all = types::map::Membership::fresh(Epoch(1), &identity.members);
+    let all = Membership::fresh(Epoch(1), &identity.members);
+    let lost = (0..lost).map(|n| Lost { index: Index(LOST.0 + n), term: Term(2), len_bytes: 512, crcs: crcs.clone() });
     Repair::new(
         Recovered {
             identity,
@@ -26,37 +28,45 @@ fn repair(members: u64, commit: u64) -> Repair {
             checkpoint,
             before: (Index(0), Term(0)),
             entries: Vec::new(),
-            lost: vec![Lost { index: Index(5), term: Term(2), len_bytes: 512, crcs }],
-            in_doubt: false,
-            damage: None,
+            lost: lost.collect(),
+            failure: None,
         },
-        &all,
-        1,
+        all,
+        OsdId(1),
     )
 }
 
-/// Members 2 and on are asked and say this.
+fn at_s(s: u64) -> Time {
+    Time(s * 1_000_000_000)
+}
+
+/// Members 2 and on are asked and give these answers.
 fn answer(missing: &mut Missing, said: &[Lack]) {
     for (from, why) in (2..).map(ReplicaId).zip(said) {
-        missing.asked = Some((from, Time(1)));
-        assert!(missing.take_lack(from, missing.round, *why));
+        missing.asked = Some((from, at_s(1)));
+        assert!(missing.take_lack(at_s(0), from, Term(2), *why));
     }
 }
 
+fn verdict(repair: &Repair, now: Time) -> Verdict {
+    let commit = repair.recovered.hard_state.commit;
+    repair.missing[&LOST].judge(now, (&repair.members, &repair.others), commit)
+}
+
 fn check(members: u64, commit: u64, said: &[Lack], want: Verdict) {
-    let mut repair = repair(members, commit);
-    let missing = repair.missing.get_mut(&Index(5)).expect("it is missing");
-    answer(missing, said);
-    assert_eq!(missing.judge(members as usize, Index(commit)), want, "{members} members, commit {commit}, {said:?}");
+    let mut repair = repair(members, commit, 1);
+    answer(repair.missing.get_mut(&LOST).expect("it is missing"), said);
+    assert_eq!(verdict(&repair, at_s(1)), want, "{members} members, commit {commit}, {said:?}");
 }
 
 #[test]
-fn an_entry_that_a_majority_may_hold_is_never_given_up() {
+fn entry_that_a_majority_may_hold_is_given_up_only_when_a_member_freed_it() {
     use Lack::{Freed, Lost, Other, Unsure};
-    // Whoever has not answered may have it.
+    // A member that has not answered may have it.
     check(3, 4, &[], Verdict::Ask);
     check(3, 4, &[Lost], Verdict::Ask);
     check(3, 4, &[Other], Verdict::Ask);
+    check(3, 5, &[Freed], Verdict::Ask);
     check(5, 4, &[Other, Other, Other], Verdict::Ask);
     // All have answered: a majority that holds it may have acknowledged it.
     check(3, 4, &[Lost, Other], Verdict::Inconsistent);
@@ -64,90 +74,123 @@ fn an_entry_that_a_majority_may_hold_is_never_given_up() {
     check(5, 4, &[Lost, Lost, Other, Other], Verdict::Inconsistent);
     check(2, 4, &[Lost], Verdict::Inconsistent);
     check(1, 4, &[], Verdict::Inconsistent);
-    // It is known to be committed: who says otherwise does not matter.
+    // It is known to be committed, whatever the others say.
     check(3, 5, &[Other, Other], Verdict::Inconsistent);
-    // A minority holds it, and nobody can bring it to more.
-    check(3, 4, &[Other, Other], Verdict::Void);
-    check(2, 4, &[Other], Verdict::Void);
-    check(5, 4, &[Lost, Other, Other, Other], Verdict::Void);
-    // Who cannot tell may have been one of a majority, and has it no more.
+    // A minority holds it.
+    check(3, 4, &[Other, Other], Verdict::GivenUp);
+    check(2, 4, &[Other], Verdict::GivenUp);
+    check(5, 4, &[Lost, Other, Other, Other], Verdict::GivenUp);
+    check(5, 4, &[Unsure, Other, Other, Other], Verdict::GivenUp);
+    // A member that has failed may have been one of a majority.
     check(3, 4, &[Unsure, Other], Verdict::Inconsistent);
     check(3, 4, &[Unsure], Verdict::Ask);
-    check(5, 4, &[Unsure, Other, Other, Other], Verdict::Ask);
+    check(2, 4, &[Unsure], Verdict::Inconsistent);
     check(5, 5, &[Unsure, Other, Other, Other], Verdict::Inconsistent);
-    // It is applied somewhere: that member's home has its effect.
-    check(3, 5, &[Freed], Verdict::Behind);
-    check(3, 4, &[Lost, Freed], Verdict::Behind);
+    // It is applied elsewhere: the home of that member has its effect.
+    check(3, 5, &[Freed, Other], Verdict::GivenUp);
+    check(3, 4, &[Lost, Freed], Verdict::GivenUp);
 }
 
 #[test]
-fn members_are_asked_in_turn_and_those_that_said_no_are_left_out() {
-    let mut repair = repair(3, 5);
+fn joint_phase_counts_a_majority_of_either_set() {
+    use Lack::{Lost, Other};
+    for (said, want) in [
+        ([Lost, Other, Other], Verdict::Inconsistent),
+        ([Other, Other, Lost], Verdict::Inconsistent),
+        ([Other, Other, Other], Verdict::GivenUp),
+    ] {
+        let mut repair = repair(4, 4, 1);
+        let all: Vec<Member> = repair.members.iter().collect();
+        // Replicas 1, 2, 3 before, and 1, 3, 4 after.
+        repair.members.outgoing = all[..3].to_vec();
+        repair.members.voters = [all[0], all[2], all[3]].to_vec();
+        answer(repair.missing.get_mut(&LOST).expect("it is missing"), &said);
+        assert_eq!(verdict(&repair, at_s(1)), want, "{said:?}");
+    }
+}
+
+#[test]
+fn freed_entry_waits_half_a_minute_for_members_that_are_silent() {
+    let mut repair = repair(3, 5, 1);
+    answer(repair.missing.get_mut(&LOST).expect("it is missing"), &[Lack::Freed]);
+    assert_eq!([29, 30].map(|s| verdict(&repair, at_s(s))), [Verdict::Ask, Verdict::GivenUp]);
+}
+
+#[test]
+fn members_are_asked_in_turn_and_those_that_have_answered_are_left_out() {
+    let mut repair = repair(3, 5, 1);
     let ask = |repair: &mut Repair| {
-        let others = repair.others.clone();
-        let (to, osd) = repair.missing[&Index(5)].next_to_ask(&others, |_| true)?;
-        assert_eq!(u64::from(osd.0), to.0);
-        repair.missing.get_mut(&Index(5)).expect("it is missing").asked = Some((to, Time(1)));
-        Some(to.0)
+        let missing = repair.missing.get_mut(&LOST).expect("it is missing");
+        let to = missing.next_to_ask(&repair.others, |_| true)?;
+        missing.asked = Some((to.replica, at_s(1)));
+        Some(to.osd.0)
     };
     assert_eq!([ask(&mut repair), ask(&mut repair), ask(&mut repair)], [Some(2), Some(3), Some(2)]);
-    repair.missing.get_mut(&Index(5)).expect("it is missing").said.insert(ReplicaId(2), Lack::Lost);
+    repair.missing.get_mut(&LOST).expect("it is missing").said.insert(ReplicaId(2), Lack::Lost);
     assert_eq!([ask(&mut repair), ask(&mut repair)], [Some(3), Some(3)]);
-    let missing = &repair.missing[&Index(5)];
-    assert_eq!(missing.next_to_ask(&repair.others.clone(), |osd| osd != OsdId(3)), None, "nobody else is reached");
-}
-
-/// One step at `at` seconds, in a PG of five that knows commit 4; the next round is one more.
-fn step(missing: &mut Missing, at: u64) -> Verdict {
-    let next = missing.round + 1;
-    missing.step(Time(at * 1_000_000_000), missing::rest(1), (5, Index(4)), || next)
+    let missing = &repair.missing[&LOST];
+    assert_eq!(missing.next_to_ask(&repair.others, |osd| osd != OsdId(3)), None, "no other one is reached");
 }
 
 #[test]
-fn an_entry_is_given_up_when_all_have_been_asked_again_after_all_have_answered() {
-    use Lack::{Lost, Other};
-    let mut repair = repair(5, 4);
-    let missing = repair.missing.get_mut(&Index(5)).expect("it is missing");
-    answer(missing, &[Other, Other, Other, Lost]);
-    assert_eq!(step(missing, 1), Verdict::Ask, "whoever said no first may have got it before the last one did");
-    // What was asked in the first round counts no more.
-    missing.asked = Some((ReplicaId(2), Time(1)));
-    assert!(!missing.take_lack(ReplicaId(2), 1, Other));
-    answer(missing, &[Other, Other, Other, Lost]);
-    assert_eq!(step(missing, 1), Verdict::Void);
+fn successor_on_the_same_osd_is_not_asked() {
+    let mut repair = repair(3, 5, 1);
+    let successor = Member { replica: ReplicaId(9), osd: OsdId(1) };
+    repair.members.learners.push(successor);
+    let repair = Repair::new(repair.recovered, repair.members, OsdId(1));
+    assert!(!repair.others.contains(&successor) && repair.others.len() == 2);
 }
 
 #[test]
-fn who_had_no_copy_is_asked_again_while_an_entry_is_inconsistent() {
+fn members_are_asked_again_while_an_entry_is_inconsistent() {
     use Lack::{Lost, Other};
-    let mut repair = repair(5, 4);
-    let missing = repair.missing.get_mut(&Index(5)).expect("it is missing");
+    let mut repair = repair(5, 4, 1);
+    let Repair { members, others, missing, .. } = &mut repair;
+    let missing = missing.get_mut(&LOST).expect("it is missing");
+    let step = |s, missing: &mut Missing| missing.step(at_s(s), missing::rest(1), (members, others), Index(4));
     answer(missing, &[Lost, Lost, Other, Other]);
-    assert_eq!((step(missing, 1), missing.is_inconsistent()), (Verdict::Ask, false));
-    answer(missing, &[Lost, Lost, Other, Other]);
-    assert_eq!((step(missing, 1), missing.is_inconsistent()), (Verdict::Inconsistent, true));
-    assert_eq!(step(missing, 2), Verdict::Inconsistent);
-    assert_eq!(step(missing, 3), Verdict::Ask, "somebody may have been given it since");
+    assert_eq!((step(1, missing), missing.is_inconsistent()), (Verdict::Inconsistent, true));
+    assert_eq!(step(2, missing), Verdict::Inconsistent);
+    assert_eq!(step(3, missing), Verdict::Ask, "a member may have been given it since");
     assert!(missing.is_inconsistent() && missing.said.is_empty());
     assert!(missing::rest(100_000) >= Duration::from_secs(1000), "a log full of them costs no more than a few");
 }
 
 #[test]
-fn an_entry_of_which_peers_hold_other_bytes_is_inconsistent_and_not_asked_for_for_ever() {
-    let mut repair = repair(3, 4);
-    let missing = repair.missing.get_mut(&Index(5)).expect("it is missing");
-    for _ in 0..2 {
-        assert_eq!(missing.judge(3, Index(4)), Verdict::Ask);
-        for from in [2, 3].map(ReplicaId) {
-            missing.asked = Some((from, Time(1)));
-            missing.take_other_bytes(from, missing.round);
-            assert_eq!(missing.asked, None);
-        }
-        let next = missing.round + 1;
-        missing.step(Time(1), missing::rest(1), (3, Index(4)), || next);
-    }
-    assert!(missing.is_inconsistent());
-    missing.asked = Some((ReplicaId(2), Time(1)));
-    missing.take_other_bytes(ReplicaId(2), 1);
-    assert!(missing.asked.is_none() && missing.said.len() == 2, "an answer of an earlier round counts no more");
+fn only_answers_to_the_last_question_count() {
+    let mut repair = repair(3, 4, 1);
+    let missing = repair.missing.get_mut(&LOST).expect("it is missing");
+    let mut lack = |from: u64, term| missing.take_lack(at_s(0), ReplicaId(from), Term(term), Lack::Other);
+    assert!(!lack(2, 2), "it was not asked");
+    missing.asked = Some((ReplicaId(2), at_s(1)));
+    let mut lack = |from: u64, term| missing.take_lack(at_s(0), ReplicaId(from), Term(term), Lack::Other);
+    assert!(!lack(3, 2), "another one was asked");
+    assert!(!lack(2, 1), "another entry was asked for");
+    assert!(lack(2, 2) && !lack(2, 2));
+}
+
+/// Entries, by the replicas that one look asks.
+fn asked(repair: &mut Repair, s: u64) -> Vec<(u64, u64)> {
+    let look = repair.look(at_s(s), |osd| osd != OsdId(3));
+    assert_eq!(look.given_up, None);
+    look.questions.iter().map(|(index, _, to)| (index.0, to.replica.0)).collect()
+}
+
+#[test]
+fn questions_without_an_answer_keep_no_other_entry_back() {
+    let mut repair = repair(3, 4, 6);
+    assert_eq!(asked(&mut repair, 1), [(5, 2), (6, 2), (7, 2), (8, 2)]);
+    assert_eq!(asked(&mut repair, 1), [], "four at a time");
+    assert_eq!(asked(&mut repair, 2), [(9, 2), (10, 2), (5, 2), (6, 2)]);
+    repair.missing.remove(&Index(9));
+    assert_eq!(asked(&mut repair, 2), [(7, 2)], "an answer makes room");
+}
+
+#[test]
+fn entry_behind_one_that_waits_is_judged() {
+    let mut repair = repair(3, 4, 2);
+    let behind = repair.missing.get_mut(&Index(6)).expect("it is missing");
+    answer(behind, &[Lack::Other, Lack::Other]);
+    let look = repair.look(at_s(1), |osd| osd != OsdId(3));
+    assert_eq!((look.given_up, look.questions.len()), (Some(Index(6)), 1));
 }

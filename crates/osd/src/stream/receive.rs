@@ -254,7 +254,7 @@ impl Osd {
                 _ => false,
             };
             if !alive {
-                // The replica was destroyed or quarantined: the engine has freed the staged pieces.
+                // The replica was destroyed or has failed: the engine has freed the staged pieces.
                 self.streams.receivers.remove(&pg);
                 self.engine.unstage(replica);
                 continue;

@@ -147,7 +147,7 @@ fn stream_that_breaks_off_leaves_the_old_contents() {
 fn successor_of_a_failed_replica_takes_over_its_space() {
     let mut rig = filled(9);
     let used = rig.osd(1).engine.stats().home.used_bytes;
-    rig.osd(1).engine.mark_damaged(ReplicaId(2), "for this test".to_owned());
+    rig.osd(1).fail_replica(ReplicaId(2), "for this test".to_owned());
     rig.run(ms(200));
     change(&mut rig, &mut Rng::new(9));
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };

@@ -165,7 +165,7 @@ fn a_run_of_a_restored_device_leaves_no_old_memory_to_the_next_one() {
 }
 
 #[test]
-fn restored_device_says_so_once_its_suspect_records_are_durable() {
+fn restored_device_says_so_once_it_is_durable_that_its_replicas_failed() {
     let mut rig = waiting(5, true);
     rig.tell(0, OsdDown::Connected);
     rig.run(Duration::from_secs(1));

@@ -127,7 +127,7 @@ fn hot_partly_covered_bad_blocks_are_repaired_under_constant_writes() {
             }
             let serves =
                 |rig: &mut Rig, i: usize| rig.osd(i).repairing().is_empty() && rig.osd(i).quarantined().is_empty();
-            assert!((0..3).all(|i| serves(&mut rig, i)), "seed {seed}, write {n}: no replica is rebuilt");
+            assert!((0..3).all(|i| serves(&mut rig, i)), "seed {seed}, write {n}: no replica fails");
         }
         assert_eq!(mended(&mut rig), 16, "seed {seed}");
         assert!((0..3).all(|i| rig.osd(i).bad_blocks().is_empty()), "seed {seed}");
@@ -190,73 +190,31 @@ fn lost_partly_covered_block_costs_no_replica_and_an_overwrite_ends_it() {
 }
 
 #[test]
-fn replica_whose_bad_block_keeps_the_log_full_is_rebuilt() {
+fn replica_whose_bad_block_keeps_the_log_full_fails() {
     let mut rig = at_home(27);
     rot(&rig, 2);
     (0..2).for_each(|i| rig.osd(i).mends.busy());
     rig.submit_sectors(pg(0), 0, SectorRange::new(2, 3));
     rig.run(Duration::from_secs(60));
-    let rebuilt = |rig: &mut Rig| !rig.osd(2).repairing().is_empty();
-    assert!(!rebuilt(&mut rig) && !rig.osd(2).bad_blocks().is_empty(), "the log has room: the replica waits");
+    let failed = |rig: &mut Rig| !rig.osd(2).quarantined().is_empty();
+    assert!(!failed(&mut rig) && !rig.osd(2).bad_blocks().is_empty(), "the log has room: the replica waits");
     for n in 0..400 {
         rig.submit(pg(0), 1 + n / 32 % 8, n % 32 * 128, 128);
         rig.run(ms(50));
-        if rebuilt(&mut rig) {
+        if failed(&mut rig) {
             break;
         }
     }
-    assert!(rebuilt(&mut rig), "{:?}", rig.osd(2).engine.pressure());
-    rig.until(LONG, "it is whole", |rig| rig.osd(2).repairing().is_empty() && rig.is_whole(pg(0)));
-    assert_equal(&mut rig);
-}
-
-#[test]
-fn rebuilt_leader_or_follower_is_whole_again_under_load() {
-    let mut rig = Rig::new(15, [16; 3]);
-    rig.make_pgs(1);
-    rig.lead_all(0, 1);
-    rig.fill(pg(0), 8);
-    rig.run(Duration::from_secs(15));
-    for i in [2, 0] {
-        (0..8).for_each(|n| rig.submit(pg(0), 0, n, 8));
-        let replica = rig.osd(i).reports_for_tools()[0].replica;
-        let began = rig.osd(i).begin_anew(replica, "for this test");
-        rig.turn(i);
-        assert!(began && rig.osd(i).reports_for_tools().is_empty(), "its group is gone");
-        rig.run(ms(50));
-        rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(i).repairing().is_empty());
-        assert_eq!(rig.osd(i).quarantined(), []);
-        rig.write(pg(0), 0, 40, 8);
-    }
-    rig.run(Duration::from_secs(15));
-    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
-    let digests: Vec<ToolAnswer> = (0..3).map(|i| digest(&mut rig, i)).collect();
-    assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
-}
-
-#[test]
-fn rebuilt_one_of_two_members_may_lose_uncommitted_entries() {
-    let mut rig = Rig::new(17, [16; 2]);
-    rig.make_pgs(1);
-    rig.lead_all(0, 1);
-    rig.write(pg(0), 0, 0, 8);
-    rig.until(LONG, "both have it", |rig| rig.is_whole(pg(0)));
-    rig.run(Duration::from_secs(15));
-    // The leader has the write on its disk, and the other member will never get it: no replica can lead any more.
-    rig.cut(0, 1, true);
-    rig.submit(pg(0), 0, 0, 8);
-    rig.run(ms(50));
-    let replica = rig.osd(0).reports_for_tools()[0].replica;
-    assert!(rig.osd(0).begin_anew(replica, "for this test"));
-    rig.turn(0);
-    rig.run(Duration::from_secs(5));
-    rig.cut(0, 1, false);
-    rig.until(ms(20_000), "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(0).repairing().is_empty());
+    assert!(failed(&mut rig), "{:?}", rig.osd(2).engine.pressure());
+    rig.until(ms(5000), "its log has room", |rig| rig.osd(2).engine.pressure().max() < 1.0);
+    assert!(rig.osd(2).bad_blocks().is_empty() && rig.osd(2).reports_for_tools().is_empty());
+    let report = rig.osd(2).changed_reports().remove(0);
+    assert!(report.quarantined && report.end.is_none(), "its home lacks a block: {report:?}");
     rig.write(pg(0), 0, 0, 8);
 }
 
 #[test]
-fn no_replica_is_rebuilt_while_another_member_has_no_part_in_the_pg() {
+fn no_replica_fails_for_a_bad_block_while_another_member_has_failed() {
     let mut rig = Rig::new(16, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -265,7 +223,7 @@ fn no_replica_is_rebuilt_while_another_member_has_no_part_in_the_pg() {
     rig.run(Duration::from_secs(15));
     (0..2).for_each(|i| rot(&rig, i));
     let replica = rig.osd(2).reports_for_tools()[0].replica;
-    rig.osd(2).engine.mark_damaged(replica, "for this test".into());
+    rig.osd(2).fail_replica(replica, "for this test".into());
     for _ in 0..80 {
         rig.ask_read(pg(0), 0, 8);
         rig.run(ms(500));

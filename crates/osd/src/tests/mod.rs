@@ -5,7 +5,7 @@
 mod answers;
 mod deltas;
 mod digests;
-mod doubt;
+mod failures;
 mod force;
 mod let_in;
 mod members;

@@ -31,10 +31,15 @@ fn read_of_an_earlier_group_answers_no_read_of_the_next_group() {
     rig.ask_read(pg(0), 0, 1);
     rig.slow_reads(0, 1);
     assert_eq!(rig.osd(0).reads.len(), 1, "the device is at it");
-    let replica = rig.osd(0).reports_for_tools()[0].replica;
-    assert!(rig.osd(0).begin_anew(replica, "for this test"));
-    rig.turn(0);
-    rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(0).repairing().is_empty());
+    // A stream brings other contents, and with them a new group.
+    rig.lead_all(1, 1);
+    let streams = rig.osd(1).streams_sent().0;
+    [1, 2].into_iter().for_each(|i| rig.cut(0, i, true));
+    rig.run(ms(500));
+    rig.fill(pg(0), 30);
+    [1, 2].into_iter().for_each(|i| rig.cut(0, i, false));
+    rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)));
+    assert!((1..3).map(|i| rig.osd(i).streams_sent().0).sum::<u64>() > streams, "the logs have passed it");
     rig.lead_all(0, 1);
     // The blocks from its peers are destaged, too.
     rig.run(Duration::from_secs(15));

@@ -67,7 +67,7 @@ fn leader_with_a_damaged_replica_releases_its_lease() {
     rig.lead_all(0, 2);
     let key = rig.osd(0).pgs.by_pg(pg(1)).expect("it holds one");
     let replica = rig.osd(0).pgs.get(key).identity.replica;
-    rig.osd(0).quarantine_replica(replica, "damaged by the test".to_owned());
+    rig.osd(0).fail_replica(replica, "damaged by the test".to_owned());
     rig.turn(0);
     let begun = rig.world.now();
     assert_ne!(rig.leader(pg(1)), 0);

@@ -6,8 +6,8 @@
 //! - No two replicas commit different entries at one index.
 //!
 //! Two more laws support them. When a leader commits an entry, the logs of a majority hold it durably at that moment,
-//! and not only at some earlier one. A replica that is not suspect has every committed entry that it held durably in
-//! any of its lives (R11, ADR 0007).
+//! and not only at some earlier one. A replica with a group has every committed entry that it held durably in any of its
+//! lives: one that may lack some has failed, and has no group (R4).
 //!
 //! The check looks after each turn of an OSD in which something changed. An entry is known by (index, term).
 
@@ -35,8 +35,6 @@ pub struct View {
     pub durable: Index,
     /// Term of that entry, as far as the log knows it.
     pub durable_term: Option<Term>,
-    /// The replica is suspect: it may lack entries that it acknowledged.
-    pub in_doubt: bool,
 }
 
 /// Observations of all replicas.
@@ -93,7 +91,7 @@ impl Laws {
         for view in seen.values_mut().filter(|view| view.osd == osd) {
             // The entry may have been committed since the last look.
             let known = committed.get(&view.pg).and_then(|c| c.get(&view.durable)).map(|(term, _)| *term);
-            if !view.in_doubt && known.is_some() && known == view.durable_term {
+            if known.is_some() && known == view.durable_term {
                 let held = held.entry(view.replica).or_default();
                 *held = view.durable.max(*held);
             }
@@ -104,12 +102,9 @@ impl Laws {
     /// Checks that a replica still has the committed entries that it made durable. They count for ever: for its vote
     /// and for its acknowledgements.
     fn nothing_forgotten(&mut self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
-        if view.in_doubt {
-            return Ok(());
-        }
         let held = self.held.entry(view.replica).or_default();
         if view.last < *held {
-            return Err(format!("it ends at {}, is not suspect, and has held committed entry {held}", view.last));
+            return Err(format!("it ends at {}, has not failed, and has held committed entry {held}", view.last));
         }
         let committed = self.committed.get(&view.pg).and_then(|c| c.range(..=view.durable).next_back());
         let holds = |(index, (term, _)): &(&Index, &(Term, Term))| term_at(**index) == Some(*term);
@@ -233,7 +228,6 @@ mod tests {
             last_term: term_at(last).expect("its own end"),
             durable: last,
             durable_term: log.last().map(|t| Term(*t)),
-            in_doubt: false,
         };
         let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
         laws.look(view, &Membership::fresh(Epoch(1), &[1, 2, 3].map(member)), term_at)
@@ -306,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn replica_that_lost_committed_entries_and_is_not_suspect_is_found() {
+    fn replica_that_lost_committed_entries_and_has_a_group_is_found() {
         let mut laws = Laws::default();
         look(&mut laws, 2, 1, false, &[1, 1], 1).expect("it has both");
         look(&mut laws, 1, 1, true, &[1, 1], 2).expect("the second is committed");

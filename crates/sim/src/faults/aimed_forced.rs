@@ -40,7 +40,7 @@ fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
     ends.iter().all(|(_, (of, _))| *of == term).then_some((pg, kept, lost))
 }
 
-fn need(s: &mut Strike<'_>, needed: usize) {
+pub(super) fn need(s: &mut Strike<'_>, needed: usize) {
     s.cluster.linear.durable.as_mut().into_iter().for_each(|watch| watch.need(needed));
 }
 

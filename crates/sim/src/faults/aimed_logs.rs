@@ -45,7 +45,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     match class {
         Class::OldTail => old_tail(s, three),
         Class::RottenBlocks => return rotten_blocks(s, three),
-        Class::VoteInDoubt => return vote_in_doubt(s, three),
+        Class::VoteAfterLoss => return vote_after_loss(s, three),
         Class::FailedTail => return failed_tail(s, three),
         other => unreachable!("{other:?} is aimed at no log"),
     }
@@ -182,9 +182,9 @@ fn rotten_blocks(s: &mut Strike<'_>, three: Three) -> bool {
     true
 }
 
-/// A follower helps to commit entries that the third member does not get, and loses the end of its log. As soon as it
-/// follows as a suspect replica, the leader is gone, and the third asks for its vote (ADR 0007).
-fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
+/// A follower helps to commit entries that the third member does not get, and loses the end of its log. As soon as it has
+/// failed, the leader is gone, and the third asks for its vote (R4).
+fn vote_after_loss(s: &mut Strike<'_>, three: Three) -> bool {
     let Three { pg, leader, term, others } = three;
     let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| others.contains(i)) else { return false };
     let third = if others[0] == liar { others[1] } else { others[0] };
@@ -196,14 +196,9 @@ fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
         let hit = s.cluster.rot_headers_of_liar(liar, one_in, s.rng);
         tracing::info!(hit, liar, "headers of a log rot");
         s.cluster.start_osd(liar);
-        let follows = move |s: &mut Strike<'_>| {
-            if s.cluster.is_mounted(liar) {
-                slow(s, &[liar], 40);
-            }
-            s.cluster.standing(liar, pg).map(|standing| standing.in_doubt)
-        };
-        when(s, LOOKS_MAX / 3, follows, move |s, in_doubt| {
-            if in_doubt != Some(true) {
+        let failed = move |s: &mut Strike<'_>| s.cluster.has_failed(liar, pg);
+        when(s, LOOKS_MAX / 3, failed, move |s, failed| {
+            if failed != Some(true) {
                 return mended(s, three);
             }
             match s.rng.below(4) {

@@ -4,6 +4,8 @@
 use super::Strike;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::aimed_votes::{cut_off, leader_of};
+use crate::cluster::Cluster;
+use control::PgRecord;
 use control::admin::{AdminAsk, PgMove};
 use std::time::Duration;
 use types::map::Membership;
@@ -54,15 +56,20 @@ pub fn accidents_around(s: &mut Strike<'_>, pg: PgId, osd: usize) {
 pub(super) fn draw_whole(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
     let records = s.cluster.meta.records()?;
     let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize)?;
-    let (pg, count) = (record.pg, record.members.len());
-    let member = record.members[s.rng.below(count as u64) as usize].osd.0 as usize - 1;
-    let (_, leader) = leader_of(s.cluster, pg)?;
-    let (_, osd) = s.cluster.running().find(|(id, _)| id.0 as usize == leader + 1)?;
-    let lead = osd.reports_for_tools().into_iter().find(|r| r.pg == pg)?.leading?;
+    let member = record.members[s.rng.below(record.members.len() as u64) as usize].osd.0 as usize - 1;
+    let pg = record.pg;
+    is_whole(s.cluster, record)?.then_some((pg, member))
+}
+
+/// Whether every member of a PG keeps up, and no change is under way; `None` without a leader.
+pub(super) fn is_whole(cluster: &Cluster, record: &PgRecord) -> Option<bool> {
+    let (_, leader) = leader_of(cluster, record.pg)?;
+    let (_, osd) = cluster.running().find(|(id, _)| id.0 as usize == leader + 1)?;
+    let lead = osd.reports_for_tools().into_iter().find(|r| r.pg == record.pg)?.leading?;
     // The leader may not know yet that another one has failed: with two the PG would stay down.
-    let all_run = record.members.iter().all(|m| s.cluster.runs(m.replica));
-    let is_whole = usize::from(lead.followers_in_sync) + 1 == count && lead.members.is_settled();
-    (all_run && is_whole && record.change.is_none()).then_some((pg, member))
+    let all_run = record.members.iter().all(|m| cluster.runs(m.replica));
+    let in_sync = usize::from(lead.followers_in_sync) + 1 == record.members.len() && lead.members.is_settled();
+    Some(all_run && in_sync && record.change.is_none())
 }
 
 fn accidents(s: &mut Strike<'_>, first: Move) {

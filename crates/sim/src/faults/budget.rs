@@ -13,8 +13,7 @@ use types::ReplicaId;
 use types::rng::Rng;
 
 /// Whether everything is whole at rest after such a lie. A poisoned store that was confirmed has lost nothing (ADR
-/// 0006). A log that rotted is repaired (ADR 0004, 0007), and so is home (ADR 0005, 0009). A failed replica is replaced
-/// (ADR 0017).
+/// 0006). A log that rotted is repaired (ADR 0004), and so is home (ADR 0005). A failed replica is replaced (ADR 0017).
 fn is_mended(class: Class) -> bool {
     matches!(
         class,

@@ -5,7 +5,7 @@
 //! every entry keeps good copies, so all of it must heal, although no member is whole.
 
 use super::aimed_logs::ms;
-use super::aimed_members::draw_whole;
+use super::aimed_members::{draw_whole, is_whole};
 use super::{Class, Strike};
 use crate::cluster::Region;
 use crate::stamp;
@@ -129,10 +129,13 @@ fn disjoint_entries(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// Returns the members of a PG that are whole, all of them.
+/// Returns the members of a PG when those of every PG are whole: the damage hits all replicas of an OSD, and one that has failed
+/// before and waits for its replacement is no good copy.
 fn whole_members(s: &mut Strike<'_>) -> Option<Vec<usize>> {
     let (pg, _) = draw_whole(s)?;
-    let record = s.cluster.meta.records()?.pgs.get(&pg)?;
+    let records = s.cluster.meta.records()?;
+    let all_whole = records.pgs.values().all(|record| is_whole(s.cluster, record) == Some(true));
+    let record = records.pgs.get(&pg).filter(|_| all_whole)?;
     Some(record.members.iter().map(|member| member.osd.0 as usize - 1).collect())
 }
 

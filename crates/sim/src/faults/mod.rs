@@ -11,14 +11,15 @@
 
 mod aimed;
 mod aimed_back;
-mod aimed_doubt;
 mod aimed_emptied;
 mod aimed_forced;
 mod aimed_joined;
 mod aimed_late;
 mod aimed_logs;
+mod aimed_loss;
 mod aimed_members;
 mod aimed_opening;
+mod aimed_pairs;
 mod aimed_store;
 mod aimed_streams;
 mod aimed_votes;
@@ -145,13 +146,13 @@ pub enum Class {
     /// Many blocks of a leader's home rot, while writes cover parts of blocks.
     RottenBlocks,
     /// A replica that has lost part of its log is asked for a vote by a replica that has less than it had.
-    VoteInDoubt,
+    VoteAfterLoss,
     /// A log's flush fails, and the store is mounted again at once.
     FailedTail,
     /// One member of five loses entries that it has acknowledged and that are not committed. Another acknowledges them.
-    MatchInDoubt,
-    /// A suspect follower restarts after a checkpoint, while it is still suspect.
-    RestartInDoubt,
+    MatchAfterLoss,
+    /// A follower that has lost part of its log restarts, and then its leader is gone.
+    RestartAfterLoss,
     /// A follower whose device hangs accepts a stream, and dies.
     HungFollower,
     /// An opener asks for a segment, and meta hears of it when another has opened.
@@ -195,6 +196,8 @@ pub enum Class {
     DisjointBlocks,
     /// All members of a PG lose their power, and payloads of their logs rot, in each those of other entries.
     DisjointEntries,
+    /// Replicas of PGs of two fail, one of a PG at a time, and the PGs go on from the other ones by themselves.
+    PairsOfReplicas,
 }
 
 impl Class {
@@ -267,7 +270,7 @@ impl Class {
         Class::OldTail,
         Class::DamagedPayload,
         Class::RottenBlocks,
-        Class::VoteInDoubt,
+        Class::VoteAfterLoss,
         Class::FailedTail,
         Class::PausedWriter,
     ];
@@ -275,10 +278,10 @@ impl Class {
     /// Aims that were added later. Only seeds that had not been run by then draw them, so that every earlier one kept
     /// its meaning.
     pub const LATE_AIMS: [Class; 5] =
-        [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
+        [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 11] = [
+    pub const LATER_AIMS: [Class; 12] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -290,6 +293,7 @@ impl Class {
         Class::DisjointBlocks,
         Class::DisjointEntries,
         Class::ReplacedOsds,
+        Class::PairsOfReplicas,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -332,7 +336,7 @@ impl Class {
             RestartInLease | SlowRelease | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungLeadership | SlowLeadership | LateAcks => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
-            MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
+            MatchAfterLoss | RestartAfterLoss => aimed_loss::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
             MetaWentBack => aimed_back::strike(self, s),
             CutStateBlock => aimed_opening::strike(s),
@@ -341,11 +345,12 @@ impl Class {
             EmptiedOsds => aimed_emptied::strike(s),
             ForcedPgs => aimed_forced::strike(s),
             ReplacedOsds => aimed_joined::strike(s),
+            PairsOfReplicas => aimed_pairs::strike(s),
             UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {
                 damage::strike(self, s)
             }
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
-            OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
+            OldTail | DamagedPayload | RottenBlocks | VoteAfterLoss | FailedTail => aimed_logs::strike(self, s),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! A step between storms: blocks of one device rot, stopped and in use. Users must never see it.
 //!
 //! One device of three is within the budget for lying disks: a minority of every PG's replicas. The step does not check
-//! whether the damaged replica is repaired, or stays quarantined and is reported. It checks that no read returns rotten
-//! bytes.
+//! whether the damaged replica is repaired, or has failed and is replaced. It checks that no read returns rotten bytes.
 
 use super::report::Summary;
 use super::{HEAL_MAX, Storm};

@@ -66,7 +66,7 @@ fn record() -> File {
         "stream_body::",
         record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT, DIGESTS, WANTS }
     ));
-    constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK, DOUBT, STANDING }));
+    constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK }));
     constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCK, NOT_NOW, DAMAGED, NO_PART }));
     constants.extend(rows!("status::", record::status { NOT_LEADER, NOT_READY, NO_SUCH_PG, FAILED, BUSY, THROTTLED }));
     constants.extend(rows!("raft_flag::", record::raft_flag { REJECT }));

@@ -134,15 +134,13 @@ fn streams() -> Vec<(&'static str, Message)> {
 
 fn repairs() -> Vec<(&'static str, Message)> {
     let (from, to, lineage) = (ReplicaId(0x71), ReplicaId(0x72), 0xd0);
-    let repair = |body| Message::Repair(RepairMsg { pg: PG, from, to, lineage, round: 0xd8, body });
+    let repair = |body| Message::Repair(RepairMsg { pg: PG, from, to, lineage, body });
     let (index, term) = (Index(0xd1), Term(0xd2));
     let (crcs, payload) = (vec![0xd3d4_d5d6], IoBuf::copy_of(&[0xa5; 512]));
     vec![
         ("repair fetch", repair(RepairBody::Fetch { index, term })),
         ("repair payload", repair(RepairBody::Payload { index, term, start: 9, crcs, payload })),
         ("repair lack", repair(RepairBody::Lack { index, term, why: Lack::Freed })),
-        ("repair doubt", repair(RepairBody::Doubt { index, term })),
-        ("repair standing", repair(RepairBody::Standing { index, term, current: Term(0xd7) })),
     ]
 }
 

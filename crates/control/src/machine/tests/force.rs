@@ -7,7 +7,7 @@ use types::map::Member;
 use types::{Index, Term};
 
 /// A pool of `replicas` over so many OSDs, and one of its PGs.
-fn with_pg(osds: u32, replicas: u32) -> (World, PgId) {
+pub fn with_pg(osds: u32, replicas: u32) -> (World, PgId) {
     let mut world = World::new(1, osds);
     world.set("norebalance", Some("on"));
     world.make_pool("p", replicas, 4);
@@ -33,7 +33,7 @@ fn allocate(world: &mut World, n: u64) -> (VolumeId, SessionId) {
     (volume, session)
 }
 
-fn members(world: &World, pg: PgId) -> Vec<Member> {
+pub fn members(world: &World, pg: PgId) -> Vec<Member> {
     world.control.records().pgs[&pg].members.clone()
 }
 
@@ -61,7 +61,7 @@ fn force(world: &mut World, ask: PgForce) -> Result<ForceView, Refusal> {
     })
 }
 
-fn event(world: &World, code: &str) -> usize {
+pub fn event(world: &World, code: &str) -> usize {
     world.events.iter().filter(|event| event.kind == code).count()
 }
 
@@ -164,6 +164,31 @@ fn members_that_are_failed_count_as_lost_and_are_not_kept() {
 }
 
 #[test]
+fn failed_replica_with_a_log_of_an_earlier_moment_is_kept_by_command() {
+    let (mut world, pg) = with_pg(4, 3);
+    let all = members(&world, pg);
+    world.failed.extend(all.iter().map(|m| m.replica));
+    world.ends.insert(all[1].replica, (Term(3), Index(70)));
+    world.ends.insert(all[2].replica, (Term(3), Index(60)));
+    world.leaders.insert(pg, (OsdId(99), 5));
+    world.seconds(60, &[]);
+    assert!(world.forces.is_empty(), "a majority has failed: only a command may give up what that lost");
+    let dry = force(&mut world, PgForce { dry_run: true, ..ask(pg) }).expect("a view");
+    assert_eq!((dry.keep, dry.lossless), (all[1].osd, false));
+    assert!(dry.members.iter().all(|m| m.state == "failed" && m.end.is_none() == (m.replica == all[0].replica)));
+    let refused = force(&mut world, PgForce { osd: Some(all[0].osd), accept_loss: true, ..ask(pg) });
+    assert!(refused.expect_err("its log is no state of the PG").message.contains("cannot go on"));
+    assert_eq!(force(&mut world, ask(pg)).expect_err("without consent").code, codes::BAD_FORCE);
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.failed.remove(&all[1].replica);
+    world.seconds(3, &[]);
+    assert!(world.forces.iter().all(|f| f.keep == all[1] && f.fence), "{:?}", world.forces);
+    world.seconds(60, &[]);
+    let now = members(&world, pg);
+    assert!(now.len() == 3 && now.contains(&all[1]) && !now.contains(&all[0]) && !now.contains(&all[2]), "{now:?}");
+}
+
+#[test]
 fn order_is_given_up_when_the_pg_has_a_leader_again() {
     let (mut world, pg) = with_pg(4, 3);
     let before = members(&world, pg);
@@ -231,6 +256,7 @@ fn pg_without_data_is_recovered_without_consent() {
     assert!(view.lossless && view.volume_count == 0, "{view:?}");
     world.seconds(3, &lost);
     assert_eq!(members(&world, pg), [kept]);
+    assert!(world.forces.iter().all(|f| f.fence), "only one of two is kept without a fence: its log proves it");
     assert_eq!(world.control.records().pgs[&pg].places().count(), 3, "it lacks two members");
 }
 

@@ -496,9 +496,9 @@ fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {
     assert!(recover(&mut world, false).moved);
     let refused = world.hello_at(OsdId(3), 2, SECOND_MOUNT);
     assert_eq!(said(&refused), Some(codes::DEVICE_BEHIND), "{refused:?}");
-    // It is let in as a restored device, whose replicas are suspect.
-    let in_doubt = DevicePosition { restored: true, ..SECOND_MOUNT };
-    let welcomed = world.hello_at(OsdId(3), 2, in_doubt);
+    // It is let in as a restored device, whose replicas have failed.
+    let restored = DevicePosition { restored: true, ..SECOND_MOUNT };
+    let welcomed = world.hello_at(OsdId(3), 2, restored);
     assert!(welcomed.iter().any(|down| matches!(down, OsdDown::Welcome { .. })), "{welcomed:?}");
     // From here on its position is judged as usual.
     world.pass(Duration::from_secs(7));

@@ -89,9 +89,10 @@ pub struct World {
     /// Orders to change members, and whether the leaders carry them out.
     pub changes: Vec<MemberChange>,
     pub changes_stand_still: bool,
-    /// Replicas that report that they have failed.
+    /// Replicas that report that they have failed, and that they are under repair.
     pub failed: BTreeSet<ReplicaId>,
-    /// Ends of the replicas' logs where they are not 0.
+    pub repairing: BTreeSet<ReplicaId>,
+    /// Ends of the replicas' logs where they are not 0. A failed replica without one has nothing that can be kept.
     pub ends: BTreeMap<ReplicaId, (Term, Index)>,
     /// Orders of forced recovery.
     pub forces: Vec<ForceMembers>,
@@ -173,6 +174,7 @@ impl World {
             changes: Vec::new(),
             changes_stand_still: false,
             failed: BTreeSet::new(),
+            repairing: BTreeSet::new(),
             ends: BTreeMap::new(),
             forces: Vec::new(),
             events: Vec::new(),
@@ -193,6 +195,10 @@ impl World {
             world.connect(OsdId(n));
         }
         world
+    }
+
+    fn end_of(&self, replica: ReplicaId) -> Option<(Term, Index)> {
+        self.ends.get(&replica).copied().or_else(|| (!self.failed.contains(&replica)).then(Default::default))
     }
 
     pub fn osd(&mut self, osd: OsdId) -> &mut Osd {
@@ -275,12 +281,11 @@ impl World {
                 replica,
                 term: Term(term),
                 applied: Index(1),
-                end: (!self.failed.contains(&replica)).then(|| self.ends.get(&replica).copied().unwrap_or_default()),
+                end: self.end_of(replica),
                 quarantined: self.failed.contains(&replica),
-                repairing: false,
+                repairing: self.repairing.contains(&replica),
                 lost: Vec::new(),
                 unread: Vec::new(),
-                lost_from: None,
                 hears: None,
                 leading,
             }
@@ -570,12 +575,11 @@ impl World {
             replica,
             term: Term(term),
             applied: Index(1),
-            end: (!self.failed.contains(&replica)).then(|| self.ends.get(&replica).copied().unwrap_or_default()),
+            end: self.end_of(replica),
             quarantined: self.failed.contains(&replica),
-            repairing: false,
+            repairing: self.repairing.contains(&replica),
             lost: Vec::new(),
             unread: Vec::new(),
-            lost_from: None,
             hears: None,
             leading,
         };

@@ -18,7 +18,7 @@ fn replica_record() -> ReplicaRecord {
         },
         hard_state: HardState { term: Term(4), vote: Some(ReplicaId(78)), commit: Index(11) },
         decision: Bytes::from_static(b"decision"),
-        damage: "why".to_owned(),
+        failure: Some(Failure { reason: "why".to_owned(), is_past: false }),
     }
 }
 
@@ -53,7 +53,7 @@ fn sample() -> (Vec<u8>, Vec<Record<'static>>) {
             crcs: Cow::Owned(crcs),
             payload: at,
         },
-        Record::HardState { replica: r, hard_state, suspect: false },
+        Record::HardState { replica: r, hard_state },
         Record::Block(block),
         Record::Checkpoint(part),
         Record::Destroy { replica: r },
@@ -69,14 +69,33 @@ fn record_bytes_never_change_and_come_back() {
 }
 
 #[test]
-fn hard_state_of_a_suspect_replica_differs_in_one_flag() {
-    let hard_state = HardState { term: Term(4), vote: Some(ReplicaId(7)), commit: Index(11) };
-    let [sound, suspect] =
-        [false, true].map(|suspect| Record::HardState { replica: ReplicaId(77), hard_state, suspect });
-    let (sound_bytes, suspect_bytes) = (encoded(std::slice::from_ref(&sound)), encoded(std::slice::from_ref(&suspect)));
-    let differs: Vec<usize> = (0..sound_bytes.len()).filter(|at| sound_bytes[*at] != suspect_bytes[*at]).collect();
-    assert_eq!((&differs[..], sound_bytes[1] ^ suspect_bytes[1]), (&[1][..], FLAG_SUSPECT));
-    assert_eq!(decode_records(&suspect_bytes, 1), Ok(vec![suspect]));
+fn a_failure_is_told_by_its_reason_and_a_past_by_one_flag() {
+    let record = |failure: Option<(&str, bool)>| {
+        let failure = failure.map(|(reason, is_past)| Failure { reason: reason.to_owned(), is_past });
+        Record::ReplicaState(ReplicaRecord { failure, ..replica_record() })
+    };
+    let records = [record(None), record(Some(("why", false))), record(Some(("why", true)))];
+    let [_, lost, past] = records.each_ref().map(|record| encoded(std::slice::from_ref(record)));
+    let differs: Vec<usize> = (0..lost.len()).filter(|at| lost[*at] != past[*at]).collect();
+    assert_eq!((&differs[..], lost[1] ^ past[1]), (&[1][..], FLAG_PAST));
+    assert_eq!(decode_records(&encoded(&records), 3), Ok(records.to_vec()));
+    let mut no_reason = encoded(&records[..1]);
+    no_reason[1] |= FLAG_PAST;
+    assert!(decode_records(&no_reason, 1).is_err(), "a past without a failure");
+}
+
+#[test]
+fn records_of_failed_replicas_come_back_as_they_were() {
+    let records = vec![
+        Record::Past { replica: ReplicaId(7), last: Index(9) },
+        Record::Revived { replica: ReplicaId(7) },
+        Record::CreatesLost { below: ReplicaId(77), restated: false },
+        Record::CreatesLost { below: ReplicaId(u64::MAX), restated: true },
+    ];
+    let bytes = encoded(&records);
+    let kinds: Vec<(u8, u8)> = bytes.chunks(40).map(|record| (record[0], record[1])).collect();
+    assert_eq!(kinds, [(18, 0), (20, 0), (21, 0), (21, 16)], "golden");
+    assert_eq!(decode_records(&bytes, 4), Ok(records));
 }
 
 #[test]
@@ -133,29 +152,10 @@ fn lost_entry_record_keeps_length_and_checksums_of_its_payload() {
     let lost = encoded(&[lost_entry(1024)]);
     assert_eq!(lost[0], 16, "the kind never changes");
     assert_eq!(decode_records(&lost, 1), Ok(vec![lost_entry(1024)]));
-    let cut = Record::Cut { replica: ReplicaId(7), last: Index(2) };
-    let bytes = encoded(std::slice::from_ref(&cut));
-    assert_eq!((bytes[0], bytes.len()), (17, 40), "the kind never changes");
-    assert_eq!(decode_records(&bytes, 1), Ok(vec![cut]));
     for wrong_len in [0, 512, 1000, 1 << 20, u32::MAX] {
         let bytes = encoded(&[lost_entry(wrong_len)]);
         assert!(decode_records(&bytes, 1).is_err(), "{wrong_len} bytes and two checksums from sector 7");
     }
-}
-
-#[test]
-fn records_of_the_suspect_state_survive_a_round_trip() {
-    let replica = ReplicaId(7);
-    let records = vec![
-        Record::Doubt { replica, last: Index(9) },
-        Record::InDoubt { replica },
-        Record::Sure { replica },
-        Record::CreatesLost { below: ReplicaId(77), restated: false },
-        Record::CreatesLost { below: ReplicaId(u64::MAX), restated: true },
-    ];
-    let bytes = encoded(&records);
-    assert_eq!([bytes[0], bytes[40], bytes[80], bytes[120]], [18, 19, 20, 21], "the kinds never change");
-    assert_eq!(decode_records(&bytes, 5), Ok(records));
 }
 
 #[test]

@@ -1,0 +1,289 @@
+//! PGs of two of which one replica fails: they go on from the other one by themselves (ADR 0020).
+
+use super::force::{event, members, with_pg};
+use super::*;
+use crate::admin::PgMove;
+use types::control::OsdDown;
+use types::map::{Member, MembersStep};
+use types::{Index, Term};
+use world::Death;
+
+/// A PG of two over `osds` OSDs without a leader: the one that is to be kept, and the other one.
+fn pair(osds: u32) -> (World, PgId, Member, Member) {
+    let (mut world, pg) = with_pg(osds, 2);
+    let (kept, other) = (members(&world, pg)[0], members(&world, pg)[1]);
+    world.leaders.insert(pg, (OsdId(99), 5));
+    world.seconds(20, &[]);
+    assert!(world.forces.is_empty(), "both are whole");
+    (world, pg, kept, other)
+}
+
+/// Ends the stream of an OSD.
+fn go(world: &mut World, osd: OsdId) {
+    world.osd(osd).deaf = true;
+    let stream = world.osd(osd).stream;
+    world.control.handle_osd_gone(stream);
+}
+
+#[test]
+fn pair_with_a_failed_replica_goes_on_from_the_other_and_gets_a_new_one() {
+    for seed in 1..12 {
+        let (mut world, pg, kept, other) = pair(3);
+        world.rng = types::rng::Rng::new(seed);
+        world.death = if seed == 1 { Death::Never } else { Death::OneIn(3) };
+        let held: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, v.session)).collect();
+        world.failed.insert(other.replica);
+        world.seconds(20, &[]);
+        world.death = Death::Never;
+        world.connect_all();
+        world.seconds(60, &[]);
+        assert!(world.forces.iter().all(|f| f.keep == kept && !f.fence && f.floor > other.replica), "{:?}", world.forces);
+        let record = &world.control.records().pgs[&pg];
+        assert!(record.members.contains(&kept) && record.members.len() == 2, "seed {seed}: {record:?}");
+        let new = record.members.iter().find(|m| **m != kept).expect("a second one");
+        assert!(new.osd == other.osd && new.replica > other.replica, "seed {seed}: under a new id");
+        assert!(record.vacant.is_empty() && record.change.is_none() && record.forced.is_none(), "{record:?}");
+        assert!(world.osd(other.osd).kept.contains(&pg), "seed {seed}: the new one is compared with the old contents");
+        let now: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, v.session)).collect();
+        assert_eq!(now, held, "seed {seed}: sessions go on");
+        let told = |e: &&Event| e.kind == "pg.force_recover" && e.text.contains("no acknowledged write is lost");
+        assert!(seed > 1 || world.events.iter().filter(told).count() == 1 && event(&world, "pg.forced") == 1);
+    }
+}
+
+#[test]
+fn pair_whose_leader_is_not_called_down_yet_begins_no_replacement() {
+    let (mut world, pg) = with_pg(3, 2);
+    let follower = members(&world, pg)[1];
+    world.failed.insert(follower.replica);
+    world.seconds(10, &[]);
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.change.is_none() && record.queue.is_empty() && world.changes.is_empty(), "{record:?}");
+    assert!(world.forces.is_empty(), "its leader reports that it serves");
+}
+
+#[test]
+fn pair_goes_on_alone_only_when_that_loses_nothing_and_is_needed() {
+    type Spoil = fn(&mut World, PgId, Member, Member);
+    let cases: [(&str, Spoil); 7] = [
+        ("the other one is away, and has not failed", |world, _, _, other| {
+            world.failed.clear();
+            world.restart(other.osd);
+            go(world, other.osd);
+        }),
+        ("the other one has reported, and is away", |world, _, _, other| go(world, other.osd)),
+        ("the other one has failed in an earlier life", |world, pg, _, other| {
+            world.osd(other.osd).replicas.remove(&(pg, other.replica));
+            world.osd(other.osd).deaf = true;
+            world.restart(other.osd);
+        }),
+        ("this one is under repair", |world, _, kept, _| {
+            world.repairing.insert(kept.replica);
+        }),
+        ("this one has failed, too", |world, _, kept, _| {
+            world.failed.insert(kept.replica);
+            world.ends.insert(kept.replica, (Term(4), Index(9)));
+        }),
+        ("the PG is led", |world, pg, kept, _| {
+            world.leaders.insert(pg, (kept.osd, 8));
+        }),
+        ("the leader of meta is new", |world, _, _, _| {
+            world.crash();
+            world.connect_all();
+        }),
+    ];
+    for (name, spoil) in cases {
+        let (mut world, pg, kept, other) = pair(3);
+        world.leaders.insert(pg, (kept.osd, 6));
+        world.seconds(2, &[]);
+        world.failed.insert(other.replica);
+        world.beat(other.osd);
+        world.leaders.insert(pg, (OsdId(99), 7));
+        spoil(&mut world, pg, kept, other);
+        let is_new = name.contains("meta");
+        for _ in 0..if is_new { 8 } else { 40 } {
+            world.pass(Duration::from_secs(1));
+            let heard: Vec<OsdId> = world.osds.iter().filter(|osd| !osd.deaf).map(|osd| osd.id).collect();
+            heard.into_iter().for_each(|osd| world.beat(osd));
+        }
+        let record = &world.control.records().pgs[&pg];
+        assert!(world.forces.is_empty() && record.forced.is_none(), "{name}: {record:?}");
+        assert!(record.members == [kept, other] && record.change.is_none(), "{name}: {record:?}");
+    }
+}
+
+#[test]
+fn pair_that_may_have_gone_on_from_the_other_replica_waits_for_a_command() {
+    let (mut world, pg, kept, other) = pair(3);
+    world.osd(kept.osd).deaf = true;
+    world.seconds(20, &[kept.osd.0]);
+    world.changes_stand_still = true;
+    let ask = crate::admin::PgForce { pg, osd: None, dry_run: false, accept_loss: false };
+    world.admin(AdminAsk::PgForce(ask)).expect("ordered");
+    world.seconds(3, &[kept.osd.0]);
+    assert!(world.forces.iter().all(|f| f.keep == other) && !world.forces.is_empty());
+    world.admin(AdminAsk::PgMoveCancel { pg }).expect("given up");
+    let orders = world.forces.len();
+    world.changes_stand_still = false;
+    world.osd(kept.osd).deaf = false;
+    world.restart(kept.osd);
+    world.failed.insert(other.replica);
+    world.seconds(60, &[]);
+    assert_eq!(world.forces.len(), orders, "it may have served alone before it failed");
+}
+
+#[test]
+fn pair_that_changes_goes_on_alone_when_each_step_needs_the_replica() {
+    // (the replica that moves is the one that fails, whether the other one goes on alone)
+    for (moves_failed, goes_on) in [(true, true), (false, false)] {
+        let (mut world, pg) = with_pg(4, 2);
+        let (kept, other) = (members(&world, pg)[0], members(&world, pg)[1]);
+        let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != other.osd).expect("a third OSD");
+        let from = if moves_failed { other.osd } else { kept.osd };
+        world.changes_stand_still = true;
+        world.admin(AdminAsk::PgMove(PgMove { pg, from, to: free })).expect("queued");
+        world.seconds(3, &[]);
+        let change = world.control.records().pgs[&pg].change.clone().expect("it stands");
+        world.failed.insert(other.replica);
+        world.leaders.insert(pg, (OsdId(99), 5));
+        world.seconds(30, &[]);
+        world.changes_stand_still = false;
+        world.seconds(60, &[]);
+        let record = &world.control.records().pgs[&pg];
+        assert_eq!(!world.forces.is_empty(), goes_on, "{record:?}");
+        assert!(record.change.is_none() == goes_on, "{record:?}");
+        if goes_on {
+            assert!(world.forces.iter().all(|f| f.keep == kept && f.floor > change.add.replica));
+            assert!(record.members.contains(&kept) && record.members.len() == 2, "{record:?}");
+            assert!(!world.osd(free).replicas.contains(&(pg, change.add.replica)), "the newcomer is dropped");
+        }
+    }
+}
+
+#[test]
+fn second_replica_that_fails_in_its_joint_phase_is_given_up() {
+    let (mut world, pg, kept, other) = pair(3);
+    world.failed.insert(other.replica);
+    world.changes_stand_still = false;
+    while world.control.records().pgs[&pg].change.is_none() {
+        world.seconds(1, &[]);
+    }
+    let new = world.control.records().pgs[&pg].change.clone().expect("its place is filled").add;
+    let step = |world: &mut World, step| {
+        let members = &world.members[&pg];
+        let after = members.after(members.epoch, step).expect("a step that fits");
+        world.members.insert(pg, after);
+    };
+    world.members.entry(pg).and_modify(|members| members.learners.clear());
+    step(&mut world, MembersStep::AddLearner(new));
+    step(&mut world, MembersStep::Enter { add: Some(new.replica), remove: None });
+    // The joint phase needs both.
+    world.leaders.insert(pg, (OsdId(99), 7));
+    world.failed.insert(new.replica);
+    let orders = world.forces.len();
+    world.seconds(60, &[]);
+    assert!(world.forces.len() > orders && world.forces.iter().all(|f| f.keep == kept), "{:?}", world.forces);
+    let now = members(&world, pg);
+    assert!(now.contains(&kept) && now.len() == 2 && now.iter().all(|m| m.replica != new.replica), "{now:?}");
+}
+
+/// A pair whose order is recorded and not carried out.
+fn ordered() -> (World, PgId, Member, Member) {
+    let (mut world, pg, kept, other) = pair(3);
+    world.changes_stand_still = true;
+    world.failed.insert(other.replica);
+    world.seconds(10, &[]);
+    assert!(!world.forces.is_empty() && world.control.records().pgs[&pg].forced.is_some());
+    (world, pg, kept, other)
+}
+
+#[test]
+fn order_is_withdrawn_when_the_failed_replica_runs_again_and_may_be_given_again() {
+    let (mut world, pg, kept, other) = ordered();
+    let before = members(&world, pg);
+    // Its process died before its device had recorded the failure.
+    world.failed.clear();
+    world.restart(other.osd);
+    let orders = world.forces.len();
+    world.seconds(5, &[]);
+    assert_eq!(world.forces.len(), orders, "the PG may serve by itself");
+    world.leaders.insert(pg, (other.osd, 6));
+    world.seconds(3, &[]);
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.forced.is_none() && record.voided.is_empty() && record.members == before, "{record:?}");
+    assert_eq!(event(&world, "pg.force_cancelled"), 1);
+    world.changes_stand_still = false;
+    world.failed.insert(other.replica);
+    world.leaders.insert(pg, (OsdId(99), 7));
+    world.seconds(60, &[]);
+    let now = members(&world, pg);
+    assert!(now.contains(&kept) && now.len() == 2 && !now.contains(&other), "{now:?}");
+}
+
+#[test]
+fn order_that_is_carried_out_late_is_taken_over() {
+    let (mut world, pg, kept, other) = ordered();
+    let late = *world.forces.last().expect("an order");
+    world.failed.clear();
+    world.restart(other.osd);
+    world.leaders.insert(pg, (other.osd, 6));
+    world.seconds(5, &[]);
+    assert!(world.control.records().pgs[&pg].forced.is_none());
+    // Its own log shows the replica that nothing commits without it.
+    world.changes_stand_still = false;
+    let stream = world.osd(kept.osd).stream;
+    world.arrive(stream, OsdDown::ForceMembers { pg, force: late });
+    world.seconds(60, &[]);
+    let now = members(&world, pg);
+    assert!(now.contains(&kept) && now.len() == 2 && !now.contains(&other), "{now:?}");
+}
+
+#[test]
+fn command_takes_the_place_of_an_automatic_order() {
+    let (mut world, pg, kept, other) = ordered();
+    // The failed replica is away now: by itself the order does not go on.
+    world.changes_stand_still = false;
+    go(&mut world, other.osd);
+    let orders = world.forces.len();
+    world.seconds(20, &[other.osd.0]);
+    assert_eq!((world.forces.len(), members(&world, pg).len()), (orders, 2));
+    let ask = crate::admin::PgForce { pg, osd: None, dry_run: false, accept_loss: false };
+    world.admin(AdminAsk::PgForce(ask)).expect("ordered");
+    world.seconds(3, &[other.osd.0]);
+    assert_eq!(members(&world, pg), [kept]);
+}
+
+#[test]
+fn replica_of_a_pair_that_fails_again_and_again_comes_back_ever_more_rarely() {
+    let (mut world, pg, kept, other) = pair(3);
+    let fails = |world: &mut World, seconds: u32| {
+        let before = world.control.records().pgs[&pg].changes;
+        for _ in 0..seconds {
+            let bad = members(world, pg).into_iter().find(|m| m.osd == other.osd && !world.failed.contains(&m.replica));
+            if let Some(bad) = bad {
+                world.failed.insert(bad.replica);
+                world.leaders.insert(pg, (OsdId(99), 9));
+            }
+            world.seconds(1, &[]);
+        }
+        world.control.records().pgs[&pg].changes - before
+    };
+    let (first, later) = (fails(&mut world, 200), fails(&mut world, 600));
+    assert!((2..=6).contains(&first) && later <= 3, "{first} in 200 s, and {later} in 600 s");
+    assert!(members(&world, pg).contains(&kept));
+}
+
+#[test]
+fn move_that_is_asked_for_when_a_pair_is_down_waits_until_it_goes_on() {
+    let (mut world, pg, kept, other) = pair(4);
+    let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != other.osd).expect("a third OSD");
+    world.failed.insert(other.replica);
+    world.seconds(1, &[]);
+    world.admin(AdminAsk::PgMove(PgMove { pg, from: other.osd, to: free })).expect("queued");
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.change.is_none() && record.queue == [(other.osd, free)], "{record:?}");
+    world.seconds(60, &[]);
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.members.contains(&kept) && record.members.iter().any(|m| m.osd == free), "{record:?}");
+    assert!(record.queue.is_empty() && record.vacant.is_empty() && record.members.len() == 2, "{record:?}");
+}
