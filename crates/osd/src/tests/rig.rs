@@ -400,6 +400,10 @@ impl Env for SlowEnv<'_> {
         self.env.random()
     }
 
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        self.env.secret()
+    }
+
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
         self.env.turn(ops, events, deadline)
     }
