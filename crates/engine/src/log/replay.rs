@@ -265,7 +265,7 @@ impl Replay {
     fn batch(&mut self, batch: FoundBatch) {
         let header = batch.header;
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
-            self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
+            self.segments.push_back(Segment::new(batch.slot, header.segment_seq));
         }
         let is_mounts = |r: &Record<'_>| {
             matches!(r, Record::Mount | Record::SegmentOpen { mount: true, .. } | Record::StateMore { mount: true })

@@ -9,6 +9,7 @@ mod copied;
 mod crash;
 mod damage;
 mod doubt;
+mod forged;
 mod format;
 mod install;
 mod laws;

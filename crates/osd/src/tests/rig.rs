@@ -435,7 +435,8 @@ fn format_machine(world: &World, i: usize, log_mib: u64) -> NodeId {
         prezero: false,
         unix_s: 0,
     };
-    let (_, pages) = engine::format_image(BYTES, &params, i as u64 + 1).expect("log and home fit");
+    let (_, pages) =
+        engine::format_image(BYTES, &params, engine::SaltKey::new([i as u8 + 1; 16])).expect("log and home fit");
     let image = world.disk_image(node, DEVICE);
     pages.iter().for_each(|(offset, page)| image.write(*offset, page));
     node
