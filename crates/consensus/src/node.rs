@@ -180,6 +180,15 @@ impl Node {
         known.then(|| log.term(index.0).ok().map(Term)).flatten()
     }
 
+    /// Iterates over the descriptors of the entries above the applied index.
+    pub fn unapplied(&self) -> impl Iterator<Item = &[u8]> {
+        let unstable = self.raw.raft.raft_log.unstable_entries();
+        // What raft has not handed over yet takes the place of stored entries.
+        let stored = unstable.first().map_or(u64::MAX, |first| first.index - 1);
+        let fresh = unstable.iter().filter(|entry| entry.index > self.applied.0).map(|entry| &*entry.data);
+        self.raw.store().descriptors(self.applied.0, stored).chain(fresh)
+    }
+
     /// Returns the payload bytes of the entries above the commit index. Exact when raft is drained.
     pub fn uncommitted_payload(&self) -> u64 {
         self.payload_after(self.commit_index())

@@ -64,6 +64,13 @@ impl Storage {
         self.slots.get(usize::try_from(at).ok()?)
     }
 
+    /// Iterates over the descriptors of the entries in `(after, upto]`; none below `first`.
+    pub fn descriptors(&self, after: u64, upto: u64) -> impl Iterator<Item = &[u8]> {
+        let at = |index: u64| usize::try_from(index.saturating_sub(self.before.0)).unwrap_or(usize::MAX);
+        let (from, to) = (at(after), at(upto).min(self.slots.len()));
+        self.slots.range(from.min(to)..to).map(|slot| &*slot.data)
+    }
+
     /// Returns the payload bytes of the entries in `(after, upto]`; entries below `first` count as none.
     pub fn payload_between(&self, after: u64, upto: u64) -> u64 {
         self.sum_at(upto) - self.sum_at(after.min(upto))

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::failpoint::{Point, is_armed, pass};
 use types::limits::PART_MAX;
 use types::planted::{Bug, on};
-use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Failure, Persist, ReplicaIdentity};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
 
@@ -58,7 +57,6 @@ pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) disk: DiskInfo,
     pub(crate) identity: (ClusterId, OsdId, OsdUuid),
-    pub(crate) rng: Rng,
     pub(crate) state: State,
     /// Log and home exist from the moment that the superblock was read.
     pub(crate) log: Option<Log>,
@@ -133,12 +131,11 @@ pub struct Engine {
 
 impl Engine {
     /// Creates an engine that has not touched its disk yet. `identity` is what the superblock must name.
-    pub fn new(config: EngineConfig, disk: DiskInfo, identity: (ClusterId, OsdId, OsdUuid), seed: u64) -> Engine {
+    pub fn new(config: EngineConfig, disk: DiskInfo, identity: (ClusterId, OsdId, OsdUuid)) -> Engine {
         Engine {
             config,
             disk,
             identity,
-            rng: Rng::new(seed),
             state: State::New,
             log: None,
             home: None,
@@ -602,7 +599,6 @@ impl Engine {
             floor: self.floor,
             mounting: matches!(self.state, State::Mounting(_)),
             state_batch_max: self.config.state_batch_max.min(STATE_BATCH_MAX),
-            rng: &mut self.rng,
         };
         let Some(built) = build(log, &mut parts) else { return };
         log.batch_begun = self.now;

@@ -9,7 +9,7 @@
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record, SALT_KEY_LEN, SaltKey};
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
@@ -70,12 +70,12 @@ const OWNER: u8 = u8::MAX;
 pub fn format_image(
     device_bytes: u64,
     params: &FormatParams,
-    salt: u64,
+    salt_key: SaltKey,
 ) -> Result<(Superblock, Vec<(u64, IoBuf)>), FormatError> {
-    let superblock = divide(device_bytes, params)?;
+    let superblock = divide(device_bytes, params, salt_key)?;
     let page = IoBuf::copy_of(&superblock.encode());
     let [first, last] = Superblock::offsets(device_bytes);
-    let writes = vec![(superblock.log_start, first_batch(&superblock, salt)), (first, page.clone()), (last, page)];
+    let writes = vec![(superblock.log_start, first_batch(&superblock)), (first, page.clone()), (last, page)];
     Ok((superblock, writes))
 }
 
@@ -141,7 +141,8 @@ pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, For
 /// # Errors
 /// The error that formatting would return.
 pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
-    divide(disk.size_bytes, params)?;
+    // Only the division counts: no superblock is made of it.
+    divide(disk.size_bytes, params, SaltKey::new([0; SALT_KEY_LEN]))?;
     if params.force {
         return Ok(());
     }
@@ -183,7 +184,7 @@ pub fn finish_format(env: &mut dyn Env, disk: &DiskInfo) -> Result<(), FormatErr
     }
 }
 
-/// Formats `disk`. `progress` gets the bytes zeroed and the bytes in all.
+/// Formats `disk`, with a new salt key. `progress` gets the bytes zeroed and the bytes in all.
 ///
 /// # Errors
 /// When the device carries other data and `force` is not set, does not fit, or fails.
@@ -194,7 +195,7 @@ pub fn format_device(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Superblock, FormatError> {
     check_format(env, disk, params)?;
-    let (superblock, writes) = format_image(disk.size_bytes, params, env.random())?;
+    let (superblock, writes) = format_image(disk.size_bytes, params, SaltKey::new(env.secret()?))?;
     // The old superblocks go first: from here to the end the device mounts as nothing.
     let offsets = Superblock::offsets(disk.size_bytes);
     for offset in offsets {
@@ -220,7 +221,7 @@ pub fn format_device(
 }
 
 /// Builds the batch that opens the first segment: a log without any batch is a lost log, not a new one.
-fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
+fn first_batch(superblock: &Superblock) -> IoBuf {
     let first = [Record::SegmentOpen { replicas: 0, mount: true }, Record::StateEnd, Record::Mount];
     let mut records = Vec::new();
     first.iter().for_each(|record| record.encode(&mut records));
@@ -233,7 +234,6 @@ fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
         copy_len: 0,
         copy_crc: 0,
         payload_hash: 0,
-        salt,
         mount: 1,
         seq: 1,
         offset: superblock.log_start,
@@ -242,12 +242,12 @@ fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
         segment_seq: 1,
     };
     let mut page = IoBufMut::zeroed(BATCH_ALIGN);
-    page[..FIXED_LEN].copy_from_slice(&header.encode(superblock.uuid));
+    page[..FIXED_LEN].copy_from_slice(&header.encode(&superblock.log_identity()));
     page[FIXED_LEN..FIXED_LEN + records.len()].copy_from_slice(&records);
     page.freeze()
 }
 
-fn divide(device_bytes: u64, params: &FormatParams) -> Result<Superblock, FormatError> {
+fn divide(device_bytes: u64, params: &FormatParams, salt_key: SaltKey) -> Result<Superblock, FormatError> {
     use layout::superblock::{SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MIN};
     let page = SUPERBLOCK_LEN as u64;
     let segment = match params.segment_bytes {
@@ -256,11 +256,9 @@ fn divide(device_bytes: u64, params: &FormatParams) -> Result<Superblock, Format
     };
     let count = u32::try_from(params.log_bytes.checked_div(segment).unwrap_or(0)).unwrap_or(u32::MAX);
     let ids = (params.cluster, params.osd, params.uuid);
-    Superblock::divide(ids, device_bytes, segment, count, params.unix_s).map_err(|source| FormatError::TooSmall {
-        device_bytes,
-        log_bytes: params.log_bytes,
-        source,
-    })
+    let log_bytes = params.log_bytes;
+    Superblock::divide(ids, device_bytes, segment, count, params.unix_s, salt_key)
+        .map_err(|source| FormatError::TooSmall { device_bytes, log_bytes, source })
 }
 
 /// Marks a device that meta has refused as an older copy (ADR 0012). Every start advances the device's position, so the

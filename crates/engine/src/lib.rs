@@ -40,7 +40,7 @@ pub use format::{
     DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
     format_image, inspect, mark_behind, read_superblock,
 };
-pub use layout::log::MAP_MAX;
+pub use layout::log::{MAP_MAX, SaltKey};
 pub use layout::superblock::Superblock;
 pub use mend::{BlockCopy, MendRefusal};
 pub use refill::Holding;

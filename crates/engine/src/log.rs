@@ -21,15 +21,16 @@ pub(crate) use kept::{Kept, ReplicaLog};
 pub(crate) use ring::{RESERVED, Ring, Segment};
 pub(crate) use state::{StateBlock, lens, next_block_len};
 
+use layout::log::LogIdentity;
 use layout::superblock::Superblock;
 use std::collections::VecDeque;
 use types::limits::{BATCH_PAYLOAD_MAX, PART_MAX};
-use types::{IoBuf, OsdUuid, ReplicaId, Time};
+use types::{IoBuf, ReplicaId, Time};
 
 /// The writing end of the log.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub uuid: OsdUuid,
+    pub identity: LogIdentity,
     pub ring: Ring,
     /// Number of this mount.
     pub mount: u64,
@@ -67,7 +68,7 @@ impl Log {
     pub fn new(superblock: &Superblock, align_bytes: u32) -> Log {
         let payload_max = BATCH_PAYLOAD_MAX.min((superblock.segment_bytes / 4) as usize).max(PART_MAX as usize);
         Log {
-            uuid: superblock.uuid,
+            identity: superblock.log_identity(),
             ring: Ring::new(superblock.log_start, superblock.segment_bytes, superblock.segment_count),
             mount: 0,
             next_seq: 1,

@@ -112,7 +112,7 @@ impl Engine {
                 let log = self.log.as_ref().expect("made with the superblock");
                 let offset = log.ring.offset_of(token.generation);
                 let opening = &mut openings[token.generation as usize];
-                *opening = BatchHeader::decode(&buf, log.uuid, offset).filter(|_| readable);
+                *opening = BatchHeader::decode(&buf, &log.identity, offset).filter(|_| readable);
                 if *again && opening.is_some() {
                     tracing::warn!(
                         offset,
@@ -190,7 +190,7 @@ impl Engine {
         };
         let log = self.log.as_ref().expect("made with the superblock");
         let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
-        let found = Box::new(Found::new(log.uuid, (openings.len(), log.ring.segment_bytes()), tail_seq));
+        let found = Box::new(Found::new(log.identity, (openings.len(), log.ring.segment_bytes()), tail_seq));
         let reading = SegmentRead::new(log.ring.segment_bytes() as usize);
         self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found, first: None, reading }));
         self.read_next_segment();

@@ -232,4 +232,6 @@ pub enum EnvError {
     Listen { addr: NetAddr, source: std::io::Error },
     #[error("io_uring failed: {0}")]
     Ring(std::io::Error),
+    #[error("the kernel gives no random bytes: {0}")]
+    Random(std::io::Error),
 }

@@ -12,6 +12,12 @@ pub trait Env {
     /// 64 random bits.
     fn random(&mut self) -> u64;
 
+    /// 128 random bits for a key. The real form takes all of them from the kernel; [`Env::random`] has only a seed of 64 bits.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    fn secret(&mut self) -> Result<[u8; 16], EnvError>;
+
     /// Submits all of `ops` (leaving it empty), waits until an event is there or `deadline` has come (`Time::NEVER`: no
     /// deadline; a past one: do not wait), and appends *all* events that have arrived. The simulated form never waits:
     /// the simulator decides when a node has its next turn.

@@ -10,6 +10,7 @@ use layout::home::{
     CRC_PAGES, DirEntry, Geometry, MapSlot, PAGE, PageId, PagePtr, decode_crc_page, decode_dir_page, decode_map_page,
     encode_crc_page, encode_dir_page, encode_map_page,
 };
+use layout::log::SaltKey;
 use layout::poison;
 use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock};
 use types::rng::Rng;
@@ -41,7 +42,8 @@ pub fn superblock_seed(rng: &mut Rng) -> Vec<u8> {
     let count = rng.between(16, 64) as u32;
     let ids = (ClusterId([1; 16]), OsdId(rng.below(9) as u32), OsdUuid([2; 16]));
     let device = 2 * MARGIN + segment * u64::from(count) + (rng.between(256, 1 << 20) << 16);
-    let made = Superblock::divide(ids, device, segment, count, rng.next_u64());
+    let made =
+        Superblock::divide(ids, device, segment, count, rng.next_u64(), SaltKey::new([rng.below(256) as u8; 16]));
     made.expect("it was made to fit").encode().to_vec()
 }
 

@@ -6,7 +6,8 @@
 use crate::{Verdict, meter};
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, Record, ReplicaRecord, decode_records,
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, LogIdentity, PayloadAt, Record, ReplicaRecord,
+    SaltKey, decode_records,
 };
 use std::borrow::Cow;
 use types::map::Member;
@@ -16,19 +17,19 @@ use types::{
     ChunkKey, EntryKind, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId, crc32c,
 };
 
-pub const UUID: OsdUuid = OsdUuid([9; 16]);
+pub const LOG: LogIdentity = LogIdentity { uuid: OsdUuid([9; 16]), salt_key: SaltKey::new([3; 16]) };
 const OFFSET: u64 = 1 << 20;
 /// Allocation factor. A record in memory may be several times its bytes, and the list of records grows by doubling.
 const FACTOR: u64 = 24;
 
 /// Decodes one batch.
 pub fn run(data: &[u8]) -> Verdict {
-    let header = meter::bounded(data.len(), 0, 0, || BatchHeader::decode(data, UUID, OFFSET));
+    let header = meter::bounded(data.len(), 0, 0, || BatchHeader::decode(data, &LOG, OFFSET));
     let Some(header) = header else { return Verdict::Refused };
-    assert!(header.encode(UUID) == data[..FIXED_LEN], "a second spelling of {header:?}");
-    if let Some((before, place)) = meter::bounded(data.len(), 0, 0, || header.copied(data, UUID)) {
+    assert!(header.encode(&LOG) == data[..FIXED_LEN], "a second spelling of {header:?}");
+    if let Some((before, place)) = meter::bounded(data.len(), 0, 0, || header.copied(data, &LOG)) {
         assert!(place.end <= data.len() && before.seq + 1 == header.seq && before.mount <= header.mount);
-        assert!(before.encode(UUID) == data[place][..FIXED_LEN], "a second spelling of {before:?}");
+        assert!(before.encode(&LOG) == data[place][..FIXED_LEN], "a second spelling of {before:?}");
     }
     let Some(bytes) = header.records(data) else { return Verdict::Refused };
     let result = meter::bounded(bytes.len(), FACTOR, 1024, || decode_records(bytes, header.record_count));
@@ -141,7 +142,6 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
             copy_len: 0,
             copy_crc: 0,
             payload_hash: 0,
-            salt: 5,
             mount: 2,
             seq: 899,
             offset: OFFSET - BATCH_ALIGN as u64,
@@ -149,7 +149,7 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
             tail_seq: 100,
             segment_seq: 880,
         };
-        copy.splice(0..0, before.encode(UUID));
+        copy.splice(0..0, before.encode(&LOG));
     }
     let header = BatchHeader {
         header_len: (FIXED_LEN + body.len() + copy.len()).next_multiple_of(BATCH_ALIGN) as u32,
@@ -160,7 +160,6 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
         copy_len: copy.len() as u32,
         copy_crc: crc32c(&copy),
         payload_hash: 5,
-        salt: 5,
         mount: 3,
         seq: 900,
         offset: OFFSET,
@@ -168,7 +167,7 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
         tail_seq: 100,
         segment_seq: 880,
     };
-    [&header.encode(UUID)[..], &body, &copy].concat()
+    [&header.encode(&LOG)[..], &body, &copy].concat()
 }
 
 /// Corrects lengths, the count and the checksums, and cuts the last record to the bytes that are left before the copy.
@@ -186,7 +185,7 @@ pub fn fix(data: &mut Vec<u8>) {
     if copy_len >= FIXED_LEN {
         let records_crc = crc32c(&data[copy_at + FIXED_LEN..]);
         data[copy_at + 28..copy_at + 32].copy_from_slice(&records_crc.to_le_bytes());
-        seal(&mut data[copy_at..copy_at + FIXED_LEN], UUID);
+        seal(&mut data[copy_at..copy_at + FIXED_LEN], &LOG);
     }
     data[96..100].copy_from_slice(&(copy_len as u32).to_le_bytes());
     let copy_crc = crc32c(&data[copy_at..]);
@@ -198,13 +197,15 @@ pub fn fix(data: &mut Vec<u8>) {
     let records_crc = crc32c(&data[FIXED_LEN..copy_at]);
     data[28..32].copy_from_slice(&records_crc.to_le_bytes());
     data[64..72].copy_from_slice(&OFFSET.to_le_bytes());
-    seal(&mut data[..FIXED_LEN], UUID);
+    seal(&mut data[..FIXED_LEN], &LOG);
 }
 
-/// Corrects the checksum of a fixed header.
-pub fn seal(header: &mut [u8], uuid: OsdUuid) {
+/// Corrects the salt and the checksum of a fixed header.
+pub fn seal(header: &mut [u8], log: &LogIdentity) {
+    let segment_seq = u64::from_le_bytes(*header[88..96].first_chunk().expect("eight bytes"));
+    header[40..48].copy_from_slice(&log.salt_key.salt(segment_seq).to_le_bytes());
     header[12..16].fill(0);
-    let crc = types::crc::append(crc32c(&uuid.0), &header[..FIXED_LEN]);
+    let crc = types::crc::append(crc32c(&log.uuid.0), &header[..FIXED_LEN]);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 

@@ -79,11 +79,11 @@ fn mend(offset: u64, page: &mut [u8]) {
         if let Some(copy) = page.get_mut(copy_at..copy_at.saturating_add(copy_len)).filter(|c| c.len() >= FIXED_LEN) {
             let crc = crc32c(&copy[FIXED_LEN..]);
             copy[28..32].copy_from_slice(&crc.to_le_bytes());
-            log::seal(copy, log::UUID);
+            log::seal(copy, &log::LOG);
             let crc = crc32c(copy);
             page[100..104].copy_from_slice(&crc.to_le_bytes());
         }
-        log::seal(page, log::UUID);
+        log::seal(page, &log::LOG);
     } else if page.starts_with(b"BSLTSUPR") {
         let mut whole = page.to_vec();
         crate::home::superblock_fix(&mut whole);
@@ -102,7 +102,7 @@ fn mount(pages: &[(u64, Vec<u8>)], seed: u64) -> (World, Box<dyn Env>, Engine, O
     let mut env = world.env(node);
     let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
     let disk = env.open_disk(&spec).expect("it was just made");
-    let mut engine = Engine::new(EngineConfig::default(), disk, IDS, seed);
+    let mut engine = Engine::new(EngineConfig::default(), disk, IDS);
     let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
     engine.start(env.now(), &mut ops);
     for _ in 0..STEPS_MAX {

@@ -90,7 +90,7 @@ impl Group {
             }
         };
         let steps = entries.iter().filter(|e| e.index > checkpoint.index).map(|e| (e.index, &*e.descriptor));
-        let forced = crate::members::forced_step(replica, &entries).map(|(index, _)| index);
+        let forced = crate::members::forced_step(replica, &entries);
         let proven = crate::members::proven_commit(decision.members.epoch, steps).max(forced);
         let hard_state = HardState { commit: hard_state.commit.max(proven.unwrap_or_default()), ..hard_state };
         let start = Start {

@@ -40,34 +40,28 @@ pub(crate) struct Changing {
     seen: bool,
     /// Index of the last step that is applied, or a later one.
     stepped: Index,
-    /// The last step of a forced recovery that keeps this replica, with its floor.
-    forced: Option<(Index, ReplicaId)>,
-    /// The log from which this group started makes this replica a voter, by a step that was not applied then.
-    promoted: bool,
+    /// The last step of a forced recovery that keeps this replica.
+    forced: Option<Index>,
 }
 
 impl Changing {
     pub fn new(me: ReplicaId, applied: Index, entries: &[Entry]) -> Changing {
         let seen = entries.iter().any(|entry| descriptor::is_members(&entry.descriptor));
-        let promotes = |entry: &Entry| matches!(step_in(entry), Some(MembersStep::Enter { add, .. }) if add == Some(me));
-        let promoted = entries.iter().any(|entry| entry.index > applied && promotes(entry));
         let forced = forced_step(me, entries);
-        Changing { seen, stepped: applied, forced, promoted, ..Changing::default() }
+        Changing { seen, stepped: applied, forced, ..Changing::default() }
     }
 }
 
-/// Returns the index and the floor of the last forced step in a log that keeps this replica. The step is committed: no other
-/// replica counts.
-pub(crate) fn forced_step(me: ReplicaId, entries: &[Entry]) -> Option<(Index, ReplicaId)> {
-    entries.iter().rev().find_map(|entry| match step_in(entry) {
-        Some(MembersStep::Force { keep, floor, .. }) if keep.replica == me => Some((entry.index, floor)),
-        _ => None,
-    })
+/// Returns the index of the last forced step in a log that keeps this replica. The step is committed: no other replica counts.
+pub(crate) fn forced_step(me: ReplicaId, entries: &[Entry]) -> Option<Index> {
+    let forces = |entry: &&Entry| forced_by(&entry.descriptor).is_some_and(|keep| keep == me);
+    entries.iter().rev().find(forces).map(|entry| entry.index)
 }
 
-fn step_in(entry: &Entry) -> Option<MembersStep> {
-    match Command::decode(&entry.descriptor) {
-        Ok(Command::Members { step, .. }) => Some(step),
+/// Returns the replica that a forced step keeps.
+fn forced_by(descriptor: &[u8]) -> Option<ReplicaId> {
+    match Command::decode(descriptor) {
+        Ok(Command::Members { step: MembersStep::Force { keep, .. }, .. }) => Some(keep.replica),
         _ => None,
     }
 }
@@ -97,18 +91,21 @@ impl Group {
     }
 
     /// Handles an order of forced recovery (ADR 0020): the PG goes on from the log of this replica, which is its only member. Nothing
-    /// happens when that was done, when this replica is no voter, or while the PG has a leader with a majority: meta repeats the
-    /// order. True when the step was appended. A new group takes the order at once, before its first poll: the step commits its whole
-    /// log, so the log says whether this replica is a voter.
+    /// happens when that was done, when this replica is no voter, while the PG has a leader with a majority, or when the order has no
+    /// fence and others may have committed alone: meta repeats the order. True when the step was appended.
+    ///
+    /// A new group takes the order at once, before its first poll. The step commits the whole log, so the steps in the log count.
     pub fn handle_force(&mut self, now: Time, force: ForceMembers) -> bool {
+        let me = self.identity.replica;
         let promise = self.config.timing.promise;
         let leads = self.current().is_some_and(|leading| now < leading.majority_at + promise);
         let led = leads || self.election.hears_leader(now) || now < self.election.promised_until();
-        let members = &self.decision.members;
-        let floor = self.changing.forced.map_or(members.floor, |(_, floor)| floor.max(members.floor));
-        let ours = force.keep.replica == self.identity.replica && self.quarantine.is_none();
-        let votes = members.is_voter(force.keep.replica) || self.changing.promoted;
-        if !ours || floor >= force.floor || led || !votes {
+        let memberships = self.memberships();
+        let done = memberships.iter().any(|members| members.floor >= force.floor);
+        let votes = memberships.iter().any(|members| members.is_voter(me));
+        let is_sure = force.fence || memberships.iter().all(|members| is_needed(me, members));
+        let ours = force.keep.replica == me && self.quarantine.is_none();
+        if !ours || done || led || !votes || !is_sure {
             return false;
         }
         let ForceMembers { keep, floor, fence, epoch } = force;
@@ -116,15 +113,28 @@ impl Group {
         Command::Members { expected: epoch, step: MembersStep::Force { keep, floor, fence } }.encode(&mut bytes);
         let appended = self.node.force(bytes.freeze());
         if appended {
-            (self.changing.seen, self.changing.forced) = (true, Some((self.node.last_index(), floor)));
+            (self.changing.seen, self.changing.forced) = (true, Some(self.node.last_index()));
             self.election.deferred = None;
         }
         appended
     }
 
+    /// Returns the members at the applied index, and after each step in the log above it.
+    fn memberships(&self) -> Vec<Membership> {
+        let mut all = vec![self.decision.members.clone()];
+        for descriptor in self.node.unapplied() {
+            if let Ok(Command::Members { expected, step }) = Command::decode(descriptor)
+                && let Ok(after) = all[all.len() - 1].after(expected, step)
+            {
+                all.push(after);
+            }
+        }
+        all
+    }
+
     /// Whether a forced step of this replica is not applied yet: until then no other replica has a part in the PG.
     pub(crate) fn is_forcing(&self) -> bool {
-        self.changing.forced.is_some_and(|(index, _)| index > self.node.applied())
+        self.changing.forced.is_some_and(|index| index > self.node.applied())
     }
 
     /// Brings a change forward, if this leader may.
@@ -236,6 +246,14 @@ impl Group {
             leading.recount(self.identity.replica, &self.decision.members, now);
         }
     }
+}
+
+/// Whether nothing commits without replica `me` under these members: each set of voters has it and one other at most. When that
+/// holds for all members that its log shows, the log has every committed entry. For let e be the first one that it lacks: the steps
+/// before e are in the log, so e was committed under members that the log shows.
+fn is_needed(me: ReplicaId, members: &Membership) -> bool {
+    let is_one_of_two = |set: &[Member]| set.is_empty() || set.len() <= 2 && set.iter().any(|m| m.replica == me);
+    is_one_of_two(&members.voters) && is_one_of_two(&members.outgoing)
 }
 
 /// Returns the commit index that the steps in a log prove (ADR 0016). A step expects the epoch that its proposer had applied,

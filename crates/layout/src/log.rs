@@ -6,14 +6,17 @@
 //!
 //! The copy is the fixed header and the records of the batch before: they survive the loss of their own pages (ADR 0021).
 //!
-//! Invariant: a header verifies only at its own offset, on its own device, in its own use of the segment (salt).
+//! Invariant: a header verifies only at its own offset, on its own device, with the salt of its segment.
 
 pub(crate) mod record;
+pub(crate) mod salt;
 
 pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records};
+pub use salt::{LogIdentity, SaltKey};
 
 use std::ops::Range;
-use types::{IoBuf, OsdUuid, crc32c};
+use types::planted::{Bug, on};
+use types::{IoBuf, crc32c};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -42,6 +45,8 @@ pub const RECORD_DECISION_MAX: usize = 64 << 10;
 pub const REASON_MAX: usize = 512;
 /// Most bytes of a state block in one batch, except a record that is longer by itself.
 pub const STATE_BATCH_MAX: usize = 128 << 10;
+/// Bytes of the key of the salts.
+pub const SALT_KEY_LEN: usize = 16;
 /// Longest cluster map that an OSD stores: some 1 500 peers.
 pub const MAP_MAX: usize = 32 << 10;
 
@@ -49,7 +54,7 @@ const _: () = assert!(RECORD_DECISION_MAX + REASON_MAX + BATCH_ALIGN < STATE_BAT
 const _: () = assert!(CHECKPOINT_PART_MAX * 2 + RECORD_DECISION_MAX + BATCH_ALIGN <= RECORDS_MAX);
 const _: () = assert!(2 * (FIXED_LEN + RECORDS_MAX) <= HEADER_AREA_MAX);
 
-/// The fixed header of a batch, verified.
+/// The fixed header of a batch, verified. Its salt follows from `segment_seq` and the identity of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
     /// Bytes of the header area, a multiple of 4 KiB.
@@ -66,8 +71,6 @@ pub struct BatchHeader {
     pub copy_crc: u32,
     /// xxh3-64 of the payload area ([`types::area_hash`]); 0: no payload area.
     pub payload_hash: u64,
-    /// Random salt, drawn when the segment was opened.
-    pub salt: u64,
     /// Number of the mount that wrote the batch.
     pub mount: u64,
     /// Number of the batch; batches of a device are numbered without gaps.
@@ -112,8 +115,8 @@ const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
 pub(crate) const CRC_AT: usize = 12;
 
 impl BatchHeader {
-    /// Encodes the fixed header for the device `uuid`.
-    pub fn encode(&self, uuid: OsdUuid) -> [u8; FIXED_LEN] {
+    /// Encodes the fixed header for `log`.
+    pub fn encode(&self, log: &LogIdentity) -> [u8; FIXED_LEN] {
         let disk = Disk {
             magic: MAGIC,
             version: BATCH_VERSION.into(),
@@ -124,7 +127,7 @@ impl BatchHeader {
             records_crc: self.records_crc.into(),
             payload_len: self.payload_len.into(),
             flags: 0.into(),
-            salt: self.salt.into(),
+            salt: log.salt_key.salt(self.segment_seq).into(),
             mount: self.mount.into(),
             seq: self.seq.into(),
             offset: self.offset.into(),
@@ -138,27 +141,30 @@ impl BatchHeader {
         };
         let mut bytes = [0; FIXED_LEN];
         bytes.copy_from_slice(disk.as_bytes());
-        let crc = types::crc::append(crc32c(&uuid.0), &bytes);
+        let crc = types::crc::append(crc32c(&log.uuid.0), &bytes);
         bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Decodes the header at `offset` of the device `uuid`; `None` when none verifies there.
-    pub fn decode(bytes: &[u8], uuid: OsdUuid, offset: u64) -> Option<BatchHeader> {
-        BatchHeader::decode_of_any_place(bytes, uuid).filter(|header| header.offset == offset)
+    /// Decodes the header of `log` at `offset` of the device; `None` when none verifies there.
+    pub fn decode(bytes: &[u8], log: &LogIdentity, offset: u64) -> Option<BatchHeader> {
+        BatchHeader::decode_of_any_place(bytes, log).filter(|header| header.offset == offset)
     }
 
-    fn decode_of_any_place(bytes: &[u8], uuid: OsdUuid) -> Option<BatchHeader> {
+    fn decode_of_any_place(bytes: &[u8], log: &LogIdentity) -> Option<BatchHeader> {
         let (disk, _) = Disk::read_from_prefix(bytes).ok()?;
         if disk.magic != MAGIC || disk.version.get() != BATCH_VERSION {
             return None;
         }
-        let crc = types::crc::append(crc32c(&uuid.0), &bytes[..CRC_AT]);
+        let crc = types::crc::append(crc32c(&log.uuid.0), &bytes[..CRC_AT]);
         let crc = types::crc::append(crc, &[0; 4]);
         if types::crc::append(crc, &bytes[CRC_AT + 4..FIXED_LEN]) != disk.crc.get() {
             return None;
         }
         if disk.flags.get() != 0 || disk.reserved != [0; 16] {
+            return None;
+        }
+        if disk.salt.get() != log.salt_key.salt(disk.segment_seq.get()) && !on(Bug::ForgedHeaderBelieved) {
             return None;
         }
         let header = BatchHeader {
@@ -170,7 +176,6 @@ impl BatchHeader {
             copy_len: disk.copy_len.get(),
             copy_crc: disk.copy_crc.get(),
             payload_hash: disk.payload_hash.get(),
-            salt: disk.salt.get(),
             mount: disk.mount.get(),
             seq: disk.seq.get(),
             offset: disk.offset.get(),
@@ -217,21 +222,21 @@ impl BatchHeader {
         (crc32c(records) == self.records_crc).then_some(records)
     }
 
-    /// Returns the checksum of a payload area that consists of these bytes, one after the other.
-    pub fn hash_of(&self, area: &[IoBuf]) -> u64 {
-        if self.payload_len == 0 { 0 } else { types::area_hash(self.salt, self.seq, area) }
+    /// Returns the checksum of a payload area that consists of these bytes, one after the other, in `log`.
+    pub fn hash_of(&self, log: &LogIdentity, area: &[IoBuf]) -> u64 {
+        if self.payload_len == 0 { 0 } else { types::area_hash(log.salt_key.salt(self.segment_seq), self.seq, area) }
     }
 
     /// Returns the header of the batch before, and its place in this `batch`: its fixed header and its records lie there.
     /// `None` when there is no copy, or when the bytes are not the copy of the batch before this one.
-    pub fn copied(&self, batch: &[u8], uuid: OsdUuid) -> Option<(BatchHeader, Range<usize>)> {
+    pub fn copied(&self, batch: &[u8], log: &LogIdentity) -> Option<(BatchHeader, Range<usize>)> {
         let at = FIXED_LEN + self.records_len as usize;
         let place = at..at + self.copy_len as usize;
         let copy = batch.get(place.clone()).filter(|copy| !copy.is_empty())?;
         if crc32c(copy) != self.copy_crc {
             return None;
         }
-        let before = BatchHeader::decode_of_any_place(copy, uuid)?;
+        let before = BatchHeader::decode_of_any_place(copy, log)?;
         let whole = FIXED_LEN + before.records_len as usize == copy.len() && before.records(copy).is_some();
         (whole && before.precedes(self)).then_some((before, place))
     }
@@ -239,7 +244,7 @@ impl BatchHeader {
     /// Whether this is the header of the batch before `next`.
     fn precedes(&self, next: &BatchHeader) -> bool {
         let meets = match self.segment_seq == next.segment_seq {
-            true => self.salt == next.salt && self.offset.checked_add(self.len_bytes()) == Some(next.offset),
+            true => self.offset.checked_add(self.len_bytes()) == Some(next.offset),
             false => next.seq == next.segment_seq && self.segment_seq < next.segment_seq,
         };
         self.seq.checked_add(1) == Some(next.seq) && self.mount <= next.mount && meets
@@ -249,13 +254,15 @@ impl BatchHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::OsdUuid;
+
+    const LOG: LogIdentity = LogIdentity { uuid: OsdUuid([9; 16]), salt_key: SaltKey::new([4; SALT_KEY_LEN]) };
 
     #[test]
     fn highest_numbers_are_no_sound_header_and_no_panic() {
-        let uuid = OsdUuid([3; 16]);
         for header in [BatchHeader { durable_seq: u64::MAX, ..sample() }, BatchHeader { seq: u64::MAX, ..sample() }] {
-            let bytes = header.encode(uuid);
-            assert_eq!(BatchHeader::decode(&bytes, uuid, header.offset), None, "{header:?}");
+            let bytes = header.encode(&LOG);
+            assert_eq!(BatchHeader::decode(&bytes, &LOG, header.offset), None, "{header:?}");
         }
         assert!(!BatchHeader { seq: u64::MAX, ..sample() }.precedes(&sample()));
     }
@@ -270,7 +277,6 @@ mod tests {
             copy_len: 200,
             copy_crc: 0x8765_4321,
             payload_hash: 0x0102_0304_0506_0708,
-            salt: 0x1122_3344_5566_7788,
             mount: 3,
             seq: 900,
             offset: 1 << 20,
@@ -282,35 +288,33 @@ mod tests {
 
     #[test]
     fn batch_header_bytes_never_change() {
-        let uuid = OsdUuid([9; 16]);
-        let bytes = sample().encode(uuid);
+        let bytes = sample().encode(&LOG);
         assert_eq!(&bytes[..12], b"BSLTBTCH\x03\0\0\0");
         assert_eq!(&bytes[16..20], &4096u32.to_le_bytes());
-        assert_eq!(&bytes[40..48], &0x1122_3344_5566_7788u64.to_le_bytes());
+        assert_eq!(&bytes[40..48], &LOG.salt_key.salt(880).to_le_bytes());
         assert_eq!(&bytes[56..64], &900u64.to_le_bytes());
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
-        assert_eq!(crc32c(&bytes), 3_391_303_146, "golden");
-        assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), Some(sample()));
+        assert_eq!(crc32c(&bytes), 1_376_943_923, "golden");
+        assert_eq!(BatchHeader::decode(&bytes, &LOG, 1 << 20), Some(sample()));
     }
 
     #[test]
     fn a_header_with_flags_that_mean_nothing_is_refused() {
-        let uuid = OsdUuid([9; 16]);
         for at in [36, 112, FIXED_LEN - 1] {
-            let mut bytes = sample().encode(uuid);
+            let mut bytes = sample().encode(&LOG);
             bytes[at] = 1;
             bytes[CRC_AT..CRC_AT + 4].fill(0);
-            let crc = types::crc::append(crc32c(&uuid.0), &bytes);
+            let crc = types::crc::append(crc32c(&LOG.uuid.0), &bytes);
             bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), None, "byte {at}");
+            assert_eq!(BatchHeader::decode(&bytes, &LOG, 1 << 20), None, "byte {at}");
         }
     }
 
     /// Returns the header of a batch that copies the batch of `sample`, and its header area; `change` sets other fields.
     fn holder(change: impl FnOnce(&mut BatchHeader, &mut Vec<u8>)) -> (BatchHeader, Vec<u8>) {
-        let (uuid, records) = (OsdUuid([9; 16]), [7; 80]);
+        let records = [7; 80];
         let before = BatchHeader { records_crc: crc32c(&records), ..sample() };
-        let mut copy = [&before.encode(uuid)[..], &records].concat();
+        let mut copy = [&before.encode(&LOG)[..], &records].concat();
         let offset = before.offset + before.len_bytes();
         let mut header = BatchHeader { records_len: 0, seq: 901, durable_seq: 900, offset, ..before };
         change(&mut header, &mut copy);
@@ -320,15 +324,13 @@ mod tests {
 
     #[test]
     fn copy_counts_only_for_the_batch_right_before_its_holder() {
-        let uuid = OsdUuid([9; 16]);
         let (header, bytes) = holder(|_, _| {});
-        let (before, place) = header.copied(&bytes, uuid).expect("it was copied");
+        let (before, place) = header.copied(&bytes, &LOG).expect("it was copied");
         assert_eq!((before.seq, before.offset, place), (900, 1 << 20, FIXED_LEN..FIXED_LEN + 208));
         assert!(header.is_sound());
-        let refused: [fn(&mut BatchHeader, &mut Vec<u8>); 9] = [
+        let refused: [fn(&mut BatchHeader, &mut Vec<u8>); 8] = [
             |header, _| header.seq = 902,
             |header, _| header.mount = 2,
-            |header, _| header.salt += 1,
             |header, _| header.offset += 4096,
             |header, _| header.segment_seq = 881,
             |_, copy| copy[FIXED_LEN + 5] ^= 1,
@@ -338,29 +340,51 @@ mod tests {
         ];
         for (nth, change) in refused.into_iter().enumerate() {
             let (header, bytes) = holder(change);
-            assert_eq!(header.copied(&bytes, uuid), None, "change {nth}");
+            assert_eq!(header.copied(&bytes, &LOG), None, "change {nth}");
         }
-        let (header, bytes) = holder(|header, _| (header.segment_seq, header.salt, header.offset) = (901, 5, 0));
-        assert!(header.copied(&bytes, uuid).is_some(), "the holder opens another segment");
+        let (header, bytes) = holder(|header, _| (header.segment_seq, header.offset) = (901, 0));
+        assert!(header.copied(&bytes, &LOG).is_some(), "the holder opens another segment");
         let (header, mut bytes) = holder(|_, _| {});
         *bytes.last_mut().expect("not empty") ^= 1;
-        assert_eq!(header.copied(&bytes, uuid), None, "other bytes than those that the holder names");
-        assert_eq!(header.copied(&bytes[..FIXED_LEN + 100], uuid), None);
-        assert_eq!(header.copied(&bytes, OsdUuid([8; 16])), None);
+        assert_eq!(header.copied(&bytes, &LOG), None, "other bytes than those that the holder names");
+        assert_eq!(header.copied(&bytes[..FIXED_LEN + 100], &LOG), None);
+        let foreign = LogIdentity { uuid: OsdUuid([8; 16]), ..LOG };
+        assert_eq!(header.copied(&bytes, &foreign), None);
         assert!(!BatchHeader { durable_seq: 899, ..header }.is_sound(), "a copy is of a durable batch");
     }
 
     #[test]
     fn a_header_verifies_only_on_its_device_and_at_its_place() {
-        let uuid = OsdUuid([9; 16]);
-        let bytes = sample().encode(uuid);
-        assert_eq!(BatchHeader::decode(&bytes, OsdUuid([8; 16]), 1 << 20), None);
-        assert_eq!(BatchHeader::decode(&bytes, uuid, 2 << 20), None);
+        let bytes = sample().encode(&LOG);
+        let foreign = LogIdentity { uuid: OsdUuid([8; 16]), ..LOG };
+        assert_eq!(BatchHeader::decode(&bytes, &foreign, 1 << 20), None);
+        assert_eq!(BatchHeader::decode(&bytes, &LOG, 2 << 20), None);
         for at in 0..FIXED_LEN {
             let mut bad = bytes;
             bad[at] ^= 1;
-            assert_eq!(BatchHeader::decode(&bad, uuid, 1 << 20), None, "byte {at}");
+            assert_eq!(BatchHeader::decode(&bad, &LOG, 1 << 20), None, "byte {at}");
         }
-        assert_eq!(BatchHeader::decode(&bytes[..100], uuid, 1 << 20), None);
+        assert_eq!(BatchHeader::decode(&bytes[..100], &LOG, 1 << 20), None);
+    }
+
+    #[test]
+    fn header_with_all_fields_right_and_another_salt_is_refused() {
+        let forger = LogIdentity { salt_key: SaltKey::new([5; SALT_KEY_LEN]), ..LOG };
+        let forged = sample().encode(&forger);
+        assert!(BatchHeader::decode(&forged, &forger, 1 << 20).is_some(), "all else is right");
+        assert_eq!(BatchHeader::decode(&forged, &LOG, 1 << 20), None);
+        // The salt of another segment of the same log is no better.
+        let mut moved = sample().encode(&LOG);
+        let other = BatchHeader { segment_seq: 879, ..sample() }.encode(&LOG);
+        moved[40..48].copy_from_slice(&other[40..48]);
+        moved[CRC_AT..CRC_AT + 4].fill(0);
+        let crc = types::crc::append(crc32c(&LOG.uuid.0), &moved);
+        moved[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(BatchHeader::decode(&moved, &LOG, 1 << 20), None);
+        let (header, mut bytes) = holder(|_, _| {});
+        let (before, _) = header.copied(&bytes, &LOG).expect("it was copied");
+        bytes[FIXED_LEN..2 * FIXED_LEN].copy_from_slice(&before.encode(&forger));
+        let header = BatchHeader { copy_crc: crc32c(&bytes[FIXED_LEN..]), ..header };
+        assert_eq!(header.copied(&bytes, &LOG), None, "nor in a copy");
     }
 }

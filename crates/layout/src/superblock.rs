@@ -8,6 +8,7 @@
 //! geometry without overlap.
 
 use crate::home::Geometry;
+use crate::log::{LogIdentity, SALT_KEY_LEN, SaltKey};
 use types::{AU, ClusterId, OsdId, OsdUuid, crc32c};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,8 +17,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// Version of the whole device that this build writes, and the only one that it reads. 1: log batches of version 1. 2: log
 /// batches of version 2, which know the tombstone floor. 3: decision states of version 2. 4: log batches and decision states
-/// of version 3, and home checks blocks by xxh3.
-pub const FORMAT_VERSION: u32 = 4;
+/// of version 3, and home checks blocks by xxh3. 5: a key in the superblock gives the salts of the log segments.
+pub const FORMAT_VERSION: u32 = 5;
 /// Incompatible features that this build understands (none yet).
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Bytes of one copy on the device.
@@ -52,6 +53,8 @@ pub struct Superblock {
     pub home_bytes: u64,
     /// Seconds since 1970, for administrators.
     pub formatted_unix_s: u64,
+    /// Key of the salts of the log segments.
+    pub salt_key: SaltKey,
 }
 
 /// Why bytes are not a usable superblock.
@@ -104,8 +107,9 @@ struct Disk {
     home_start: U64,
     home_bytes: U64,
     formatted_unix_s: U64,
+    salt_key: [u8; SALT_KEY_LEN],
     /// Reserved for a separate log device and other later fields.
-    reserved1: [u8; 128],
+    reserved1: [u8; 112],
     /// CRC32C of the whole 4 KiB with this field zero.
     crc: U32,
     reserved2: U32,
@@ -125,6 +129,7 @@ impl Superblock {
         segment_bytes: u64,
         segment_count: u32,
         formatted_unix_s: u64,
+        salt_key: SaltKey,
     ) -> Result<Superblock, SuperblockError> {
         let log_bytes = segment_bytes.checked_mul(u64::from(segment_count)).ok_or(SuperblockError::Geometry)?;
         let home_start = MARGIN.checked_add(log_bytes).ok_or(SuperblockError::Geometry)?;
@@ -143,6 +148,7 @@ impl Superblock {
             home_start,
             home_bytes,
             formatted_unix_s,
+            salt_key,
         };
         superblock.check_geometry()?;
         Ok(superblock)
@@ -189,7 +195,8 @@ impl Superblock {
             home_start: self.home_start.into(),
             home_bytes: self.home_bytes.into(),
             formatted_unix_s: self.formatted_unix_s.into(),
-            reserved1: [0; 128],
+            salt_key: self.salt_key.bytes(),
+            reserved1: [0; 112],
             crc: 0.into(),
             reserved2: 0.into(),
         };
@@ -239,6 +246,7 @@ impl Superblock {
             home_start: disk.home_start.get(),
             home_bytes: disk.home_bytes.get(),
             formatted_unix_s: disk.formatted_unix_s.get(),
+            salt_key: SaltKey::new(disk.salt_key),
         };
         superblock.check_geometry()?;
         Ok(superblock)
@@ -255,6 +263,11 @@ impl Superblock {
             (Err(Absent | Damaged), Err(reason)) if reason != Absent => Err(reason),
             (Err(reason), Err(_)) => Err(reason),
         }
+    }
+
+    /// Returns the identity under which the batches of the log verify.
+    pub fn log_identity(&self) -> LogIdentity {
+        LogIdentity { uuid: self.uuid, salt_key: self.salt_key }
     }
 
     /// Returns cluster, OSD and uuid.
@@ -290,19 +303,22 @@ impl Superblock {
 mod tests {
     use super::*;
 
+    const KEY: SaltKey = SaltKey::new([0x3c; SALT_KEY_LEN]);
+
     fn sample() -> Superblock {
         let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
-        Superblock::divide(ids, 4 << 30, 16 << 20, 16, 1_700_000_000).expect("4 GiB hold a log and a home")
+        Superblock::divide(ids, 4 << 30, 16 << 20, 16, 1_700_000_000, KEY).expect("4 GiB hold a log and a home")
     }
 
     #[test]
     fn superblock_bytes_never_change() {
         let bytes = sample().encode();
         assert_eq!(&bytes[..8], b"BSLTSUPR");
-        assert_eq!(&bytes[8..16], &[4, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(&bytes[8..16], &[5, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(&bytes[64..72], &(4u64 << 30).to_le_bytes());
         assert_eq!(&bytes[96..104], &(257u64 << 20).to_le_bytes());
-        assert_eq!(crc32c(&bytes), 420_385_503, "golden");
+        assert_eq!(&bytes[120..136], &[0x3c; SALT_KEY_LEN]);
+        assert_eq!(crc32c(&bytes), 3_313_229_671, "golden");
         assert_eq!(Superblock::decode(&bytes), Ok(sample()));
     }
 
@@ -354,7 +370,7 @@ mod tests {
         for (device, segment, count) in
             [(16 << 20, 1 << 20, 16), (33 << 20, 1 << 20, 16), (1 << 30, 1 << 20, 15), (1 << 30, 4097, 16), (0, 0, 0)]
         {
-            assert_eq!(Superblock::divide(ids, device, segment, count, 0), Err(SuperblockError::Geometry));
+            assert_eq!(Superblock::divide(ids, device, segment, count, 0, KEY), Err(SuperblockError::Geometry));
         }
     }
 }

@@ -125,8 +125,7 @@ impl Osd {
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
         let bus = Bus::new(BusConfig { tuning: config.tuning.bus, ..BusConfig::new(identity, OWNER_BUS) }, seed);
-        let engine =
-            Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid), seed.rotate_left(17));
+        let engine = Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid));
         Osd {
             phase: Phase::Mounting,
             bus,

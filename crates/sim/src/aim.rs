@@ -472,9 +472,8 @@ impl Cluster {
     /// Flips a bit in the header of one batch out of `one_in` in the i-th OSD's log, as a lying disk would. The process
     /// does not run. Returns the number of damaged headers.
     pub fn rot_headers_of_liar(&mut self, i: usize, one_in: u64, rng: &mut Rng) -> u64 {
-        let (_, _, uuid) = self.identity(i);
         self.budget.note(i, Class::BitRotLog);
-        crate::rot::headers(&self.image(i), uuid, one_in, rng)
+        crate::rot::headers(&self.image(i), one_in, rng)
     }
 }
 

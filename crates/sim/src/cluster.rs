@@ -742,7 +742,7 @@ impl Cluster {
         let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
         self.rotten.insert(node.id);
         self.rotten_logs.insert(node.id);
-        crate::rot::headers(&self.world.disk_image(node.node, DEVICE), node.uuid, one_in, &mut rng)
+        crate::rot::headers(&self.world.disk_image(node.node, DEVICE), one_in, &mut rng)
     }
 
     /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by replica and
@@ -750,7 +750,7 @@ impl Cluster {
     pub fn rot_payloads(&self, i: usize, which: impl Fn(types::ReplicaId, types::Index) -> bool) -> u64 {
         let node = &self.osds[i];
         assert!(node.running.is_none(), "its device is at rest");
-        crate::rot::payloads(&self.world.disk_image(node.node, DEVICE), node.uuid, which)
+        crate::rot::payloads(&self.world.disk_image(node.node, DEVICE), which)
     }
 
     /// Returns dice for the run's own choices.

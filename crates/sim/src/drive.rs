@@ -23,6 +23,10 @@ impl Env for Driven<'_> {
         self.env.random()
     }
 
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        self.env.secret()
+    }
+
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
         let before = events.len();
         self.env.turn(ops, events, deadline)?;

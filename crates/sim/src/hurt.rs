@@ -9,6 +9,7 @@ use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
 use crate::stranger::Stranger;
 use layout::home::Geometry;
+use layout::log::{SALT_KEY_LEN, SaltKey};
 use layout::superblock::Superblock;
 use simenv::{DiskFaults, DiskImage, NodeId};
 use types::rng::Rng;
@@ -37,11 +38,13 @@ impl Cluster {
         self.world.disk_image(self.osd_node(i), DEVICE)
     }
 
+    /// Returns the superblock of OSD `i` as it was formatted, but without its salt key.
     pub(crate) fn superblock(&self, i: usize) -> Superblock {
         let (device, segment) = (self.options.device_bytes, self.options.segment_bytes);
         let log = self.options.log_bytes_of(i);
         let count = u32::try_from(log / segment).expect("a log has few segments");
-        Superblock::divide(self.identity(i), device, segment, count, 0).expect("it was formatted like this")
+        let no_key = SaltKey::new([0; SALT_KEY_LEN]);
+        Superblock::divide(self.identity(i), device, segment, count, 0, no_key).expect("it was formatted like this")
     }
 
     /// Returns the offsets of the pages of a region that hold anything. For the superblock it returns one of two

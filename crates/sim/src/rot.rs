@@ -12,7 +12,7 @@ use simenv::DiskImage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::rng::Rng;
-use types::{Index, OsdUuid, ReplicaId, Time};
+use types::{Index, ReplicaId, Time};
 
 /// A late destage: much of the log must not be at home yet, nor be dropped by the others.
 const LATE: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_secs(5);
 const EARLY: Duration = Duration::from_millis(50);
 
 /// Returns all batches of the log with their offsets, those of earlier segment lives included. A wiped device has none.
-pub(crate) fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
+pub(crate) fn batches(image: &DiskImage) -> Vec<(u64, BatchHeader)> {
     // One of the superblock's copies may have rotted.
     let copies = Superblock::offsets(image.size_bytes()).into_iter().filter_map(|at| {
         let mut copy = vec![0; layout::superblock::SUPERBLOCK_LEN];
@@ -33,7 +33,7 @@ pub(crate) fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader
     let mut page = vec![0; BATCH_ALIGN];
     while at < end {
         image.read(at, &mut page);
-        match BatchHeader::decode(&page, uuid, at) {
+        match BatchHeader::decode(&page, &superblock.log_identity(), at) {
             Some(header) => {
                 found.push((at, header));
                 at += header.len_bytes();
@@ -45,8 +45,8 @@ pub(crate) fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader
 }
 
 /// Flips a bit of each payload that `which` chooses and that is known to be durable. Returns their number.
-pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaId, Index) -> bool) -> u64 {
-    let batches = batches(image, uuid);
+pub(crate) fn payloads(image: &DiskImage, which: impl Fn(ReplicaId, Index) -> bool) -> u64 {
+    let batches = batches(image);
     let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
     let mut count = 0;
     for (at, header) in batches.iter().filter(|(_, header)| header.seq <= durable) {
@@ -69,8 +69,8 @@ pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaI
 /// Damages the headers of one durable batch out of `one_in` and of the batch behind it, which copies its records. Returns the
 /// number of batches whose records are lost. Where that would lose a segment opening or a create record, after which a
 /// replica is not created again (R4), the header is damaged alone: then its records are those of the copy.
-pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut Rng) -> u64 {
-    let batches = batches(image, uuid);
+pub(crate) fn headers(image: &DiskImage, one_in: u64, rng: &mut Rng) -> u64 {
+    let batches = batches(image);
     let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
     let by_seq: BTreeMap<u64, (u64, BatchHeader)> = batches.into_iter().map(|batch| (batch.1.seq, batch)).collect();
     let (mut count, mut spared) = (0, 0);
@@ -92,6 +92,15 @@ pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut R
         spared = seq + 3;
     }
     count
+}
+
+/// Damages the header that opens the newest segment.
+pub(crate) fn newest_opening(image: &DiskImage) {
+    let batches = batches(image);
+    let newest = batches.iter().map(|(_, header)| header.segment_seq).max();
+    if let Some((at, _)) = batches.iter().find(|(_, header)| Some(header.seq) == newest) {
+        image.flip_bit(at + 60, 3);
+    }
 }
 
 /// Result of a run of rot.

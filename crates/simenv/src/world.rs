@@ -409,6 +409,11 @@ impl Env for SimEnv {
         self.rng.next_u64()
     }
 
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        let [low, high] = [self.rng.next_u64(), self.rng.next_u64()];
+        Ok((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
+    }
+
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
         let mut state = self.world.state();
         if !state.lives(self.node, self.life) {

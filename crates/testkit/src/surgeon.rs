@@ -178,7 +178,7 @@ fn last_checkpoint(file: &File, superblock: &Superblock) -> Result<Checkpoint> {
         let bytes = read(file, base, superblock.segment_bytes as usize)?;
         let mut at = 0;
         while at + BATCH_ALIGN <= bytes.len() {
-            let Some(header) = BatchHeader::decode(&bytes[at..], superblock.uuid, base + at as u64) else {
+            let Some(header) = BatchHeader::decode(&bytes[at..], &superblock.log_identity(), base + at as u64) else {
                 at += BATCH_ALIGN;
                 continue;
             };

@@ -133,7 +133,7 @@ registry! {
     UnreadableLogAsZeros, "unreadable-log-as-zeros", "R11",
         "pages of the log that the device cannot read count as zeros, where a log may end";
     ForgedHeaderBelieved, "forged-header-believed", "R11",
-        "mount accepts a batch header that verifies, of whatever life of the segment";
+        "mount accepts a batch header whose salt is not that of its segment";
     TailNotRewritten, "tail-not-rewritten", "R11",
         "a mount treats the readable end of the log as durable and does not rewrite it";
     StreamWithoutDeletions, "stream-without-deletions", "R12",
@@ -228,7 +228,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("meta answers before its transaction is committed (§6)", "an effect of the answer needs a later transaction"),
     (
         "a batch of an earlier life of a segment is accepted without its mount number or offset (R11)",
-        "the other field and the salt still distinguish it",
+        "the other field and the segment number still distinguish it",
     ),
     (
         "a log segment counts as having a whole state block before the block ends (ADR 0015)",

@@ -109,6 +109,7 @@ pub fn env_error(error: env::EnvError) -> anyhow::Error {
             (codes::FILE_UNUSABLE, format!("check the path: ls -l {}; a new file needs --size", path.display()))
         }
         E::Open { path, .. } => (codes::FILE_UNUSABLE, format!("ls -l {}", path.display())),
+        E::Random(_) => (codes::FILE_UNUSABLE, "dmesg   # must show why getrandom fails".to_owned()),
         E::Ring(_) => (codes::FILE_UNUSABLE, format!("basalt explain {}", codes::NO_IO_URING)),
     };
     UserError::new(code, what, next).into()

@@ -91,7 +91,7 @@ fn a_device_of_another_cluster(path: &str) -> String {
         prezero: false,
         unix_s: 0,
     };
-    let (_, writes) = engine::format_image(1 << 30, &params, 1).expect("it fits");
+    let (_, writes) = engine::format_image(1 << 30, &params, engine::SaltKey::new([1; 16])).expect("it fits");
     let file = std::fs::File::options().write(true).open(path).expect("a file");
     for (offset, page) in writes {
         file.write_all_at(&page, offset).expect("it is ours");

@@ -19,7 +19,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::rng::Rng;
 use types::store::HardState;
 use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
 
@@ -168,7 +167,6 @@ pub(crate) struct BuildParts<'a> {
     pub mounting: bool,
     /// Most bytes of a state block in one batch.
     pub state_batch_max: usize,
-    pub rng: &'a mut Rng,
 }
 
 /// A finished batch.
@@ -360,8 +358,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
         return None;
     }
     log.state_block = (!is_whole).then_some(block);
-    let salt = parts.rng.next_u64();
-    log.ring.open(log.next_seq, salt);
+    log.ring.open(log.next_seq);
     Some(finish(log, fill))
 }
 
@@ -581,7 +578,6 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
         copy_len: copy.len() as u32,
         copy_crc: crc32c(&copy),
         payload_hash: 0,
-        salt: newest.salt,
         mount: log.mount,
         seq: log.next_seq,
         offset,
@@ -589,9 +585,9 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
         tail_seq,
         segment_seq: segment,
     };
-    header.payload_hash = header.hash_of(&payload_bufs);
+    header.payload_hash = header.hash_of(&log.identity, &payload_bufs);
     let mut head = IoBufMut::new(header_len);
-    head[..FIXED_LEN].copy_from_slice(&header.encode(log.uuid));
+    head[..FIXED_LEN].copy_from_slice(&header.encode(&log.identity));
     head[FIXED_LEN..copy_at].copy_from_slice(&records);
     head[copy_at..copy_at + copy.len()].copy_from_slice(&copy);
     head[copy_at + copy.len()..].fill(0);

@@ -7,8 +7,8 @@
 
 use super::scan::{Candidate, FoundBatch, verified_area};
 use super::segment_read::SegmentBytes;
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, decode_records};
-use types::{IoBuf, IoBufMut, OsdUuid};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, decode_records};
+use types::{IoBuf, IoBufMut};
 
 /// A segment whose bytes the scan has, and how far it has come there.
 #[derive(Clone, Debug)]
@@ -18,15 +18,15 @@ pub(super) struct Place {
     pub base: u64,
     /// The bytes that one or two reads of the segment returned.
     pub reads: Vec<SegmentBytes>,
-    /// Number of the segment's first batch, and its salt, once known.
-    pub life: Option<(u64, u64)>,
+    /// Number of the segment's first batch, once known.
+    pub life: Option<u64>,
     /// End of the last batch that was found in the segment.
     pub end: usize,
 }
 
 impl Place {
     pub fn new(candidate: Candidate, base: u64, reads: &[SegmentBytes]) -> Place {
-        let life = candidate.opening.map(|opening| (opening.seq, opening.salt));
+        let life = candidate.opening.map(|opening| opening.seq);
         Place { slot: candidate.slot, base, reads: reads.to_vec(), life, end: 0 }
     }
 
@@ -36,7 +36,7 @@ impl Place {
         let len = self.reads.first()?.bytes.len();
         let fits = at.is_multiple_of(BATCH_ALIGN) && at.checked_add(header.len_bytes() as usize)? <= len;
         let opens = (at == 0) == (header.seq == header.segment_seq);
-        let same_life = self.life.is_none_or(|life| life == (header.segment_seq, header.salt));
+        let same_life = self.life.is_none_or(|life| life == header.segment_seq);
         (fits && opens && same_life && at >= self.end).then_some(at)
     }
 }
@@ -45,12 +45,12 @@ impl Place {
 /// holder, and `before`: the segment before it, both as of the batch found before the holder.
 pub(super) fn copied(
     holder: &FoundBatch,
-    uuid: OsdUuid,
+    log: &LogIdentity,
     floor: (u64, u64),
     here: &Place,
     before: Option<&Place>,
 ) -> Option<FoundBatch> {
-    let (header, copy) = holder.header.copied(&holder.bytes, uuid)?;
+    let (header, copy) = holder.header.copied(&holder.bytes, log)?;
     if header.seq < floor.0 || header.mount < floor.1 {
         return None;
     }
@@ -60,19 +60,19 @@ pub(super) fn copied(
     let records = decode_records(&identity[FIXED_LEN..], header.record_count).ok()?;
     let payload_of = |read: &SegmentBytes| {
         let area = at + header.header_len as usize..at + header.len_bytes() as usize;
-        verified_area(&header, &records, read.bytes.slice(area))
+        verified_area(log, &header, &records, read.bytes.slice(area))
     };
     let mut payloads = place.reads.iter().map(payload_of);
     let first = payloads.next()?;
     let (payload, whole) = if first.1 { first } else { payloads.find(|(_, whole)| *whole).unwrap_or(first) };
-    let bytes = restored(&header, &identity, uuid);
+    let bytes = restored(&header, &identity, log);
     Some(FoundBatch { slot: place.slot, header, records, payload, whole, bytes, identity, copied: true })
 }
 
 /// Returns the header area of a batch that copies no other one, to be written in the place of a lost one.
-fn restored(header: &BatchHeader, identity: &[u8], uuid: OsdUuid) -> IoBuf {
+fn restored(header: &BatchHeader, identity: &[u8], log: &LogIdentity) -> IoBuf {
     let mut area = IoBufMut::zeroed(header.header_len as usize);
     area[..identity.len()].copy_from_slice(identity);
-    area[..FIXED_LEN].copy_from_slice(&BatchHeader { copy_len: 0, copy_crc: 0, ..*header }.encode(uuid));
+    area[..FIXED_LEN].copy_from_slice(&BatchHeader { copy_len: 0, copy_crc: 0, ..*header }.encode(log));
     area.freeze()
 }

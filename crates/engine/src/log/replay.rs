@@ -183,7 +183,7 @@ impl Replay {
     fn batch(&mut self, batch: FoundBatch) {
         let header = batch.header;
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
-            self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
+            self.segments.push_back(Segment::new(batch.slot, header.segment_seq));
         }
         for record in batch.records {
             let payload = payload_of(&record, &batch.payload).ok();

@@ -15,7 +15,6 @@ pub(crate) struct Segment {
     pub slot: u32,
     /// Number of the segment's first batch.
     pub opened: u64,
-    pub salt: u64,
     /// The end of the segment's state block is durable.
     pub stated: bool,
     /// Highest index of an entry in this segment, for each replica.
@@ -25,8 +24,8 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub fn new(slot: u32, opened: u64, salt: u64) -> Segment {
-        Segment { slot, opened, salt, stated: false, entries: BTreeMap::new(), blocks: BTreeMap::new() }
+    pub fn new(slot: u32, opened: u64) -> Segment {
+        Segment { slot, opened, stated: false, entries: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
     pub fn note_entry(&mut self, replica: ReplicaId, index: u64) {
@@ -118,10 +117,10 @@ impl Ring {
     ///
     /// # Panics
     /// When none is free: the log must never overflow.
-    pub fn open(&mut self, seq: u64, salt: u64) {
+    pub fn open(&mut self, seq: u64) {
         assert!(self.free() > 0, "the log overflows");
         let slot = self.live.back().map_or(0, |s| (s.slot + 1) % self.count);
-        self.live.push_back(Segment::new(slot, seq, salt));
+        self.live.push_back(Segment::new(slot, seq));
         self.head = 0;
     }
 

@@ -5,9 +5,9 @@
 //! at or below the highest `durable_seq` they are corruption, above it the torn tail. A single missing batch is taken
 //! from the copy in the batch behind it (see `copied`).
 //!
-//! A client's payload may look like a batch, in a place where one could begin, on this very device. The salt of the
-//! segment tells them apart. Where the opening that names the salt is missing, the batch number does: a real batch is
-//! at most twice as many numbers ahead of the oldest one as the log has pages.
+//! A client's payload may look like a batch, in a place where one could begin, on this very device. It lacks the salt, which a
+//! header verifies with and which a client does not know (ADR 0024). So any header that verifies was written by this
+//! OSD, and its numbers place it: behind the batches before it, in the segment that they belong to.
 //!
 //! A page that the device cannot read is damage and never a tear: where a batch may have lain, one counts as durable.
 //!
@@ -15,11 +15,11 @@
 
 use super::copied::{Place, copied};
 use super::segment_read::SegmentBytes;
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record, decode_records};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, Record, decode_records};
 use layout::log::{HEADER_AREA_MAX, PAYLOAD_AREA_MAX};
 use std::ops::Range;
+use types::IoBuf;
 use types::planted::{Bug, on};
-use types::{IoBuf, OsdUuid};
 
 /// One batch with verified header and records.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Look {
 /// Everything that the scan has found so far.
 #[derive(Debug)]
 pub(crate) struct Found {
-    uuid: OsdUuid,
+    log: LogIdentity,
     segments: usize,
     segment_bytes: u64,
     /// The segment that was read last.
@@ -139,8 +139,6 @@ pub(crate) struct Found {
     /// Number of the next batch to look for; `None` before the first.
     expect: Option<u64>,
     tail_seq: u64,
-    /// No batch of the log has this number or a higher one.
-    end_seq: u64,
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
     durable: u64,
@@ -155,22 +153,18 @@ pub(crate) struct Found {
 impl Found {
     /// Creates an empty result. `tail_seq`: first batch of the log according to the newest opening; 0 when there is
     /// none.
-    pub fn new(uuid: OsdUuid, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
+    pub fn new(log: LogIdentity, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
         let blind = tail_seq == 0;
-        // Each batch takes a page at least, and the ring may have wrapped once more with openings that are lost.
-        let end_seq =
-            if blind { u64::MAX } else { tail_seq + 2 * segments as u64 * segment_bytes / BATCH_ALIGN as u64 };
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
         let (left, goes_on, before) = (0, false, None);
         Found {
-            uuid,
+            log,
             segments,
             segment_bytes,
             before,
             items,
             expect,
             tail_seq,
-            end_seq,
             last_mount,
             durable,
             blind,
@@ -201,11 +195,11 @@ impl Found {
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
         let here = Place::new(candidate, base, reads);
         let mut look = Look { here, items: Vec::new(), expect, last_mount, durable, hidden: None, left: self.left };
-        let end_seq = self.end_seq.min(candidate.end_seq);
         let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
             let life = look.here.life;
-            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life, end_seq };
+            let Candidate { slot, end_seq, .. } = candidate;
+            let scan = Scan { log: &self.log, slot, base, at, life, end_seq };
             let mut read = reads.iter().filter_map(|read| scan.batch(&read.bytes, look.floor(self.tail_seq)));
             let batch =
                 read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
@@ -238,15 +232,15 @@ impl Found {
         if header.seq > expect {
             let adjacent = |place: &&Place| (place.slot as usize + 1) % self.segments == look.here.slot as usize;
             let before = self.before.as_ref().filter(adjacent);
-            let copied = copied(&batch, self.uuid, (expect, mount), &look.here, before);
+            let copied = copied(&batch, &self.log, (expect, mount), &look.here, before);
             let from = copied.as_ref().map_or(header.seq, |copied| copied.header.seq);
             if from > expect {
                 look.items.push(Item::Hole { from: expect, to: from });
             }
             look.items.extend(copied.map(Item::Batch));
         }
-        // The first batch found gives number and salt of a segment whose opening is missing.
-        (look.here.life, look.here.end) = (Some((header.segment_seq, header.salt)), end);
+        // The first batch found gives the number of a segment whose opening is missing.
+        (look.here.life, look.here.end) = (Some(header.segment_seq), end);
         (look.expect, look.last_mount) = (Some(header.seq + 1), header.mount);
         look.durable = look.durable.max(header.durable_seq);
         (look.hidden, look.left) = (None, self.segment_bytes - end as u64);
@@ -329,33 +323,31 @@ impl Look {
 
 /// One place where a batch may begin.
 #[derive(Clone, Copy)]
-struct Scan {
-    uuid: OsdUuid,
+struct Scan<'a> {
+    log: &'a LogIdentity,
     slot: u32,
     base: u64,
     at: usize,
-    /// Number of the segment's first batch, and its salt, once known.
-    life: Option<(u64, u64)>,
+    /// Number of the segment's first batch, once known.
+    life: Option<u64>,
     end_seq: u64,
 }
 
-impl Scan {
+impl Scan<'_> {
     fn header(&self, bytes: &IoBuf, (seq, mount): (u64, u64)) -> Option<BatchHeader> {
-        let header = BatchHeader::decode(&bytes[self.at..], self.uuid, self.base + self.at as u64)?;
+        let header = BatchHeader::decode(&bytes[self.at..], self.log, self.base + self.at as u64)?;
         let same_life = match self.life {
-            Some(life) => (header.segment_seq, header.salt) == life,
+            Some(life) => header.segment_seq == life,
             None => header.segment_seq >= seq,
         };
-        let follows = header.seq >= seq && header.mount >= mount;
-        let ours = same_life && header.seq < self.end_seq;
-        (follows && (ours || on(Bug::ForgedHeaderBelieved))).then_some(header)
+        let follows = header.seq >= seq && header.seq < self.end_seq && header.mount >= mount;
+        (same_life && follows).then_some(header)
     }
 
     /// Returns the `durable_seq` of a batch with torn records and a whole header: what it says of earlier batches is
     /// true.
     fn torn_header(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<u64> {
-        let header = self.header(bytes, floor)?;
-        self.life.is_some().then_some(header.durable_seq)
+        self.header(bytes, floor).map(|header| header.durable_seq)
     }
 
     /// Returns the batch, if it belongs to this use of the segment and to the expected numbers.
@@ -364,7 +356,8 @@ impl Scan {
         let end = self.at.checked_add(header.len_bytes() as usize).filter(|end| *end <= bytes.len())?;
         let records = header.records(&bytes[self.at..])?;
         let records = decode_records(records, header.record_count).ok()?;
-        let (payload, whole) = verified_area(&header, &records, bytes.slice(self.at + header.header_len as usize..end));
+        let (payload, whole) =
+            verified_area(self.log, &header, &records, bytes.slice(self.at + header.header_len as usize..end));
         let identity = bytes.slice(self.at..self.at + FIXED_LEN + header.records_len as usize);
         let bytes = bytes.slice(self.at..end);
         Some(FoundBatch { slot: self.slot, header, records, payload, whole, bytes, identity, copied: false })
@@ -374,9 +367,14 @@ impl Scan {
 /// Returns the payload area of a batch, and whether all of it is good. When every payload matches the CRCs of its record and the
 /// area does not match its own checksum, some of the bytes are older ones with equal CRCs: then no payload counts, and the area
 /// is empty. Otherwise the records tell which payloads are bad.
-pub(super) fn verified_area(header: &BatchHeader, records: &[Record<'_>], area: IoBuf) -> (IoBuf, bool) {
+pub(super) fn verified_area(
+    log: &LogIdentity,
+    header: &BatchHeader,
+    records: &[Record<'_>],
+    area: IoBuf,
+) -> (IoBuf, bool) {
     let each = records.iter().all(|record| payload_of(record, &area).is_ok());
-    let matches = |area: &IoBuf| header.hash_of(std::slice::from_ref(area)) == header.payload_hash;
+    let matches = |area: &IoBuf| header.hash_of(log, std::slice::from_ref(area)) == header.payload_hash;
     // Bytes between the payloads belong to no record: damage of theirs costs nothing.
     let all = matches(&area)
         || on(Bug::TornBatchBelieved)
@@ -450,10 +448,15 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const UUID: OsdUuid = OsdUuid([5; 16]);
+    const LOG: LogIdentity =
+        LogIdentity { uuid: types::OsdUuid([5; 16]), salt_key: layout::log::SaltKey::new([6; 16]) };
     const SEGMENT: u64 = 16 * BATCH_ALIGN as u64;
 
-    fn batch(at: u64, seq: u64, segment_seq: u64, salt: u64) -> Vec<u8> {
+    fn batch(at: u64, seq: u64, segment_seq: u64) -> Vec<u8> {
+        batch_under(&LOG, at, seq, segment_seq)
+    }
+
+    fn batch_under(log: &LogIdentity, at: u64, seq: u64, segment_seq: u64) -> Vec<u8> {
         let mut records = Vec::new();
         Record::Mount.encode(&mut records);
         let header = BatchHeader {
@@ -465,7 +468,6 @@ mod tests {
             copy_len: 0,
             copy_crc: 0,
             payload_hash: 0,
-            salt,
             mount: 1,
             seq,
             offset: at,
@@ -473,7 +475,7 @@ mod tests {
             tail_seq: segment_seq.min(10),
             segment_seq,
         };
-        let mut bytes = header.encode(UUID).to_vec();
+        let mut bytes = header.encode(log).to_vec();
         bytes.extend_from_slice(&records);
         bytes.resize(BATCH_ALIGN, 0);
         bytes
@@ -494,21 +496,21 @@ mod tests {
         let (index, payload) = (types::Index(1), layout::log::PayloadAt { offset: 0, len: 4096 });
         let record = layout::log::BlockRecord { replica: types::ReplicaId(1), chunk, block: 0, index, crc, payload };
         let records = [Record::Block(record)];
-        let header = BatchHeader::decode(&batch(0, 20, 20, 7), UUID, 0).expect("a header");
+        let header = BatchHeader::decode(&batch(0, 20, 20), &LOG, 0).expect("a header");
         let mut header = BatchHeader { payload_len: 4096, ..header };
-        header.payload_hash = header.hash_of(std::slice::from_ref(&new));
-        assert_eq!(verified_area(&header, &records, new.clone()), (new.clone(), true));
-        assert_eq!(verified_area(&header, &records, old), (IoBuf::EMPTY, false));
+        header.payload_hash = header.hash_of(&LOG, std::slice::from_ref(&new));
+        assert_eq!(verified_area(&LOG, &header, &records, new.clone()), (new.clone(), true));
+        assert_eq!(verified_area(&LOG, &header, &records, old), (IoBuf::EMPTY, false));
         let mut flipped = new.to_vec();
         flipped[7] ^= 1;
         let flipped = IoBuf::copy_of(&flipped);
         assert_eq!(
-            verified_area(&header, &records, flipped.clone()),
+            verified_area(&LOG, &header, &records, flipped.clone()),
             (flipped, false),
             "its record tells that it is bad"
         );
         let elsewhere = BatchHeader { seq: 21, ..header };
-        assert_eq!(verified_area(&elsewhere, &records, new), (IoBuf::EMPTY, false), "bytes of another batch");
+        assert_eq!(verified_area(&LOG, &elsewhere, &records, new), (IoBuf::EMPTY, false), "bytes of another batch");
     }
 
     #[test]
@@ -528,20 +530,20 @@ mod tests {
         let records = [record];
         let mut area = vec![0; 4096];
         area[..512].copy_from_slice(&sector);
-        let header = BatchHeader::decode(&batch(0, 20, 20, 7), UUID, 0).expect("a header");
+        let header = BatchHeader::decode(&batch(0, 20, 20), &LOG, 0).expect("a header");
         let mut header = BatchHeader { payload_len: 4096, ..header };
-        header.payload_hash = header.hash_of(&[IoBuf::copy_of(&area)]);
+        header.payload_hash = header.hash_of(&LOG, &[IoBuf::copy_of(&area)]);
         for (at, whole) in [(600, true), (100, false)] {
             let mut damaged = area.clone();
             damaged[at] ^= 1;
-            assert_eq!(verified_area(&header, &records, IoBuf::copy_of(&damaged)).1, whole, "byte {at}");
+            assert_eq!(verified_area(&LOG, &header, &records, IoBuf::copy_of(&damaged)).1, whole, "byte {at}");
         }
     }
 
     #[test]
     fn segments_whose_openings_are_lost_are_read_in_their_order() {
         let opening = |seq: u64, tail: u64| {
-            let header = BatchHeader::decode(&batch(0, seq.max(1), seq.max(1), 1), UUID, 0).expect("a header");
+            let header = BatchHeader::decode(&batch(0, seq.max(1), seq.max(1)), &LOG, 0).expect("a header");
             (seq > 0).then_some(BatchHeader { tail_seq: tail, ..header })
         };
         let read = |seqs: &[u64], tail| {
@@ -567,10 +569,10 @@ mod tests {
 
     /// Judges a log of batches 10 to 12 in the first segment, and `page` in the next one, whose opening is torn.
     fn judged(page: Vec<u8>) -> Verdict {
-        let mut found = Found::new(UUID, (4, SEGMENT), 10);
-        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+        let mut found = Found::new(LOG, (4, SEGMENT), 10);
+        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10)).collect();
         first.resize(SEGMENT as usize, 0);
-        let opening = BatchHeader::decode(&first, UUID, 0);
+        let opening = BatchHeader::decode(&first, &LOG, 0);
         let look = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, &[readable(&first)]);
         found.take(look, None);
         let mut second = vec![0; 5 * BATCH_ALIGN];
@@ -582,23 +584,39 @@ mod tests {
     }
 
     #[test]
-    fn payload_like_a_batch_far_ahead_is_ignored_without_an_opening() {
+    fn forged_batch_is_ignored_without_an_opening_whatever_its_numbers() {
         let at = SEGMENT + 5 * BATCH_ALIGN as u64;
-        let verdict = judged(batch(at, 1 << 40, 1 << 40, 3));
-        assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (3, 11, vec![]));
-        // A batch number for which the log has room is believed: the batch is the only one left of its segment.
-        let verdict = judged(batch(at, 20, 13, 3));
-        assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (4, 19, vec![(13, 20)]));
+        let forger = LogIdentity { salt_key: layout::log::SaltKey::new([7; 16]), ..LOG };
+        for (seq, segment_seq) in [(13, 13), (14, 13), (20, 13), (20, 20), (1 << 40, 13), (1 << 40, 1 << 40)] {
+            let verdict = judged(batch_under(&forger, at, seq, segment_seq));
+            assert_eq!(
+                (verdict.batches.len(), verdict.durable, verdict.holes),
+                (3, 11, vec![]),
+                "{seq}, {segment_seq}"
+            );
+            // The same bytes with the salt are the only batch that is left of its segment.
+            let verdict = judged(batch(at, seq, segment_seq));
+            let hole = if seq == 13 { vec![] } else { vec![(13, seq)] };
+            assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (4, seq - 1, hole));
+        }
+    }
+
+    #[test]
+    fn header_of_a_torn_batch_counts_in_a_segment_without_an_opening() {
+        let mut page = batch(SEGMENT + 5 * BATCH_ALIGN as u64, 20, 13);
+        page[FIXED_LEN] ^= 1;
+        let verdict = judged(page);
+        assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (3, 19, vec![(13, 20)]));
     }
 
     #[test]
     fn unreadable_opening_counts_where_a_batch_may_have_opened_the_segment() {
         const LONG: u64 = 4 << 20;
         for (batches, durable) in [(1, 9), (1022, 1032)] {
-            let mut found = Found::new(UUID, (4, LONG), 10);
-            let mut first: Vec<u8> = (0..batches).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+            let mut found = Found::new(LOG, (4, LONG), 10);
+            let mut first: Vec<u8> = (0..batches).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10)).collect();
             first.resize(LONG as usize, 0);
-            let opening = BatchHeader::decode(&first, UUID, 0);
+            let opening = BatchHeader::decode(&first, &LOG, 0);
             let first = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, &[readable(&first)]);
             found.take(first, None);
             let unreadable = SegmentBytes { bytes: IoBuf::zeros(LONG as usize), unreadable: BTreeSet::from([0]) };
@@ -610,15 +628,15 @@ mod tests {
 
     #[test]
     fn unreadable_page_before_the_next_segments_opening_is_slack() {
-        let mut found = Found::new(UUID, (4, SEGMENT), 10);
-        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+        let mut found = Found::new(LOG, (4, SEGMENT), 10);
+        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10)).collect();
         first.resize(SEGMENT as usize, 0);
-        let opening = BatchHeader::decode(&first, UUID, 0);
+        let opening = BatchHeader::decode(&first, &LOG, 0);
         let bytes = SegmentBytes { unreadable: BTreeSet::from([3 * BATCH_ALIGN]), ..readable(&first) };
         for (opens, durable) in [(13, 11), (14, 13)] {
-            let next = BatchHeader::decode(&batch(SEGMENT, opens, opens, 78), UUID, SEGMENT);
+            let next = BatchHeader::decode(&batch(SEGMENT, opens, opens), &LOG, SEGMENT);
             assert!(next.is_some());
-            let mut found = Found::new(UUID, (4, SEGMENT), 10);
+            let mut found = Found::new(LOG, (4, SEGMENT), 10);
             let look = found.look(Candidate { slot: 0, opening, end_seq: u64::MAX }, 0, std::slice::from_ref(&bytes));
             found.take(look, Some(&Candidate { slot: 1, opening: next, end_seq: u64::MAX }));
             assert_eq!(found.durable, durable);

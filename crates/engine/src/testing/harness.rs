@@ -105,17 +105,10 @@ pub struct Harness<D> {
 
 impl<D> Harness<D> {
     /// Starts the mount of a formatted disk.
-    pub fn mount(
-        disk: D,
-        info: DiskInfo,
-        superblock: Superblock,
-        config: EngineConfig,
-        now: Time,
-        seed: u64,
-    ) -> Harness<D> {
+    pub fn mount(disk: D, info: DiskInfo, superblock: Superblock, config: EngineConfig, now: Time) -> Harness<D> {
         let mut harness = Harness {
             disk,
-            engine: Engine::new(config.clone(), info, IDS, seed),
+            engine: Engine::new(config.clone(), info, IDS),
             config,
             superblock,
             now,
@@ -132,7 +125,7 @@ impl<D> Harness<D> {
     }
 
     /// Starts a new process on the same disk, and its mount.
-    pub fn boot(&mut self, info: DiskInfo, seed: u64) {
+    pub fn boot(&mut self, info: DiskInfo) {
         let stats = self.engine.stats();
         self.seen.log_bytes += stats.log_bytes;
         self.seen.completed_blocks += stats.completed_blocks;
@@ -142,7 +135,7 @@ impl<D> Harness<D> {
         self.ops.clear();
         self.reads.clear();
         self.models.values_mut().for_each(|model| model.reading = 0);
-        self.engine = Engine::new(self.config.clone(), info, IDS, seed);
+        self.engine = Engine::new(self.config.clone(), info, IDS);
         self.engine.start(self.now, &mut self.ops);
     }
 

@@ -10,7 +10,7 @@ use types::store::{Effect, HardState, Persist, Recovered};
 use types::{ReplicaId, SectorRange, Term};
 
 /// Returns offsets and headers of the live batches, in order of number.
-fn live(rig: &Rig) -> Vec<(usize, BatchHeader)> {
+pub(super) fn live(rig: &Rig) -> Vec<(usize, BatchHeader)> {
     let mut all: Vec<_> = (0..rig.superblock.segment_count).flat_map(|slot| batches_from(rig, slot)).collect();
     all.sort_by_key(|(_, header)| header.seq);
     let tail_seq = all.last().expect("not empty").1.tail_seq;
@@ -34,7 +34,7 @@ fn vote(rig: &mut Rig, replica: ReplicaId) {
 
 /// Returns an engine whose log has batches of every kind: state blocks of several batches, checkpoints of several parts, votes,
 /// replaced entries, a mount, seals, a removed replica. `rounds`: the log has wrapped.
-fn history(seed: u64, wraps: bool) -> Rig {
+pub(super) fn history(seed: u64, wraps: bool) -> Rig {
     let mut rig = Rig::new(seed, true, EngineConfig { state_batch_max: 1, ..config() });
     for id in [R.0, OTHER.0, 102, 103] {
         rig.create(id);
@@ -67,7 +67,7 @@ fn history(seed: u64, wraps: bool) -> Rig {
 }
 
 /// Mounts a copy of the disk after a power cut, with these bytes changed. Returns the replicas.
-fn mounted(rig: &Rig, probe: &mut Rig, flips: &[usize]) -> Vec<Recovered> {
+pub(super) fn mounted(rig: &Rig, probe: &mut Rig, flips: &[usize]) -> Vec<Recovered> {
     probe.disk = rig.disk.copy();
     flips.iter().for_each(|at| probe.disk.flip(*at));
     probe.disk.power_cut();
@@ -77,7 +77,7 @@ fn mounted(rig: &Rig, probe: &mut Rig, flips: &[usize]) -> Vec<Recovered> {
 }
 
 /// Asserts that these replicas are back as in `whole`. An older log may begin earlier: then it has more entries at its front.
-fn assert_same(found: &[Recovered], whole: &[Recovered], why: &str) {
+pub(super) fn assert_same(found: &[Recovered], whole: &[Recovered], why: &str) {
     assert_eq!(found.len(), whole.len(), "{why}");
     for (found, whole) in found.iter().zip(whole) {
         let facts = |r: &Recovered| {
@@ -89,7 +89,7 @@ fn assert_same(found: &[Recovered], whole: &[Recovered], why: &str) {
     }
 }
 
-fn probe() -> Rig {
+pub(super) fn probe() -> Rig {
     Rig::new(99, true, config())
 }
 
@@ -206,7 +206,7 @@ fn header_known_by_a_torn_batch_alone_is_restored_before_that_is_dropped() {
         for completions in 0..12 {
             rig.disk = image.copy();
             let info = rig.disk.info.clone();
-            rig.boot(info, 7);
+            rig.boot(info);
             rig.disk.submit(&mut rig.ops);
             for _ in 0..completions {
                 rig.turn(1);

@@ -2,7 +2,7 @@
 
 use super::laws::run_rounds;
 use super::rig::Rig;
-use crate::testing::{IDS, chunks};
+use crate::testing::chunks;
 use crate::{EngineConfig, MountError};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
     let mut at = start;
     let mut found = Vec::new();
     while at < start + rig.superblock.segment_bytes as usize {
-        match BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64) {
+        match BatchHeader::decode(&rig.disk.bytes()[at..], &rig.superblock.log_identity(), at as u64) {
             Some(header) => {
                 found.push((at, header));
                 at += header.len_bytes() as usize;
@@ -36,7 +36,7 @@ pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
 
 /// Returns the header of the batch at this offset.
 pub(super) fn header_at(rig: &Rig, at: usize) -> BatchHeader {
-    BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64).expect("a batch")
+    BatchHeader::decode(&rig.disk.bytes()[at..], &rig.superblock.log_identity(), at as u64).expect("a batch")
 }
 
 /// Damages the copy of the batch at this offset in the batch behind it, if there is one. All else of that batch stays.
@@ -229,11 +229,13 @@ fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     }
     // Entry 20 or so lies in the second segment.
     let second = rig.superblock.log_start as usize + rig.superblock.segment_bytes as usize;
-    let header = BatchHeader::decode(&rig.disk.bytes()[second..], IDS.2, second as u64).expect("it was opened");
+    let header = BatchHeader::decode(&rig.disk.bytes()[second..], &rig.superblock.log_identity(), second as u64)
+        .expect("it was opened");
     ats.push(second + header.len_bytes() as usize);
     rig.commit(R1, u64::MAX);
     for at in ats {
-        let header = BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64).expect("a batch");
+        let header =
+            BatchHeader::decode(&rig.disk.bytes()[at..], &rig.superblock.log_identity(), at as u64).expect("a batch");
         assert!(header.payload_len > 0);
         rig.disk.flip(at + header.header_len as usize + 700);
     }

@@ -277,6 +277,10 @@ impl Env for Disk {
         self.rng.next_u64()
     }
 
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        Ok(std::array::from_fn(|_| self.rng.next_u64() as u8))
+    }
+
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, _: Time) -> Result<(), EnvError> {
         self.submit(ops);
         while let Some(event) = self.step() {

@@ -9,6 +9,7 @@ mod copied;
 mod crash;
 mod damage;
 mod failed;
+mod forged;
 mod format;
 mod install;
 mod laws;

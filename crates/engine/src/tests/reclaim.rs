@@ -113,7 +113,7 @@ fn outlive(free: usize, pages: u64) {
     let (mut rig, mut probe) = (gapped(1, free, pages), Rig::new(2, true, held()));
     rig.models.retain(|id, _| *id == OTHER);
     let info = rig.disk.info.clone();
-    rig.boot(info, 3);
+    rig.boot(info);
     let (mut mounted, mut ended, mut in_block, mut without) = (false, rig.disk.ended, 0, 0);
     for _ in 0..4000 {
         let is_told = mounted && log(&rig).untold == 0;

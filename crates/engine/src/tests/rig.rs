@@ -18,7 +18,7 @@ impl Harness<Disk> {
         let mut disk = Disk::new(DISK_LEN, seed, volatile);
         let info = disk.info.clone();
         let superblock = format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("an empty disk formats");
-        let mut rig = Harness::mount(disk, info, superblock, config, Time(1_000_000), seed);
+        let mut rig = Harness::mount(disk, info, superblock, config, Time(1_000_000));
         rig.settle();
         rig
     }
@@ -30,8 +30,8 @@ impl Harness<Disk> {
 
     /// Starts a new process on the same disk.
     pub fn restart(&mut self) {
-        let (info, seed) = (self.disk.info.clone(), self.rng().next_u64());
-        self.boot(info, seed);
+        let info = self.disk.info.clone();
+        self.boot(info);
         self.settle();
     }
 

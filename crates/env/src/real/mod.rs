@@ -108,7 +108,7 @@ impl RealEnv {
     /// [`EnvError::NoIoUring`] when the kernel or its policy refuses.
     pub fn new(config: RealConfig) -> Result<RealEnv, EnvError> {
         let ring = Ring::new(config.ring_entries.clamp(8, 32768))?;
-        let seed = sys::random_seed().map_err(EnvError::Ring)?;
+        let seed = sys::random_bytes().map(u64::from_ne_bytes).map_err(EnvError::Random)?;
         let fd = sys::eventfd().map_err(EnvError::Ring)?;
         Ok(RealEnv {
             ring,
@@ -404,6 +404,10 @@ impl Env for RealEnv {
 
     fn random(&mut self) -> u64 {
         self.rng.next_u64()
+    }
+
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        sys::random_bytes().map_err(EnvError::Random)
     }
 
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {

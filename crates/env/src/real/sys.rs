@@ -31,12 +31,13 @@ pub(super) fn boot_time() -> Time {
     Time(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
 }
 
-/// Returns 64 bits from the kernel, to seed a generator.
-pub(super) fn random_seed() -> io::Result<u64> {
-    let mut seed = [0u8; 8];
-    // SAFETY: the buffer is 8 bytes long; requests up to 256 bytes are never cut short once seeded.
-    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
-    if got == seed.len() as isize { Ok(u64::from_ne_bytes(seed)) } else { Err(io::Error::last_os_error()) }
+/// Returns `N` random bytes from the kernel.
+pub(super) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    const { assert!(N <= 256, "longer requests may be cut short") };
+    let mut bytes = [0u8; N];
+    // SAFETY: the buffer is N bytes long; requests up to 256 bytes are never cut short once the kernel's generator is seeded.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
 pub(super) fn eventfd() -> io::Result<OwnedFd> {

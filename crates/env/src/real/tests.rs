@@ -462,6 +462,11 @@ fn environments_differ_in_their_dice() {
     let (mut a, mut b) = (Rig::new(), Rig::new());
     let draw = |rig: &mut Rig| (0..4).map(|_| rig.env.random()).collect::<Vec<_>>();
     assert_ne!(draw(&mut a), draw(&mut b));
+    let secrets = [a.env.secret().unwrap(), a.env.secret().unwrap(), b.env.secret().unwrap()];
+    assert!(secrets[0] != secrets[1] && secrets[1] != secrets[2] && secrets[0] != secrets[2]);
+    // Neither half repeats what the generator gives.
+    let halves = secrets.map(|secret| u64::from_ne_bytes(*secret.first_chunk().unwrap()));
+    assert!(draw(&mut a).iter().all(|bits| !halves.contains(bits)));
 }
 
 #[test]

@@ -20,7 +20,7 @@ const PEERS: u32 = 2;
 
 /// Returns the pages that formatting writes.
 pub fn device_image() -> (Superblock, Vec<(u64, IoBuf)>) {
-    engine::format_image(DISK_LEN, &params(), 77).expect("log and home fit")
+    engine::format_image(DISK_LEN, &params(), crate::log::LOG.salt_key).expect("log and home fit")
 }
 
 /// Pages of a device that are not zero, with their offsets.
@@ -46,13 +46,12 @@ pub(super) struct Machine {
     events: Vec<Event>,
 }
 
-/// Starts a process on the node; returns its env, its disk and a seed for its engine.
-fn start_process(world: &World, node: NodeId) -> (SimEnv, DiskInfo, u64) {
+/// Starts a process on the node; returns its env and its disk.
+fn start_process(world: &World, node: NodeId) -> (SimEnv, DiskInfo) {
     let mut env = world.env(node);
     let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
     let disk = env.open_disk(&spec).expect("the lock died with the process");
-    let seed = env.random();
-    (env, disk, seed)
+    (env, disk)
 }
 
 pub struct Rig {
@@ -96,11 +95,11 @@ impl Rig {
             overlay_payload_max: if settings & 16 == 0 { 256 << 20 } else { 1 << 20 },
             ..EngineConfig::default()
         };
-        let (env, info, seed) = start_process(&world, node);
+        let (env, info) = start_process(&world, node);
         let now = env.now();
         let machine = Machine { world, node, env, events: Vec::new() };
         let mut rig = Rig {
-            harness: Harness::mount(machine, info, device_image().0, config, now, seed),
+            harness: Harness::mount(machine, info, device_image().0, config, now),
             rotten: false,
             unread: false,
             damage: Damage::default(),
@@ -370,11 +369,11 @@ impl Rig {
         self.mend_disk();
         self.harness.config.after_poison = self.harness.poisoned;
         let machine = &mut self.harness.disk;
-        let (env, info, seed) = start_process(&machine.world, machine.node);
+        let (env, info) = start_process(&machine.world, machine.node);
         machine.env = env;
         machine.events.clear();
         self.harness.now = machine.env.now();
-        self.harness.boot(info, seed);
+        self.harness.boot(info);
         let mounted = self.finish_mount();
         let damage = std::mem::take(&mut self.damage);
         self.doubtful |= damage.tail_in_doubt;
@@ -512,9 +511,9 @@ impl Rig {
         self.end_process(false);
         self.mend_disk();
         let Machine { world, node, .. } = &self.harness.disk;
-        let (mut env, info, seed) = start_process(world, *node);
+        let (mut env, info) = start_process(world, *node);
         let config = EngineConfig { after_poison: self.harness.poisoned, ..self.harness.config.clone() };
-        let mut probe = Engine::new(config, info, IDS, seed);
+        let mut probe = Engine::new(config, info, IDS);
         let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
         probe.start(env.now(), &mut ops);
         let mounted = loop {

@@ -9,7 +9,7 @@ use types::{Entry, EntryKind, Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, Term
 use wire::{RaftKind, Reject, ReplyBody};
 
 const KEPT: Member = Member { replica: ReplicaId(3), osd: OsdId(3) };
-const FORCE: ForceMembers = ForceMembers { keep: KEPT, floor: ReplicaId(100), fence: false, epoch: Epoch(1000) };
+const FORCE: ForceMembers = ForceMembers { keep: KEPT, floor: ReplicaId(100), fence: true, epoch: Epoch(1000) };
 
 fn force(rig: &mut Rig, order: ForceMembers) -> bool {
     rig.call(order.keep.osd.0, |g, now, _| g.handle_force(now, order))
@@ -72,16 +72,56 @@ fn the_kept_replica_serves_alone_with_all_that_its_log_has() {
     assert_eq!(*group.members(), alone());
     assert!(!force(&mut rig, FORCE), "it is done");
     assert_eq!(rig.landed(3), 1, "the first write was in its log");
-    // The session goes on: what it had applied is a duplicate, what it lacks is new.
-    let ids = [0, 1, 2].map(|seq| rig.write(3, seq));
-    rig.pump();
-    assert!(ids.iter().all(|id| rig.answer(*id) == Some(Ok(ReplyBody::Done))));
-    assert_eq!(rig.landed(3), 3);
     let read = rig.read(3);
     rig.pump();
     let engine_read = rig.engine_reads(3)[0];
     rig.finish_read(3, engine_read);
     assert!(matches!(rig.answer(read), Some(Ok(ReplyBody::Data { .. }))));
+}
+
+/// The order for the second one of two replicas, of which the first one is gone.
+const UNFENCED: ForceMembers = ForceMembers { keep: Member { replica: ReplicaId(2), osd: OsdId(2) }, fence: false, ..FORCE };
+
+#[test]
+fn one_of_two_goes_on_alone_without_a_fence_and_so_do_its_sessions() {
+    let mut rig = Rig::led(2, true);
+    let first = rig.write(1, 0);
+    done(&mut rig, first);
+    rig.crash(1);
+    rig.advance(3000);
+    assert!(force(&mut rig, UNFENCED));
+    rig.advance(1500);
+    // What it had applied is a duplicate, and the rest is new.
+    let ids = [0, 1, 2].map(|seq| rig.write(2, seq));
+    rig.pump();
+    assert!(ids.iter().all(|id| rig.answer(*id) == Some(Ok(ReplyBody::Done))));
+    assert_eq!(rig.landed(2), 3);
+}
+
+#[test]
+fn order_without_a_fence_is_void_where_others_may_have_committed_alone() {
+    let mut rig = lost_majority();
+    assert!(!force(&mut rig, ForceMembers { fence: false, ..FORCE }), "two of three may have");
+    // A change that removes the replica is in its log: once in a joint phase, and once only as an entry.
+    let new = Member { replica: ReplicaId(24), osd: OsdId(4) };
+    for removed in [1, 2] {
+        for steps in 0..6 {
+            let mut rig = Rig::led(2, true);
+            let remove = Some(ReplicaId(removed));
+            let change = MemberChange { expected: Epoch(1), add: Some(new), remove, cancel: false };
+            rig.call(1, |g, _, _| g.handle_change(change));
+            for _ in 0..steps {
+                rig.pump();
+                rig.list(1);
+            }
+            rig.crash(1);
+            rig.advance(3000);
+            let members = rig.groups[&2].members().clone();
+            let only_two = |set: &[Member]| set.iter().all(|m| m.osd != OsdId(4)) || removed == 1;
+            let stays = only_two(&members.voters) && only_two(&members.outgoing) && members.is_voter(ReplicaId(2));
+            assert_eq!(force(&mut rig, UNFENCED), stays, "{removed} leaves, {steps} steps: {members:?}");
+        }
+    }
 }
 
 #[test]

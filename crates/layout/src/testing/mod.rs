@@ -64,6 +64,7 @@ fn log() -> [File; 2] {
             RECORD_DECISION_MAX,
             REASON_MAX,
             STATE_BATCH_MAX,
+            SALT_KEY_LEN,
             MAP_MAX,
             CRC_AT
         }
@@ -155,5 +156,6 @@ fn formats_page_has_the_constants_and_byte_maps_of_the_disk() {
         ("types::limits::REPLICAS_MAX", limits::REPLICAS_MAX as u64),
     ];
     let others = others.map(|(name, value)| (name, value.to_string()));
-    page::check("layout", &files, &others, &[("CHUNK_PAGES", crate::home::CHUNK_PAGES)]);
+    let lens = [("CHUNK_PAGES", crate::home::CHUNK_PAGES), ("SALT_KEY_LEN", crate::log::SALT_KEY_LEN)];
+    page::check("layout", &files, &others, &lens);
 }

@@ -57,7 +57,10 @@ fn kept_replica_serves_alone_and_new_ones_join_with_what_their_osds_had() {
     rig.start(KEPT);
     rig.run(ms(3000));
     assert!(!is_alone(&mut rig));
-    forced(&mut rig, false);
+    forced(&mut rig, true);
+    // The sessions have ended; the client opens the volume again.
+    rig.attach_again(pg(0), 2);
+    rig.run(ms(200));
     (0..4).for_each(|n| rig.write(pg(0), 0, n * 8, 8));
     let applied = |rig: &mut Rig| rig.osd(KEPT).reports_for_tools()[0].applied;
     let before = applied(&mut rig);

@@ -251,8 +251,12 @@ impl Rig {
 
     /// Attaches the volume in a PG.
     pub fn attach(&mut self, pg: PgId) {
+        self.attach_again(pg, 1);
+    }
+
+    pub fn attach_again(&mut self, pg: PgId, order: u64) {
         let leader = self.leader(pg);
-        let attach = Attach { order: 1, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+        let attach = Attach { order, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
@@ -400,6 +404,10 @@ impl Env for SlowEnv<'_> {
         self.env.random()
     }
 
+    fn secret(&mut self) -> Result<[u8; 16], EnvError> {
+        self.env.secret()
+    }
+
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
         self.env.turn(ops, events, deadline)
     }
@@ -431,7 +439,8 @@ fn format_machine(world: &World, i: usize, log_mib: u64) -> NodeId {
         prezero: false,
         unix_s: 0,
     };
-    let (_, pages) = engine::format_image(BYTES, &params, i as u64 + 1).expect("log and home fit");
+    let (_, pages) =
+        engine::format_image(BYTES, &params, engine::SaltKey::new([i as u8 + 1; 16])).expect("log and home fit");
     let image = world.disk_image(node, DEVICE);
     pages.iter().for_each(|(offset, page)| image.write(*offset, page));
     node

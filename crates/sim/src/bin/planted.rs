@@ -22,7 +22,7 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 13] = [
+const AIMED: [(Bug, Class); 14] = [
     (Bug::ReplacedStaysIn, Class::ReplacedOsds),
     (Bug::MovesToLeaving, Class::EmptiedOsds),
     (Bug::ReplacedTooEarly, Class::EmptiedOsds),
@@ -34,6 +34,7 @@ const AIMED: [(Bug, Class); 13] = [
     (Bug::InstallAwaitsCopies, Class::FilledBehind),
     (Bug::InstallOfNothing, Class::FilledBehind),
     (Bug::LogBeginsAnywhere, Class::CutStateBlock),
+    (Bug::ForgedHeaderBelieved, Class::ForgedHeaders),
     (Bug::RepairFromBehind, Class::RottenBlocks),
     (Bug::RepairOverNewer, Class::RottenBlocks),
 ];

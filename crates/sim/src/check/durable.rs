@@ -12,6 +12,8 @@
 
 use crate::stamp;
 use env::DiskId;
+use layout::log::{BatchHeader, LogIdentity};
+use layout::superblock::Superblock;
 use simenv::{DiskWatch, Durable, NodeId, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -99,8 +101,9 @@ pub struct Majority {
     waiting: BTreeMap<Write, Waiting>,
     /// Per disk, the places that the next flush may make durable.
     unflushed: BTreeMap<NodeId, Vec<(Write, Place)>>,
-    /// End of the last batch that was handed to each log.
-    log_ends: BTreeMap<NodeId, u64>,
+    /// The identity of each log, and the last batch that was handed to it.
+    logs: BTreeMap<NodeId, LogIdentity>,
+    last_batches: BTreeMap<NodeId, BatchHeader>,
     checked: u64,
 }
 
@@ -116,9 +119,20 @@ impl Majority {
         assert!(old.is_none(), "stamp {stamp} was used twice");
     }
 
-    /// Returns where the next batch of this node's log begins, if its segment has room.
-    pub fn log_end(&self, node: NodeId) -> Option<u64> {
-        self.log_ends.get(&node).copied()
+    /// Returns the last batch that was handed to this node's log.
+    pub fn last_batch(&self, node: NodeId) -> Option<BatchHeader> {
+        self.last_batches.get(&node).copied()
+    }
+
+    /// Notes a superblock, or a batch of a log whose superblock was noted.
+    fn note_header(&mut self, node: NodeId, offset: u64, head: &[u8]) {
+        if let Ok(superblock) = Superblock::decode(head) {
+            self.logs.insert(node, superblock.log_identity());
+        }
+        let log = self.logs.get(&node);
+        if let Some(header) = log.and_then(|log| BatchHeader::decode(head, log, offset)) {
+            self.last_batches.insert(node, header);
+        }
     }
 
     /// Returns the number of sectors whose reply was checked.
@@ -215,8 +229,8 @@ fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool 
 
 impl DiskWatch for Majority {
     fn submitted(&mut self, (node, _): (NodeId, DiskId), offset: u64, bufs: &[IoBuf]) {
-        if bufs.first().is_some_and(|b| b.starts_with(&layout::log::MAGIC)) {
-            self.log_ends.insert(node, offset + bufs.iter().map(|b| b.len() as u64).sum::<u64>());
+        if let Some(head) = bufs.first() {
+            self.note_header(node, offset, head);
         }
         let mut row: Option<(Write, Place)> = None;
         let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));

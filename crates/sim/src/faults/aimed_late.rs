@@ -78,12 +78,18 @@ fn broken_path(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// A log is read again, with a torn end or a whole one. Behind the end lie payloads of earlier laps of the log (see
-/// `forge`).
+/// A log is read again, with a torn end or a whole one, some with the opening of the newest segment lost. In the torn batch and
+/// behind the end lie forged payloads (see `forge`).
 fn remount(s: &mut Strike<'_>) -> bool {
-    let i = s.osd();
+    let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.is_lost(*i));
+    let liar = if s.rng.chance(1, 4) { liar } else { None };
+    let i = liar.unwrap_or_else(|| s.osd());
     let power = s.rng.chance(2, 3);
     s.cluster.stop_osd(i, power);
+    if liar.is_some() {
+        s.cluster.budget.note(i, Class::BitRotLog);
+        crate::rot::newest_opening(&s.cluster.image(i));
+    }
     let back = ms(s, 1, 200);
     s.after(back, move |s| s.cluster.start_osd(i));
     true

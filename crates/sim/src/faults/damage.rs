@@ -82,11 +82,10 @@ fn one_device(s: &mut Strike<'_>, class: Class, damage: Damage) -> bool {
 /// no later one says that it was durable.
 fn unreadable_tail(s: &mut Strike<'_>) -> bool {
     let Some(i) = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.is_lost(*i)) else { return false };
-    let (_, _, uuid) = s.cluster.identity(i);
     let power = s.rng.chance(1, 2);
     s.cluster.stop_osd(i, power);
     let image = s.cluster.image(i);
-    let mut batches = crate::rot::batches(&image, uuid);
+    let mut batches = crate::rot::batches(&image);
     batches.sort_by_key(|(_, header)| std::cmp::Reverse(header.seq));
     let nth = s.rng.below(LAST_BATCHES) as usize;
     if let Some((at, header)) = batches.get(nth) {

@@ -48,7 +48,7 @@ impl Desk<'_> {
         let (log_bytes, segment_bytes) = (LOG, 0);
         let params =
             FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force: false, prezero: false, unix_s: 0 };
-        let (mut superblock, mut writes) = engine::format_image(DEVICE, &params, 1)?;
+        let (mut superblock, mut writes) = engine::format_image(DEVICE, &params, engine::SaltKey::new([1; 16]))?;
         change(&mut superblock);
         for (_, page) in writes.iter_mut().skip(1) {
             *page = types::IoBuf::copy_of(&superblock.encode());
