@@ -183,7 +183,7 @@ impl Node {
     /// Iterates over the descriptors of the entries above the applied index.
     pub fn unapplied(&self) -> impl Iterator<Item = &[u8]> {
         let unstable = self.raw.raft.raft_log.unstable_entries();
-        // What raft has not handed over yet takes the place of stored entries.
+        // Entries that raft has not handed over yet take the place of stored ones.
         let stored = unstable.first().map_or(u64::MAX, |first| first.index - 1);
         let fresh = unstable.iter().filter(|entry| entry.index > self.applied.0).map(|entry| &*entry.data);
         self.raw.store().descriptors(self.applied.0, stored).chain(fresh)

@@ -80,10 +80,7 @@ impl Pgs {
     /// When another replica of its PG here has not failed.
     pub fn insert(&mut self, identity: ReplicaIdentity, members: Membership, state: State) -> usize {
         let (pg, replica) = (identity.pg, identity.replica);
-        assert!(
-            self.is_newest(pg, replica) || matches!(state, State::Failed(_)),
-            "{pg} has two replicas on one OSD"
-        );
+        assert!(self.is_newest(pg, replica) || matches!(state, State::Failed(_)), "{pg} has two replicas on one OSD");
         let (group_ended_at, reported, touched, armed) = (Time::ZERO, None, false, Time::NEVER);
         let key = self.slots.insert(Slot { identity, members, state, group_ended_at, reported, touched, armed });
         self.by_pg.insert((pg, replica), key);

@@ -106,7 +106,7 @@ impl Control {
         self.may_force(now.mono, &record).map_err(cannot)?;
         let candidates = self.candidates(now.mono, &record);
         let able = candidates.iter().filter(|c| c.end.is_some() && ask.osd.is_none_or(|osd| osd == c.member.osd));
-        // Of two equal logs the one of a whole replica.
+        // A whole replica comes before a failed one with an equal log.
         let loses_nothing = |c: &Candidate| is_lossless(&record, &candidates, c);
         let keep = able.max_by_key(|c| (loses_nothing(c), c.end, c.is_whole(), Reverse(c.member.replica)));
         let Some(keep) = keep else {
@@ -135,7 +135,10 @@ impl Control {
             return Err(cannot(format!("acknowledged writes of {} volumes may be lost", view.volume_count)));
         }
         let done = self.reports.get(&keep.member.replica).and_then(void_floor_of(&record));
-        let order = ForceOrder { keep: keep.member, fence: !is_safe, automatic: false, done };
+        // A replica ignores an order without a fence when its own log does not show that nothing is lost. Consent then helps.
+        let stands_unfenced = record.forced.as_ref().is_some_and(|forced| !forced.force.fence);
+        let fence = !is_safe || ask.accept_loss && stands_unfenced;
+        let order = ForceOrder { keep: keep.member, fence, automatic: false, done };
         let (writes, ()) = plan::pg_force(&self.records, pg, order)?;
         if !writes.is_empty() {
             self.write(writes);
@@ -260,10 +263,10 @@ impl Control {
             let stays = |osd: &OsdId| self.records.osds.get(osd).is_some_and(|known| !known.leaves());
             let has_room = |osd: &OsdId| filling.get(osd).copied().unwrap_or(0) < backfills;
             // A copy on a device whose replicas fail again and again takes the PG down each time.
-            let waits = |osd: OsdId| self.replaced.get(&(pg, osd)).is_some_and(|last| last.1 > 0 && self.waits(now.mono, last));
-            let ready = |osd: &&OsdId| {
-                has_room(osd) && stays(osd) && self.takes_replicas(now.mono, **osd) && !waits(**osd)
-            };
+            let waits =
+                |osd: OsdId| self.replaced.get(&(pg, osd)).is_some_and(|last| last.1 > 0 && self.waits(now.mono, last));
+            let ready =
+                |osd: &&OsdId| has_room(osd) && stays(osd) && self.takes_replicas(now.mono, **osd) && !waits(**osd);
             let ready = record.vacant.iter().find(ready).copied();
             if let Some((osd, writes)) = ready.and_then(|osd| Some((osd, plan::refill(record, osd)?))) {
                 *filling.entry(osd).or_default() += 1;

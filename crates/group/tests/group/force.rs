@@ -3,7 +3,7 @@
 use super::rig::{CHUNK, PG, Rig, Step, fresh, raft_msg};
 use group::descriptor::Command;
 use group::{Action, Group, GroupConfig};
-use types::map::{ForceMembers, Member, MemberChange, Membership, MembersStep};
+use types::map::{ForceMembers, Member, MemberChange, MembersStep, Membership};
 use types::store::{Crcs, HardState, Recovered};
 use types::{Entry, EntryKind, Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, Term};
 use wire::{RaftKind, Reject, ReplyBody};
@@ -80,7 +80,8 @@ fn the_kept_replica_serves_alone_with_all_that_its_log_has() {
 }
 
 /// The order for the second one of two replicas, of which the first one is gone.
-const UNFENCED: ForceMembers = ForceMembers { keep: Member { replica: ReplicaId(2), osd: OsdId(2) }, fence: false, ..FORCE };
+const UNFENCED: ForceMembers =
+    ForceMembers { keep: Member { replica: ReplicaId(2), osd: OsdId(2) }, fence: false, ..FORCE };
 
 #[test]
 fn one_of_two_goes_on_alone_without_a_fence_and_so_do_its_sessions() {
@@ -91,7 +92,7 @@ fn one_of_two_goes_on_alone_without_a_fence_and_so_do_its_sessions() {
     rig.advance(3000);
     assert!(force(&mut rig, UNFENCED));
     rig.advance(1500);
-    // What it had applied is a duplicate, and the rest is new.
+    // A write that it had applied is a duplicate, and the others are new.
     let ids = [0, 1, 2].map(|seq| rig.write(2, seq));
     rig.pump();
     assert!(ids.iter().all(|id| rig.answer(*id) == Some(Ok(ReplyBody::Done))));
@@ -278,7 +279,14 @@ fn new_group_is_kept_when_its_log_makes_it_a_voter() {
         let mut descriptor = bytes::BytesMut::new();
         Command::Members { expected: Epoch(expected), step }.encode(&mut descriptor);
         let (index, kind) = (Index(at as u64), EntryKind::Normal);
-        Entry { index, term: Term(1), kind, descriptor: descriptor.freeze(), payload: IoBuf::EMPTY, crcs: Crcs::default() }
+        Entry {
+            index,
+            term: Term(1),
+            kind,
+            descriptor: descriptor.freeze(),
+            payload: IoBuf::EMPTY,
+            crcs: Crcs::default(),
+        }
     };
     let steps = [MembersStep::AddLearner(new), MembersStep::Enter { add: Some(new.replica), remove: None }];
     for (count, voter) in [(1, false), (2, true)] {

@@ -335,10 +335,7 @@ impl World {
                 let term = node.group.as_ref().expect("it is alive").term();
                 self.watch.leads(term, id);
             }
-            Action::Serves
-            | Action::LostLeadership
-            | Action::MembersChanged
-            | Action::Yielded { .. } => {}
+            Action::Serves | Action::LostLeadership | Action::MembersChanged | Action::Yielded { .. } => {}
             // Doubled and late rejections may make raft ask for a stream for a moment.
             Action::NeedsStream { .. } if self.datagrams => {}
             Action::NeedsStream { .. } => panic!("the world never trims what a replica lacks"),

@@ -39,7 +39,7 @@ pub(super) struct Missing {
     inconsistent: Option<Time>,
 }
 
-/// What is to be done about a missing payload.
+/// Verdict on a missing payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Some member may still have it.
@@ -79,7 +79,7 @@ impl Missing {
         }
     }
 
-    /// As `judge`; begins the next pass of questions when the last one has ended long ago.
+    /// Does what `judge` does, and begins the next pass of questions when the last one has ended long ago.
     pub fn step(&mut self, now: Time, rest: Duration, members: (&Membership, &[Member]), commit: Index) -> Verdict {
         let verdict = self.judge(now, members, commit);
         if verdict != Verdict::Inconsistent {

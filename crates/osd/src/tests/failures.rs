@@ -9,7 +9,7 @@ use types::map::{Member, MemberChange, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
 
 #[test]
-fn replica_made_on_a_store_that_has_lost_records_fails_unless_its_id_is_new() {
+fn replica_made_on_a_store_with_lost_records_fails_unless_its_id_is_new() {
     let mut rig = Rig::new(12, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -166,7 +166,7 @@ fn pg_with_two_failed_members_of_three_is_down_and_gives_nothing_up() {
 }
 
 #[test]
-fn replica_whose_lost_payload_is_freed_elsewhere_fails_with_its_log_before_it() {
+fn replica_whose_lost_payload_is_freed_elsewhere_keeps_its_log_before_it() {
     let mut rig = loaded(31);
     rig.kill(2);
     spoil_log(&rig, 2, 64 << 10..16 << 20, |page| !is_header(page));

@@ -127,7 +127,7 @@ fn replica_that_lacks_log_records_or_payloads_goes_on_from_what_it_has() {
 }
 
 #[test]
-fn crash_before_the_step_is_durable_finds_the_replica_failed_with_its_past() {
+fn crash_before_the_step_is_durable_finds_a_replica_failed_with_its_past() {
     // The writes in flight at a crash are lost or not.
     let mut found = [0, 0];
     for seed in 64..76 {
@@ -219,8 +219,7 @@ fn failed_replica_of_a_pg_that_has_changed_its_members_is_kept() {
     rig.lead_all(0, 1);
     let new = Member { replica: ReplicaId(90), osd: OsdId(4) };
     rig.tell(3, OsdDown::EnsureReplica { created: created(), replica: new.replica });
-    let change =
-        MemberChange { expected: EPOCH, add: Some(new), remove: Some(member(2).replica), cancel: false };
+    let change = MemberChange { expected: EPOCH, add: Some(new), remove: Some(member(2).replica), cancel: false };
     for _ in 0..100 {
         rig.tell(0, OsdDown::ChangeMembers { pg: pg(0), change });
         rig.run(ms(100));

@@ -1,12 +1,12 @@
 //! Schedules aimed at PGs of two (ADR 0020): one of the two replicas fails, so that the PG has no majority, while its OSDs and
 //! metadata servers die. Each PG goes on from the other replica by itself, gets a second one again, and loses nothing.
 
+use super::Class;
 use super::Strike;
 use super::aimed_forced::need;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::aimed_members::is_whole;
 use super::aimed_votes::cut_off;
-use super::Class;
 use control::admin::AdminAsk;
 use std::time::Duration;
 use types::PgId;
@@ -51,7 +51,8 @@ fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, usize)> {
     let all_whole = records.pgs.values().all(|record| {
         record.members.len() == 2 && record.forced.is_none() && is_whole(s.cluster, record) == Some(true)
     });
-    let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize).filter(|_| all_whole)?;
+    let record =
+        records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize).filter(|_| all_whole)?;
     let failed = s.rng.below(2) as usize;
     let osd = |n: usize| record.members[n].osd.0 as usize - 1;
     Some((record.pg, osd(failed), osd(1 - failed)))

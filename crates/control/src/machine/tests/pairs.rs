@@ -37,7 +37,11 @@ fn pair_with_a_failed_replica_goes_on_from_the_other_and_gets_a_new_one() {
         world.death = Death::Never;
         world.connect_all();
         world.seconds(60, &[]);
-        assert!(world.forces.iter().all(|f| f.keep == kept && !f.fence && f.floor > other.replica), "{:?}", world.forces);
+        assert!(
+            world.forces.iter().all(|f| f.keep == kept && !f.fence && f.floor > other.replica),
+            "{:?}",
+            world.forces
+        );
         let record = &world.control.records().pgs[&pg];
         assert!(record.members.contains(&kept) && record.members.len() == 2, "seed {seed}: {record:?}");
         let new = record.members.iter().find(|m| **m != kept).expect("a second one");
@@ -198,7 +202,7 @@ fn ordered() -> (World, PgId, Member, Member) {
 }
 
 #[test]
-fn order_is_withdrawn_when_the_failed_replica_runs_again_and_may_be_given_again() {
+fn order_is_withdrawn_when_the_failed_replica_runs_again_and_comes_again() {
     let (mut world, pg, kept, other) = ordered();
     let before = members(&world, pg);
     // Its process died before its device had recorded the failure.
@@ -254,7 +258,20 @@ fn command_takes_the_place_of_an_automatic_order() {
 }
 
 #[test]
-fn replica_of_a_pair_that_fails_again_and_again_comes_back_ever_more_rarely() {
+fn order_that_the_replica_does_not_carry_out_gets_a_fence_by_consent() {
+    let (mut world, pg, kept, _) = ordered();
+    let ask = crate::admin::PgForce { pg, osd: None, dry_run: false, accept_loss: true };
+    let orders = world.forces.len();
+    world.admin(AdminAsk::PgForce(ask)).expect("ordered");
+    world.changes_stand_still = false;
+    world.seconds(3, &[]);
+    let fenced: Vec<_> = world.forces[orders..].iter().filter(|force| force.fence).collect();
+    assert!(fenced.iter().all(|force| force.keep == kept) && !fenced.is_empty(), "{:?}", world.forces);
+    assert_eq!(members(&world, pg), [kept]);
+}
+
+#[test]
+fn replica_of_a_pair_that_fails_again_and_again_comes_back_rarely() {
     let (mut world, pg, kept, other) = pair(3);
     let fails = |world: &mut World, seconds: u32| {
         let before = world.control.records().pgs[&pg].changes;
