@@ -216,8 +216,8 @@ impl Reset {
         r.log = ReplicaLog::new(Index(self.index.0 + 1));
         r.replaced.clear();
         let mut next = HardState { commit: self.index, ..r.hard_state };
-        if next.term < self.term {
-            (next.term, next.vote) = (self.term, None);
+        if next.term < self.term || on(Bug::InstallForgetsVote) {
+            (next.term, next.vote) = (self.term.max(next.term), None);
         }
         r.hard_state = next;
         r.written_hard_state = next;

@@ -6,6 +6,7 @@ mod clients;
 mod failed;
 mod joined;
 
+use crate::check::claims;
 use crate::check::durable;
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
@@ -23,10 +24,12 @@ use crate::trace;
 use engine::ReadData;
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
-use simenv::{DiskFaults, DiskImage, NodeId, SimEnv, World};
+use simenv::{DiskFaults, DiskImage, DiskWatch, NetWatch, NodeId, SimEnv, World};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
@@ -99,6 +102,8 @@ pub struct Cluster {
     /// Poisoned stores that were refused, and then confirmed by an operator.
     pub poison_confirmed: u64,
     pub(crate) observers: Observers,
+    /// Claims of replicas on the network, and the logs on their devices.
+    pub(crate) claims: claims::Shared,
 }
 
 impl Cluster {
@@ -140,11 +145,14 @@ impl Cluster {
             turns: 0,
             poison_confirmed: 0,
             observers: Observers::default(),
+            claims: claims::Shared::default(),
             options,
             world,
         };
         let majority = sim.options.replicas as usize / 2 + 1;
         sim.linear.durable = Some(durable::Watch::new(&sim.world, DEVICE, majority));
+        sim.world.watch_disks(Rc::clone(&sim.claims) as Rc<RefCell<dyn DiskWatch>>);
+        sim.world.watch_net(Rc::clone(&sim.claims) as Rc<RefCell<dyn NetWatch>>);
         sim.start_meta();
         for i in 0..sim.osds.len() {
             sim.format(i);
@@ -254,6 +262,7 @@ impl Cluster {
 
     /// Notes that the process is gone; meta learns it from the broken stream.
     fn gone(&mut self, i: usize) {
+        self.examine_claims(i);
         let node = &mut self.osds[i];
         node.running = None;
         self.observers.laws.gone(node.id);

@@ -5,6 +5,7 @@
 //! Invariant: a node that stands still gets no message from the control plane either. A disk that has lost flushed
 //! bytes without a trace never comes back.
 
+use crate::check::device::Place;
 use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
 use crate::stranger::Stranger;
@@ -67,10 +68,13 @@ impl Cluster {
         })
     }
 
-    /// Measures the lies of OSD `i` by its log.
+    /// Measures the lies of OSD `i` by its log, and follows the claims of its replicas from now on.
     pub(crate) fn watch_log(&self, i: usize) {
         let sb = self.superblock(i);
         self.disk_faults(i, |f| f.watch = (sb.log_start, sb.home_start));
+        let (segment_bytes, segments) = (sb.segment_bytes, u64::from(sb.segment_count));
+        let log = Place { uuid: sb.uuid.0, start: sb.log_start, segment_bytes, segments };
+        self.claims.borrow_mut().add(self.osds[i].node, self.osds[i].id, log);
     }
 
     /// Zeroes the device, but keeps the superblocks if they are to stay.

@@ -3,6 +3,7 @@
 //! Invariant: they only look; a run without them has the same trace hash.
 
 use crate::check::bounds::{self, Fullest};
+use crate::check::claims::Believed;
 use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
@@ -27,6 +28,7 @@ pub struct Observers {
 impl Cluster {
     /// Looks at the changes of an OSD's turn.
     pub(crate) fn observe(&mut self, i: usize) {
+        self.note_lies(i);
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
         let runs = *osd.phase() == osd::Phase::Running;
@@ -203,7 +205,8 @@ impl Cluster {
     /// The first violation.
     pub fn observed(&self) -> Result<(), String> {
         let early = self.linear.durable.as_ref().and_then(|d| d.failure.clone());
-        if let Some(what) = self.observers.seen.clone().or(early) {
+        let claimed = self.claims.borrow().failure.clone();
+        if let Some(what) = self.observers.seen.clone().or(early).or(claimed) {
             return Err(what);
         }
         self.leases_exclude()?;
@@ -287,6 +290,38 @@ impl Cluster {
         }
         let report = osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
         report.map_or(Member::Silent, |r| Member::Sound(r.applied.0))
+    }
+
+    /// Checks that the device of OSD `i` holds every claim of its replicas, and the entries that its process takes for durable. The
+    /// process has ended, or everything rests.
+    pub(crate) fn examine_claims(&self, i: usize) {
+        self.note_lies(i);
+        let node = &self.osds[i];
+        let groups = node.running.iter().flat_map(|(osd, _)| osd.groups_for_tools());
+        let believed = groups.map(|group| Believed {
+            replica: group.identity().replica.0,
+            index: group.durable_end().0,
+            term: group.term_at(group.durable_end()).map(|term| term.0),
+        });
+        let believed: Vec<Believed> = believed.collect();
+        let mut claims = self.claims.borrow_mut();
+        self.world.durable(node.node, DEVICE, |durable| claims.examine(node.node, &believed, durable));
+    }
+
+    /// Excuses the device of OSD `i` from now on if it has lied.
+    fn note_lies(&self, i: usize) {
+        let id = self.osds[i].id;
+        let lied = self.budget.has_lied(i) && !self.budget.has_failed_openly_only(i);
+        self.claims.borrow_mut().lied(self.osds[i].node, lied || self.is_rotten(id));
+    }
+
+    /// Checks that the device of every OSD holds every claim of its replicas.
+    ///
+    /// # Errors
+    /// The first claim that is not on its device.
+    pub fn claims_stand(&self) -> Result<(), String> {
+        (0..self.osd_count()).for_each(|i| self.examine_claims(i));
+        self.claims.borrow().failure.clone().map_or(Ok(()), Err)
     }
 
     /// Audits the accounting of every device.

@@ -72,9 +72,11 @@ pub struct Report {
     pub waits: Vec<(&'static str, Duration)>,
     /// Highest fill of each queue, in thousandths of its limit.
     pub fullest: BTreeMap<&'static str, u64>,
-    /// Number of sectors whose reply was compared with the disks, and of looks at a replica's raft log.
+    /// Number of sectors whose reply was compared with the disks, of looks at a replica's raft log, and of claims on the
+    /// network that were compared with the log on the device.
     pub majorities: u64,
     pub looks: u64,
+    pub claims: u64,
     /// The failure, if the run has failed.
     pub failure: Option<String>,
 }
@@ -142,6 +144,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
         looks: run.cluster.observers.laws.looks(),
+        claims: run.cluster.claims.borrow().checked(),
         failure,
     }
 }
@@ -220,6 +223,7 @@ impl Run {
                 self.compare()?;
             }
         }
+        self.cluster.claims_stand()?;
         Ok(self.histories()?)
     }
 

@@ -72,6 +72,8 @@ registry! {
         "a lease renewal carries a commit index beyond the follower's match index";
     VoteNotDurable, "vote-not-durable", "R5",
         "the log stores terms and no votes";
+    VoteReleasedEarly, "vote-released-early", "R5",
+        "a vote for another replica leaves before it is durable";
     AckBeforeDurable, "ack-before-durable", "R5",
         "a follower acknowledges entries before they are durable";
     StreamLetInUndurable, "stream-let-in-undurable", "R5",
@@ -122,6 +124,8 @@ registry! {
         "a batch of entries is written without its hard state";
     StateBlockMissing, "state-block-missing", "R9",
         "a new log segment has no state block";
+    StateBlockForgetsVotes, "state-block-forgets-votes", "R9",
+        "the state block of a log segment holds terms and no votes";
     LogWithoutFlush, "log-without-flush", "R10",
         "a log batch is written to a volatile cache and not flushed";
     HomeWithoutFlush, "home-without-flush", "R10",
@@ -159,6 +163,8 @@ registry! {
         "a stream is installed before its last blocks are written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",
         "an installation waits for the copies that the log makes of its own replica's entries";
+    InstallForgetsVote, "install-forgets-vote", "R12",
+        "an installation drops the vote of the present term";
     InstallOfNothing, "install-of-nothing", "R12",
         "the staged contents of a stream are evicted before the installation, which continues";
     LogBeginsAnywhere, "log-begins-anywhere", "R9",
