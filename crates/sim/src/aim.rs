@@ -60,6 +60,10 @@ pub const DAMAGE_FROM: u64 = 1_200_000;
 const DISJOINT_PCT: u64 = 10;
 const REPLACED_PCT: u64 = 6;
 
+/// From this seed on, [`Class::StuckPg`] is drawn as well, before all other aims.
+pub const STUCK_FROM: u64 = 1_500_000;
+const STUCK_PCT: u64 = 6;
+
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
@@ -71,6 +75,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::FailedReplicas => FAILED_FROM,
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
+        Class::StuckPg => STUCK_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
@@ -115,6 +120,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut stuck = Rng::new(seed ^ u64::from_be_bytes(*b"isolated"));
+        if seed >= STUCK_FROM && stuck.chance(STUCK_PCT, 100) {
+            return Some(Aim { class: Class::StuckPg, alone: true });
         }
         let mut forced = Rng::new(seed ^ u64::from_be_bytes(*b"byForce!"));
         if seed >= FORCED_FROM && forced.chance(FORCED_PCT, 100) {
@@ -319,6 +328,15 @@ impl Aim {
                 options.disk = Default::default();
                 options.faults = Duration::from_secs(20);
             }
+            // Requests spread evenly over the PGs. The queue is so deep that those of one PG do not fill it.
+            Class::StuckPg => {
+                options.pgs = 4;
+                (shape.len_bytes, shape.window, shape.spread) = (4 * SEGMENT, 64 << 10, 12);
+                (shape.sectors_max, shape.depth, shape.operations) = (16, 256, 1500);
+                options.engine.round_idle = Duration::from_millis(300);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(10);
+            }
             // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
             Class::EmptiedOsds | Class::ReplacedOsds => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 6);
@@ -479,7 +497,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (DAMAGE_FROM..DAMAGE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (STUCK_FROM..STUCK_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

@@ -5,13 +5,15 @@
 use crate::check::bounds::{self, Fullest};
 use crate::check::claims::Believed;
 use crate::check::decisions::Decisions;
+use crate::check::isolation::Isolation;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, PENDING_FREE_MAX, Stores};
 use crate::cluster::{Cluster, DEVICE};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{OsdId, PgId, ReplicaId, Term};
+use types::units::{SECTOR, SEGMENT};
+use types::{OsdId, PgId, ReplicaId, SegmentIndex, Term, Time, VolumeId};
 
 /// State of all observers.
 #[derive(Default)]
@@ -21,6 +23,7 @@ pub struct Observers {
     /// Highest fill of every queue.
     pub fullest: RefCell<Fullest>,
     pub stores: RefCell<Stores>,
+    pub isolation: RefCell<Isolation>,
     /// The first violation.
     seen: Option<String>,
 }
@@ -212,6 +215,22 @@ impl Cluster {
         self.leases_exclude()?;
         self.stores_move()?;
         self.queues_are_bounded()
+    }
+
+    /// Checks that requests which touch other PGs alone are answered while one PG has no quorum (§7.6).
+    pub(crate) fn others_are_answered(&self) -> Result<(), String> {
+        let (now, mut isolation) = (self.world.now(), self.observers.isolation.borrow_mut());
+        let (Some(stuck), Some(records)) = (isolation.stuck(now), self.meta.records()) else { return Ok(()) };
+        let beside = |volume: u64, first: u64, count: u64| {
+            let segment = |sector: u64| sector * SECTOR / SEGMENT;
+            (segment(first)..=segment(first + count - 1)).all(|index| {
+                let found = records.segments.get(&(VolumeId(volume), SegmentIndex(index as u32)));
+                found.is_some_and(|segment| !segment.pending && segment.pg != stuck)
+            })
+        };
+        let open = self.clients().iter().filter(|client| client.is_open());
+        let asked = open.filter_map(|client| client.workload.as_ref()?.oldest_of(&beside)).min();
+        asked.map_or(Ok(()), |asked| isolation.look(now, Time(asked)))
     }
 
     fn queues_are_bounded(&self) -> Result<(), String> {

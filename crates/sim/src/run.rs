@@ -261,6 +261,7 @@ impl Run {
     /// Checks the liveness of each request: once nothing is broken, no request of any client waits longer than
     /// [`ANSWER`].
     fn everybody_is_answered(&mut self) -> Result<(), String> {
+        self.cluster.others_are_answered().map_err(|what| format!("{what}; {}", self.cluster.describe()))?;
         let around = self.cluster.options.aim.is_some_and(|aim| aim.class == Class::BrokenPath);
         let (since, max) = match self.calm_since {
             Some(since) => (since, ANSWER),
@@ -386,6 +387,11 @@ impl Run {
         let vacant = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c));
         self.until(limit, "the tenants are gone", vacant)?;
         self.waits.push(("a request is answered", self.longest));
+        let isolation = self.cluster.observers.isolation.borrow();
+        if isolation.has_struck() {
+            self.waits.push(("a request is answered beside a PG without quorum", isolation.longest()));
+        }
+        drop(isolation);
         let same = "all replicas have applied the same";
         let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c));
         let rested = self.until(limit, same, equal);

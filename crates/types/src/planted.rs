@@ -183,6 +183,10 @@ registry! {
         "a block repair replaces sectors that the overlay covers";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "sectors that the device cannot read are answered as zeros";
+    SearchStopsOthers, "search-stops-others", "§7.6",
+        "a client that searches the leader of one PG sends nothing to others";
+    LeaderlessStopsOsd, "leaderless-stops-osd", "§7.6",
+        "an OSD proposes nothing while one of its PGs has no leader";
     AppendUnchecked, "append-unchecked", "§7.5",
         "a follower takes a payload from the network without verifying it";
     HomeReadUnchecked, "home-read-unchecked", "§7.5",

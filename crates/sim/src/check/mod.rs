@@ -7,6 +7,7 @@ pub mod decisions;
 pub mod device;
 pub mod durable;
 pub mod frames;
+pub mod isolation;
 pub mod linear;
 pub mod raft;
 pub mod replicas;
