@@ -4,7 +4,7 @@
 //! - A vote, and every other message of a term, leaves when the device durably holds that term, and the vote in it.
 //! - An acknowledgement leaves when the device durably holds the entry at its index, of the term that the leader has there.
 //! - The device holds every claim when the process ends, and at the end of the run. An entry may be at home instead. An entry may be
-//!   replaced when a leader of a later term has sent this replica another one at its index.
+//!   replaced when a leader of a later term has another one at its index.
 //! - A replica votes for one candidate in a term, in all of its lives.
 //! - The device holds the entry that the process takes for the last durable one, when the process ends and at the end of the run.
 //!
@@ -86,14 +86,15 @@ pub struct Believed {
     pub term: Option<u64>,
 }
 
+/// Term of each entry, by PG and term of the leader.
+type Leaders = BTreeMap<(u64, u64), BTreeMap<u64, u64>>;
+
 /// All claims so far.
 #[derive(Default)]
 pub struct Claims {
     devices: BTreeMap<NodeId, Device>,
-    /// Device of each replica that has acknowledged.
-    places: BTreeMap<u64, NodeId>,
     /// For each PG and term, the terms of the entries in its leader's log, as far as the leader has sent them.
-    leaders: BTreeMap<(u64, u64), BTreeMap<u64, u64>>,
+    leaders: Leaders,
     /// Candidate that has the vote of a replica in a term.
     votes: BTreeMap<(u64, u64), u64>,
     /// The first claim that is not on its device.
@@ -134,7 +135,7 @@ impl Claims {
         }
         self.checked += (device.claims.len() + believed.len()) as u64;
         let contents = read(durable);
-        let wrong = contents.lacks_claim(&device.claims).or_else(|| contents.lacks_entry(believed));
+        let wrong = contents.lacks_claim(&device.claims, &self.leaders).or_else(|| contents.lacks_entry(believed));
         if let Some(what) = wrong {
             self.failure.get_or_insert(format!("on the device of {}, {what}", device.osd));
         }
@@ -212,7 +213,7 @@ impl Claims {
         }
     }
 
-    /// Notes the entries that a leader sends. They end acknowledgements by the receiver of other entries at their indexes.
+    /// Notes the entries that a leader sends.
     fn note_append(&mut self, m: &Raft) {
         if m.kind != raft::APPEND {
             return;
@@ -222,15 +223,6 @@ impl Claims {
             log.insert(m.index, m.log_term);
         }
         log.extend(m.entries.iter().copied());
-        let device = self.places.get(&m.to).and_then(|node| self.devices.get_mut(node));
-        let Some(claim) = device.and_then(|device| device.claims.get_mut(&m.to)) else { return };
-        let other = m.entries.iter().find(|(index, term)| {
-            claim.acked.get(index).is_some_and(|(acked, in_term)| acked != term && *in_term < m.term)
-        });
-        if let Some((index, _)) = other {
-            claim.acked.split_off(index);
-            claim.last = (0, 0);
-        }
     }
 
     /// Notes the claims of a message.
@@ -245,14 +237,20 @@ impl Claims {
         if m.term == claim.term && vote.is_some() {
             claim.vote = vote;
         }
-        if !acks {
+        // An acknowledgement that leaves late, in an older term, may be of entries that are replaced by now.
+        if !acks || m.term < claim.term {
             return;
         }
-        self.places.insert(m.from, node);
         let Some(log) = self.leaders.get(&(m.pg, m.term)) else { return };
         let known = if claim.last.0 == m.term { claim.last.1 } else { 0 };
         if m.index > known {
-            claim.acked.extend(log.range(known + 1..=m.index).map(|(index, term)| (*index, (*term, m.term))));
+            // An entry that this one has replaced is gone with all behind it.
+            let news = log.range(known + 1..=m.index);
+            let other = |(at, term): &(&u64, &u64)| claim.acked.get(at).is_some_and(|(acked, _)| acked != *term);
+            if let Some((at, _)) = news.clone().find(other) {
+                claim.acked.split_off(at);
+            }
+            claim.acked.extend(news.map(|(index, term)| (*index, (*term, m.term))));
             claim.last = (m.term, m.index);
         }
         // Entries at home need no place in the log.
@@ -261,6 +259,16 @@ impl Claims {
         if claim.acked.first_key_value().is_some_and(|(first, _)| *first <= checkpoint) {
             claim.acked = claim.acked.split_off(&(checkpoint + 1));
         }
+    }
+}
+
+impl Claim {
+    /// Whether a leader of a later term than `in_term` has sent another entry than the acknowledged one, here or before: then the
+    /// entry was not committed, and the replica may have truncated its log.
+    fn may_lack(&self, index: u64, in_term: u64, leaders: &Leaders) -> bool {
+        let later = leaders.range((self.pg, in_term + 1)..=(self.pg, u64::MAX));
+        let differs = |(at, term): (&u64, &u64)| self.acked.get(at).is_some_and(|(acked, _)| acked != term);
+        later.into_iter().any(|(_, log)| log.range(..=index).any(differs))
     }
 }
 
@@ -293,7 +301,7 @@ impl Contents {
     }
 
     /// Returns the first claim that this log does not hold.
-    fn lacks_claim(&self, claims: &BTreeMap<u64, Claim>) -> Option<String> {
+    fn lacks_claim(&self, claims: &BTreeMap<u64, Claim>, leaders: &Leaders) -> Option<String> {
         claims.iter().find_map(|(id, claim)| {
             let Some(r) = self.replicas.get(id) else {
                 return (!self.is_gone(*id)).then(|| format!("r{id} is forgotten"));
@@ -306,8 +314,9 @@ impl Contents {
                 let (holds, voted) = (r.term, r.vote);
                 return Some(format!("r{id} has claimed t{term} with vote {vote:?}, and has t{holds} with {voted:?}"));
             }
-            let lacks = |(index, (entry, _)): &(&u64, &(u64, u64))| {
-                **index > r.checkpoint && r.log.get(*index) != Some(entry)
+            let lacks = |(index, (entry, in_term)): &(&u64, &(u64, u64))| {
+                let missing = **index > r.checkpoint && r.log.get(*index) != Some(entry);
+                missing && !claim.may_lack(**index, *in_term, leaders)
             };
             claim.acked.iter().find(lacks).map(|(index, (entry, in_term))| {
                 let (k, found) = (r.checkpoint, r.log.get(index));
@@ -326,6 +335,8 @@ impl DiskWatch for Claims {
         let Some(device) = self.devices.get_mut(&node).filter(|device| device.log.has(offset)) else { return };
         let batch = bufs.first().and_then(|head| Batch::parse(head, offset, &device.log.uuid));
         if let Some(batch) = batch {
+            // A replica that is marked may lack what it acknowledged before.
+            batch.marks().for_each(|replica| _ = device.claims.remove(&replica));
             device.submitted.push(Submitted { offset, bufs: bufs.to_vec(), batch });
         }
     }

@@ -170,6 +170,15 @@ impl Batch {
         })
     }
 
+    /// Returns the replicas that a record marks as failed or suspect, or clears.
+    pub fn marks(&self) -> impl Iterator<Item = u64> {
+        self.facts.iter().filter_map(|fact| match fact {
+            Fact::Past { replica } | Fact::Revived { replica } => Some(*replica),
+            Fact::State { replica, failed: true, .. } | Fact::Hard { replica, suspect: true, .. } => Some(*replica),
+            _ => None,
+        })
+    }
+
     /// Whether the payloads in this area have their checksums.
     fn is_whole(&self, area: &[u8]) -> bool {
         let payloads = self.facts.iter().filter_map(|fact| match fact {
@@ -404,4 +413,61 @@ fn look(at: u64, uuid: &[u8; 16], read: &mut dyn FnMut(u64, &mut [u8])) -> Optio
         read(at, &mut bytes);
     }
     Batch::parse(&bytes, at, uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a record of replica 7 with this index and body.
+    fn record(kind: u8, flags: u8, (index, term): (u64, u64), body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; RECORD + body.len().next_multiple_of(8)];
+        (bytes[0], bytes[1]) = (kind, flags);
+        bytes[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        for (at, value) in [(8, 7), (16, index), (24, term)] {
+            bytes[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+        bytes[RECORD..RECORD + body.len()].copy_from_slice(body);
+        bytes
+    }
+
+    fn replay(records: &[Vec<u8>]) -> Replica {
+        let mut contents = Contents::default();
+        facts(&records.concat()).expect("well formed").iter().for_each(|fact| contents.learn(fact));
+        contents.replicas.remove(&7).unwrap_or_default()
+    }
+
+    #[test]
+    fn records_are_replayed_as_the_page_says() {
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 48]);
+        let entry = |flags, index, term| record(kind::APPEND, flags, (index, term), &[0; 12]);
+        let three = || vec![create(), entry(0, 1, 1), entry(0, 2, 1), entry(0, 3, 1)];
+        let log = |more: Vec<u8>| Vec::from_iter(replay(&[three(), vec![more]].concat()).log);
+        assert_eq!(log(entry(0, 2, 4)), [(1, 1), (2, 4)]);
+        assert_eq!(log(entry(kind::COPIED, 2, 1)), [(1, 1), (2, 1), (3, 1)]);
+        assert_eq!(log(record(kind::CUT, 0, (1, 0), &[])), [(1, 1)]);
+        assert_eq!(log(record(kind::RESET, 0, (9, 2), &[])), []);
+        assert_eq!(log(record(kind::DESTROY, 0, (0, 0), &[])), []);
+        let vote = record(kind::HARD_STATE, kind::VOTED, (3, 5), &9_u64.to_le_bytes());
+        let r = replay(&[three(), vec![entry(0, 3, 2), vote]].concat());
+        assert_eq!((r.term, r.vote, r.is_marked), (5, Some(9), false));
+        assert!(r.has_had(3, Some(1)) && r.has_had(3, Some(2)) && r.has_had(3, None));
+        assert!(!r.has_had(3, Some(3)) && !r.has_had(4, None));
+    }
+
+    #[test]
+    fn marks_of_either_meaning_are_found_and_cleared() {
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 48]);
+        let mut damaged = [0; 48];
+        damaged[40] = 1;
+        for mark in [
+            record(kind::PAST, 0, (4, 0), &[]),
+            record(kind::SUSPECT, 0, (0, 0), &[]),
+            record(kind::HARD_STATE, kind::STILL_SUSPECT, (0, 1), &[0; 8]),
+            record(kind::REPLICA_STATE, 0, (0, 1), &damaged),
+        ] {
+            assert!(replay(&[create(), mark.clone()]).is_marked);
+            assert!(!replay(&[create(), mark, record(kind::REVIVED, 0, (0, 0), &[])]).is_marked);
+        }
+    }
 }
