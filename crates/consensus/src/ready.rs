@@ -261,6 +261,9 @@ impl Node {
         if on(Bug::AckBeforeDurable) {
             pipeline.outbox.append(&mut later);
         }
+        if on(Bug::VoteReleasedEarly) {
+            pipeline.outbox.extend(later.extract_if(.., |m| m.kind == RaftKind::VoteResponse && !m.reject));
+        }
         if !reported && pipeline.outstanding.is_empty() {
             assert_eq!(pipeline.durable_vote, vote, "a vote changes only with a write");
             pipeline.release(later);

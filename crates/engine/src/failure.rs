@@ -67,6 +67,16 @@ impl Engine {
         self.queue(Work::Failed { replica, last: Some(last), replaces });
     }
 
+    /// Ends the past of a failed replica, parts of whose home go over to a successor: what is left is no state that it had.
+    pub(crate) fn end_past(&mut self, replica: ReplicaId) {
+        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        if let ReplicaState::Failed(failure) = &mut r.state
+            && std::mem::take(&mut failure.is_past)
+        {
+            self.queue(Work::Failed { replica, last: None, replaces: false });
+        }
+    }
+
     /// Returns the last entry of the log of a failed replica that a forced recovery can go on from.
     pub fn past_end(&self, replica: ReplicaId) -> Option<(Term, Index)> {
         let r = self.replicas.get(&replica).filter(|r| r.failure().is_some_and(|failure| failure.is_past))?;

@@ -131,6 +131,9 @@ impl Engine {
         assert!(decision.index > r.applied && r.applied >= r.checkpoint.0, "{replica} goes back to {}", decision.index);
         pass(Point::InstallBegun);
         r.turn(ReplicaState::Installing);
+        // The record precedes the checkpoint that empties the base.
+        let base = self.home.as_ref().and_then(|home| home.base_of(replica));
+        base.into_iter().for_each(|base| self.end_past(base));
         let commit = decision.index;
         let round = RoundState { decision, commit };
         let aside = self.log.as_mut().expect("a running engine has a log").set_aside(replica);
@@ -217,8 +220,8 @@ impl Reset {
         r.log = ReplicaLog::new(Index(self.index.0 + 1));
         r.replaced.clear();
         let mut next = HardState { commit: self.index, ..r.hard_state };
-        if next.term < self.term {
-            (next.term, next.vote) = (self.term, None);
+        if next.term < self.term || on(Bug::InstallForgetsVote) {
+            (next.term, next.vote) = (self.term.max(next.term), None);
         }
         r.hard_state = next;
         r.written_hard_state = next;

@@ -40,7 +40,7 @@ fn blocks_pin<'a>(
     replicas: &'a BTreeMap<ReplicaId, Replica>,
     segment: &'a Segment,
 ) -> impl Iterator<Item = ReplicaId> + 'a {
-    // Of a failed replica only blocks at or below its logged commit index count, as at a mount.
+    // Blocks of a failed replica count up to its logged commit index, as at a mount.
     let counts = |r: &Replica, index: u64| !r.has_failed() || index <= r.hard_state.commit.0;
     let pins = move |r: &Replica, index: u64| r.keeps_log() && index > r.checkpoint.0.0 && counts(r, index);
     let all = segment.blocks.iter();

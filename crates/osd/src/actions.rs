@@ -3,6 +3,7 @@
 use crate::node::{GroupRead, Osd, ReadOwner};
 use engine::{ReadData, ReadError};
 use group::Action;
+use types::planted::{Bug, on};
 use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
 use wire::{Extent, Message, RaftKind, ReplyBody};
 
@@ -210,7 +211,10 @@ impl Osd {
         let short = self.space.observe(self.now, space.available_aus, space.releasing);
         self.engine.want_space(short);
         self.look_at_fullness();
-        let now = (space.refused, self.engine.pressure().max() >= 1.0);
+        let mut now = (space.refused, self.engine.pressure().max() >= 1.0);
+        if on(Bug::LeaderlessStopsOsd) {
+            now.1 |= self.pgs.keys().into_iter().any(|key| self.pgs.group(key).is_some_and(|g| g.leader().is_none()));
+        }
         if now == self.pressure {
             return;
         }

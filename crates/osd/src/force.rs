@@ -39,8 +39,7 @@ impl Osd {
         };
         if appended {
             self.drop_receiver(pg, StreamAbort::Failed, true);
-            tracing::warn!(%pg, %replica, fence = force.fence,
-                "by command of an administrator the PG goes on from this replica alone");
+            tracing::warn!(%pg, %replica, fence = force.fence, "forced recovery: the PG goes on from this replica alone");
         }
     }
 

@@ -63,6 +63,10 @@ const REPLACED_PCT: u64 = 6;
 pub const PAIRS_FROM: u64 = 1_400_000;
 const PAIRS_PCT: u64 = 8;
 
+/// From this seed on, [`Class::StuckPg`] is drawn as well, before all other aims.
+pub const STUCK_FROM: u64 = 1_500_000;
+const STUCK_PCT: u64 = 6;
+
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
@@ -74,6 +78,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::FailedReplicas => FAILED_FROM,
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
+        Class::StuckPg => STUCK_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
@@ -119,6 +124,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut stuck = Rng::new(seed ^ u64::from_be_bytes(*b"isolated"));
+        if seed >= STUCK_FROM && stuck.chance(STUCK_PCT, 100) {
+            return Some(Aim { class: Class::StuckPg, alone: true });
         }
         let mut pairs = Rng::new(seed ^ u64::from_be_bytes(*b"pairs of"));
         if seed >= PAIRS_FROM && pairs.chance(PAIRS_PCT, 100) {
@@ -238,6 +247,7 @@ impl Aim {
             Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
+            Class::PairsOfReplicas => Aim::shape_pairs(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -327,14 +337,14 @@ impl Aim {
                 options.disk = Default::default();
                 options.faults = Duration::from_secs(20);
             }
-            // Every PG has two members, so each failure takes a majority.
-            Class::PairsOfReplicas => {
-                (options.osds, options.replicas, options.pgs) = (4, 2, 3);
-                (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
-                shape.operations = 3000;
+            // Requests spread evenly over the PGs. The queue is so deep that those of one PG do not fill it.
+            Class::StuckPg => {
+                options.pgs = 4;
+                (shape.len_bytes, shape.window, shape.spread) = (4 * SEGMENT, 64 << 10, 12);
+                (shape.sectors_max, shape.depth, shape.operations) = (16, 256, 1500);
                 options.engine.round_idle = Duration::from_millis(300);
                 options.disk = Default::default();
-                options.faults = Duration::from_secs(30);
+                options.faults = Duration::from_secs(10);
             }
             // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
             Class::EmptiedOsds | Class::ReplacedOsds => {
@@ -360,6 +370,17 @@ impl Aim {
             }
             other => unreachable!("{other:?} came first"),
         }
+    }
+
+    /// Sets the load for [`Class::PairsOfReplicas`]: every PG has two members, so each failure takes a majority.
+    fn shape_pairs(options: &mut Options) {
+        (options.osds, options.replicas, options.pgs) = (4, 2, 3);
+        let shape = &mut options.shape;
+        (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
+        shape.operations = 3000;
+        options.engine.round_idle = Duration::from_millis(300);
+        options.disk = Default::default();
+        options.faults = Duration::from_secs(30);
     }
 
     /// Sets the load for damage of every member of a PG.
@@ -495,7 +516,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (PAIRS_FROM..PAIRS_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (STUCK_FROM..STUCK_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

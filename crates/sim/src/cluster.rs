@@ -6,6 +6,7 @@ mod clients;
 mod failed;
 mod joined;
 
+use crate::check::claims;
 use crate::check::durable;
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
@@ -23,10 +24,12 @@ use crate::trace;
 use engine::ReadData;
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
-use simenv::{DiskFaults, DiskImage, NodeId, SimEnv, World};
+use simenv::{DiskFaults, DiskImage, DiskWatch, NetWatch, NodeId, SimEnv, World};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
@@ -85,7 +88,7 @@ pub struct Cluster {
     /// OSDs whose devices were made to rot outside the budget: they must become whole again.
     pub(crate) rotten: BTreeSet<OsdId>,
     /// OSDs among them whose log lost records.
-    rotten_logs: BTreeSet<OsdId>,
+    pub(crate) rotten_logs: BTreeSet<OsdId>,
     post: Post,
     /// Ids that were given out since the set was first needed, and ids that only lost records knew.
     pub(crate) given: Given,
@@ -101,6 +104,8 @@ pub struct Cluster {
     /// Poisoned stores that were refused, and then confirmed by an operator.
     pub poison_confirmed: u64,
     pub(crate) observers: Observers,
+    /// Claims of replicas on the network, and the logs on their devices.
+    pub(crate) claims: claims::Shared,
 }
 
 impl Cluster {
@@ -143,11 +148,14 @@ impl Cluster {
             turns: 0,
             poison_confirmed: 0,
             observers: Observers::default(),
+            claims: claims::Shared::default(),
             options,
             world,
         };
         let majority = sim.options.replicas as usize / 2 + 1;
         sim.linear.durable = Some(durable::Watch::new(&sim.world, DEVICE, majority));
+        sim.world.watch_disks(Rc::clone(&sim.claims) as Rc<RefCell<dyn DiskWatch>>);
+        sim.world.watch_net(Rc::clone(&sim.claims) as Rc<RefCell<dyn NetWatch>>);
         sim.start_meta();
         for i in 0..sim.osds.len() {
             sim.format(i);
@@ -257,6 +265,7 @@ impl Cluster {
 
     /// Notes that the process is gone; meta learns it from the broken stream.
     fn gone(&mut self, i: usize) {
+        self.examine_claims(i);
         let node = &mut self.osds[i];
         node.running = None;
         self.observers.laws.gone(node.id);
@@ -732,17 +741,6 @@ impl Cluster {
     pub fn rotting_image(&mut self, i: usize) -> DiskImage {
         self.rotten.insert(self.osds[i].id);
         self.image(i)
-    }
-
-    /// Flips a bit in the header of one batch out of `one_in` in the i-th OSD's log. The process does not run. Returns
-    /// the number of damaged headers.
-    pub fn rot_headers(&mut self, i: usize, one_in: u64) -> u64 {
-        let node = &self.osds[i];
-        assert!(node.running.is_none(), "its device is at rest");
-        let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
-        self.rotten.insert(node.id);
-        self.rotten_logs.insert(node.id);
-        crate::rot::headers(&self.world.disk_image(node.node, DEVICE), one_in, &mut rng)
     }
 
     /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by replica and

@@ -5,6 +5,7 @@
 //! Invariant: a node that stands still gets no message from the control plane either. A disk that has lost flushed
 //! bytes without a trace never comes back.
 
+use crate::check::device::Place;
 use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
 use crate::stranger::Stranger;
@@ -70,10 +71,13 @@ impl Cluster {
         })
     }
 
-    /// Measures the lies of OSD `i` by its log.
+    /// Measures the lies of OSD `i` by its log, and follows the claims of its replicas from now on.
     pub(crate) fn watch_log(&self, i: usize) {
         let sb = self.superblock(i);
         self.disk_faults(i, |f| f.watch = (sb.log_start, sb.home_start));
+        let (segment_bytes, segments) = (sb.segment_bytes, u64::from(sb.segment_count));
+        let log = Place { uuid: sb.uuid.0, start: sb.log_start, segment_bytes, segments };
+        self.claims.borrow_mut().add(self.osds[i].node, self.osds[i].id, log);
     }
 
     /// Zeroes the device, but keeps the superblocks if they are to stay.
@@ -159,6 +163,17 @@ impl Cluster {
     /// Whether this OSD's device was made to rot outside the budget.
     pub(crate) fn is_rotten(&self, id: OsdId) -> bool {
         self.rotten.contains(&id)
+    }
+
+    /// Flips a bit in the header of one batch out of `one_in` in the i-th OSD's log. The process does not run. Returns
+    /// the number of damaged headers.
+    pub fn rot_headers(&mut self, i: usize, one_in: u64) -> u64 {
+        let node = &self.osds[i];
+        assert!(node.running.is_none(), "its device is at rest");
+        let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
+        self.rotten.insert(node.id);
+        self.rotten_logs.insert(node.id);
+        crate::rot::headers(&self.world.disk_image(node.node, DEVICE), one_in, &mut rng)
     }
 
     /// Pauses the process of OSD `i`, and holds meta's messages to it, until then.

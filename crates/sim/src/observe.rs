@@ -3,14 +3,17 @@
 //! Invariant: they only look; a run without them has the same trace hash.
 
 use crate::check::bounds::{self, Fullest};
+use crate::check::claims::Believed;
 use crate::check::decisions::Decisions;
+use crate::check::isolation::Isolation;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, PENDING_FREE_MAX, Stores};
 use crate::cluster::{Cluster, DEVICE};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{OsdId, PgId, ReplicaId, Term};
+use types::units::{SECTOR, SEGMENT};
+use types::{OsdId, PgId, ReplicaId, SegmentIndex, Term, Time, VolumeId};
 
 /// State of all observers.
 #[derive(Default)]
@@ -20,6 +23,7 @@ pub struct Observers {
     /// Highest fill of every queue.
     pub fullest: RefCell<Fullest>,
     pub stores: RefCell<Stores>,
+    pub isolation: RefCell<Isolation>,
     /// The first violation.
     seen: Option<String>,
 }
@@ -27,6 +31,7 @@ pub struct Observers {
 impl Cluster {
     /// Looks at the changes of an OSD's turn.
     pub(crate) fn observe(&mut self, i: usize) {
+        self.note_lies(i);
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
         let runs = *osd.phase() == osd::Phase::Running;
@@ -202,12 +207,29 @@ impl Cluster {
     /// The first violation.
     pub fn observed(&self) -> Result<(), String> {
         let early = self.linear.durable.as_ref().and_then(|d| d.failure.clone());
-        if let Some(what) = self.observers.seen.clone().or(early) {
+        let claimed = self.claims.borrow().failure.clone();
+        if let Some(what) = self.observers.seen.clone().or(early).or(claimed) {
             return Err(what);
         }
         self.leases_exclude()?;
         self.stores_move()?;
         self.queues_are_bounded()
+    }
+
+    /// Checks that requests which touch other PGs alone are answered while one PG has no quorum (§7.6).
+    pub(crate) fn others_are_answered(&self) -> Result<(), String> {
+        let (now, mut isolation) = (self.world.now(), self.observers.isolation.borrow_mut());
+        let (Some(stuck), Some(records)) = (isolation.stuck(now), self.meta.records()) else { return Ok(()) };
+        let beside = |volume: u64, first: u64, count: u64| {
+            let segment = |sector: u64| sector * SECTOR / SEGMENT;
+            (segment(first)..=segment(first + count - 1)).all(|index| {
+                let found = records.segments.get(&(VolumeId(volume), SegmentIndex(index as u32)));
+                found.is_some_and(|segment| !segment.pending && segment.pg != stuck)
+            })
+        };
+        let open = self.clients().iter().filter(|client| client.is_open());
+        let asked = open.filter_map(|client| client.workload.as_ref()?.oldest_of(&beside)).min();
+        asked.map_or(Ok(()), |asked| isolation.look(now, Time(asked)))
     }
 
     fn queues_are_bounded(&self) -> Result<(), String> {
@@ -286,6 +308,38 @@ impl Cluster {
         }
         let report = osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
         report.map_or(Member::Silent, |r| Member::Sound(r.applied.0))
+    }
+
+    /// Checks that the device of OSD `i` holds every claim of its replicas, and the entries that its process takes for durable. The
+    /// process has ended, or everything rests.
+    pub(crate) fn examine_claims(&self, i: usize) {
+        self.note_lies(i);
+        let node = &self.osds[i];
+        let groups = node.running.iter().flat_map(|(osd, _)| osd.groups_for_tools());
+        let believed = groups.map(|group| Believed {
+            replica: group.identity().replica.0,
+            index: group.durable_end().0,
+            term: group.term_at(group.durable_end()).map(|term| term.0),
+        });
+        let believed: Vec<Believed> = believed.collect();
+        let mut claims = self.claims.borrow_mut();
+        self.world.durable(node.node, DEVICE, |durable| claims.examine(node.node, &believed, durable));
+    }
+
+    /// Excuses the device of OSD `i` from now on if it has lied.
+    fn note_lies(&self, i: usize) {
+        let id = self.osds[i].id;
+        let lied = self.budget.has_lied(i) && !self.budget.has_failed_openly_only(i);
+        self.claims.borrow_mut().lied(self.osds[i].node, lied || self.is_rotten(id));
+    }
+
+    /// Checks that the device of every OSD holds every claim of its replicas.
+    ///
+    /// # Errors
+    /// The first claim that is not on its device.
+    pub fn claims_stand(&self) -> Result<(), String> {
+        (0..self.osd_count()).for_each(|i| self.examine_claims(i));
+        self.claims.borrow().failure.clone().map_or(Ok(()), Err)
     }
 
     /// Audits the accounting of every device.

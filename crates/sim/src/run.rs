@@ -72,9 +72,11 @@ pub struct Report {
     pub waits: Vec<(&'static str, Duration)>,
     /// Highest fill of each queue, in thousandths of its limit.
     pub fullest: BTreeMap<&'static str, u64>,
-    /// Number of sectors whose reply was compared with the disks, and of looks at a replica's raft log.
+    /// Number of sectors whose reply was compared with the disks, of looks at a replica's raft log, and of claims on the
+    /// network that were compared with the log on the device.
     pub majorities: u64,
     pub looks: u64,
+    pub claims: u64,
     /// The failure, if the run has failed.
     pub failure: Option<String>,
 }
@@ -142,6 +144,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
         looks: run.cluster.observers.laws.looks(),
+        claims: run.cluster.claims.borrow().checked(),
         failure,
     }
 }
@@ -220,6 +223,7 @@ impl Run {
                 self.compare()?;
             }
         }
+        self.cluster.claims_stand()?;
         Ok(self.histories()?)
     }
 
@@ -257,6 +261,7 @@ impl Run {
     /// Checks the liveness of each request: once nothing is broken, no request of any client waits longer than
     /// [`ANSWER`].
     fn everybody_is_answered(&mut self) -> Result<(), String> {
+        self.cluster.others_are_answered().map_err(|what| format!("{what}; {}", self.cluster.describe()))?;
         let around = self.cluster.options.aim.is_some_and(|aim| aim.class == Class::BrokenPath);
         let (since, max) = match self.calm_since {
             Some(since) => (since, ANSWER),
@@ -382,6 +387,11 @@ impl Run {
         let vacant = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c));
         self.until(limit, "the tenants are gone", vacant)?;
         self.waits.push(("a request is answered", self.longest));
+        let isolation = self.cluster.observers.isolation.borrow();
+        if isolation.has_struck() {
+            self.waits.push(("a request is answered beside a PG without quorum", isolation.longest()));
+        }
+        drop(isolation);
         let same = "all replicas have applied the same";
         let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c));
         let rested = self.until(limit, same, equal);

@@ -147,6 +147,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("turns", report.turns),
         ("sectors durable at reply", report.majorities),
         ("raft logs looked at", report.looks),
+        ("claims compared with logs", report.claims),
         ("volumes come and gone", report.tenancies),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
     ];

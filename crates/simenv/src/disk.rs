@@ -481,7 +481,7 @@ impl State {
                     assert!(buf.len().is_multiple_of(SECTOR as usize), "a part of {} B", buf.len());
                     assert!(buf.is_empty() || buf.is_aligned(SECTOR as usize), "a part that lies askew in memory");
                 }
-                if let Some(watch) = &self.watch {
+                for watch in &self.watches {
                     watch.borrow_mut().submitted((node, disk), offset, &bufs);
                 }
                 (token, disk, Stage::Write { offset, bufs, flush })
@@ -601,10 +601,10 @@ impl State {
         self.counts = counts;
     }
 
-    /// Shows the watcher the durable image: after a flush, after a write that needs none, and before a disk is
+    /// Shows the watchers the durable image: after a flush, after a write that needs none, and before a disk is
     /// replaced.
     pub fn tell_watch(&self, node: NodeId, disk: DiskId) {
-        if let Some(watch) = &self.watch {
+        for watch in &self.watches {
             let durable = crate::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
             watch.borrow_mut().flushed((node, disk), durable);
         }

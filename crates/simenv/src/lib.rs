@@ -30,5 +30,5 @@ pub use lies::{Lie, LieKind};
 pub use net::{Cut, NetConfig};
 pub use state::{Doom, DoomBy};
 pub use trace::FaultCounts;
-pub use watch::{DiskWatch, Durable};
+pub use watch::{DiskWatch, Durable, NetWatch};
 pub use world::{DiskImage, NodeId, SimEnv, World};

@@ -8,7 +8,7 @@ use crate::clock::NodeClock;
 use crate::disk::Disk;
 use crate::net::{Net, NetDue};
 use crate::trace::{FaultCounts, Trace};
-use crate::watch::DiskWatch;
+use crate::watch::{DiskWatch, NetWatch};
 use crate::world::NodeId;
 use env::{DiskId, Event, Op};
 use std::cell::RefCell;
@@ -146,7 +146,8 @@ pub(crate) struct State {
     pub trace: Trace,
     pub counts: FaultCounts,
     pub rng: Rng,
-    pub watch: Option<Rc<RefCell<dyn DiskWatch>>>,
+    pub watches: Vec<Rc<RefCell<dyn DiskWatch>>>,
+    pub net_watches: Vec<Rc<RefCell<dyn NetWatch>>>,
 }
 
 impl State {
@@ -164,7 +165,8 @@ impl State {
             trace,
             counts: FaultCounts::default(),
             rng,
-            watch: None,
+            watches: Vec::new(),
+            net_watches: Vec::new(),
         }
     }
 

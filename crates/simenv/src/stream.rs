@@ -6,6 +6,7 @@
 
 use crate::net::NetDue;
 use crate::state::{Due, Power, State};
+use crate::watch::Durable;
 use crate::world::NodeId;
 use env::{ConnId, Event, NetError, Token};
 use std::collections::VecDeque;
@@ -177,8 +178,13 @@ impl State {
         assert!(end.sending.is_none(), "two sends on {conn:?}");
         end.sending = Some(token);
         let ended = end.ended;
+        let peer = end.peer_node;
         if !ended {
             end.unread += bytes;
+            for watch in &self.net_watches {
+                let durable = self.nodes[node.0 as usize].disks.first().map(Durable);
+                watch.borrow_mut().sent(node, peer, &bufs, durable);
+            }
             self.dispatch(conn.slot, bufs, bytes);
         }
         let delay = self.net.jitter(Duration::from_micros(20));

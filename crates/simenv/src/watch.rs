@@ -1,6 +1,7 @@
-//! Observation of the disks of a world: the writes submitted to each, and the bytes that would survive a power cut.
+//! Observation of the disks of a world: the writes submitted to each, and the bytes that would survive a power cut. And
+//! of its network: the bytes that each node sends, with its disk as of that moment.
 //!
-//! It takes no operations, and calls its watcher at the moment of each event. Invariant: watching changes nothing, and
+//! It takes no operations, and calls its watchers at the moment of each event. Invariant: watching changes nothing, and
 //! a watcher never calls the world.
 
 use crate::disk::Disk;
@@ -21,6 +22,12 @@ pub trait DiskWatch {
     fn flushed(&mut self, disk: (NodeId, DiskId), durable: Durable<'_>);
 }
 
+/// Watcher of all connections.
+pub trait NetWatch {
+    /// A process submitted bytes to a connection. `durable` is the first disk of its node, if it has one.
+    fn sent(&mut self, from: NodeId, to: NodeId, bufs: &[IoBuf], durable: Option<Durable<'_>>);
+}
+
 /// Image that a power cut would leave of a disk at least.
 #[derive(Clone, Copy)]
 pub struct Durable<'a>(pub(crate) &'a Disk);
@@ -28,6 +35,10 @@ pub struct Durable<'a>(pub(crate) &'a Disk);
 impl Durable<'_> {
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         self.0.peek_durable(offset, into);
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.0.size_bytes
     }
 
     /// Whether the disk has silently lost, moved or changed acknowledged bytes around `offset`, and no write has
@@ -38,9 +49,14 @@ impl Durable<'_> {
 }
 
 impl World {
-    /// Reports events of all disks to `watch` from now on.
+    /// Reports events of all disks to `watch`, too, from now on.
     pub fn watch_disks(&self, watch: Rc<RefCell<dyn DiskWatch>>) {
-        self.state().watch = Some(watch);
+        self.state().watches.push(watch);
+    }
+
+    /// Reports all bytes that are sent to `watch`, too, from now on.
+    pub fn watch_net(&self, watch: Rc<RefCell<dyn NetWatch>>) {
+        self.state().net_watches.push(watch);
     }
 
     /// Passes the durable image of a disk to `look`.

@@ -72,6 +72,8 @@ registry! {
         "a lease renewal carries a commit index beyond the follower's match index";
     VoteNotDurable, "vote-not-durable", "R5",
         "the log stores terms and no votes";
+    VoteReleasedEarly, "vote-released-early", "R5",
+        "a vote for another replica leaves before it is durable";
     AckBeforeDurable, "ack-before-durable", "R5",
         "a follower acknowledges entries before they are durable";
     StreamLetInUndurable, "stream-let-in-undurable", "R5",
@@ -122,6 +124,8 @@ registry! {
         "a batch of entries is written without its hard state";
     StateBlockMissing, "state-block-missing", "R9",
         "a new log segment has no state block";
+    StateBlockForgetsVotes, "state-block-forgets-votes", "R9",
+        "the state block of a log segment holds terms and no votes";
     LogWithoutFlush, "log-without-flush", "R10",
         "a log batch is written to a volatile cache and not flushed";
     HomeWithoutFlush, "home-without-flush", "R10",
@@ -153,6 +157,8 @@ registry! {
         "a stream is installed before its last blocks are written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",
         "an installation waits for the copies that the log makes of its own replica's entries";
+    InstallForgetsVote, "install-forgets-vote", "R12",
+        "an installation drops the vote of the present term";
     InstallOfNothing, "install-of-nothing", "R12",
         "the staged contents of a stream are evicted before the installation, which continues";
     LogBeginsAnywhere, "log-begins-anywhere", "R9",
@@ -171,6 +177,10 @@ registry! {
         "a block repair replaces sectors that the overlay covers";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "sectors that the device cannot read are answered as zeros";
+    SearchStopsOthers, "search-stops-others", "§7.6",
+        "a client that searches the leader of one PG sends nothing to others";
+    LeaderlessStopsOsd, "leaderless-stops-osd", "§7.6",
+        "an OSD proposes nothing while one of its PGs has no leader";
     AppendUnchecked, "append-unchecked", "§7.5",
         "a follower takes a payload from the network without verifying it";
     HomeReadUnchecked, "home-read-unchecked", "§7.5",
@@ -213,7 +223,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "the failure of a kept replica ends before its forced step is in the log (R4)",
-        "no run keeps a failed replica; `crash_before_the_step_is_durable_finds_the_replica_failed_with_its_past` shows it",
+        "no run keeps a failed replica; `crash_before_the_step_is_durable_finds_a_replica_failed_with_its_past` shows it",
     ),
     (
         "a replica carries out a forced recovery without a fence that its log does not justify (R4)",

@@ -5,6 +5,7 @@ use crate::part::Place;
 use crate::tuning::VolumeTuning;
 use crate::volume::{Admit, Carrier, Volume};
 use std::time::Duration;
+use types::planted::{Bug, on};
 use types::{OsdId, Time};
 use wire::Request;
 
@@ -31,6 +32,9 @@ impl Volume {
 
     fn pump(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         if now < self.pgs[slot as usize].resume_at {
+            return;
+        }
+        if on(Bug::SearchStopsOthers) && self.active.iter().any(|other| !self.pgs[*other as usize].settled) {
             return;
         }
         let leader = self.pgs[slot as usize].guess;

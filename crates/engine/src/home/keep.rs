@@ -91,7 +91,7 @@ impl Home {
     }
 
     /// Returns the base of the staged contents, if they keep anything of it.
-    pub(super) fn base_of(&self, replica: ReplicaId) -> Option<ReplicaId> {
+    pub fn base_of(&self, replica: ReplicaId) -> Option<ReplicaId> {
         self.kept_of(replica).filter(|kept| !kept.chunks.is_empty()).map(|kept| kept.base)
     }
 

@@ -86,7 +86,9 @@ impl Fill {
                     block.0 = Stage::Replicas(*id);
                     return false;
                 }
-                self.put(Record::ReplicaState(replica.record()));
+                let mut record = replica.record();
+                record.hard_state.vote = record.hard_state.vote.filter(|_| !on(Bug::StateBlockForgetsVotes));
+                self.put(Record::ReplicaState(record));
             }
             block.0 = Stage::Tombstones(ReplicaId(0));
         }

@@ -147,7 +147,7 @@ fn revive(rig: &mut Rig) -> u64 {
 }
 
 #[test]
-fn revived_replica_is_whole_once_the_forced_step_is_durable_and_failed_before() {
+fn revived_replica_is_whole_once_the_forced_step_is_durable() {
     let (mut whole, mut failed) = (0, 0);
     for seed in 0..16 {
         let mut rig = new(seed);
@@ -234,7 +234,7 @@ fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
 }
 
 #[test]
-fn replica_with_a_lost_home_page_has_failed_even_if_the_page_can_be_read_again() {
+fn lost_home_page_fails_a_replica_even_if_it_can_be_read_again() {
     let mut rig = new(15);
     rig.config.round_pressure = 0.2;
     rig.disk.kill();

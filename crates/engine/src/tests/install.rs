@@ -2,8 +2,10 @@
 
 use super::crash::{config, step};
 use super::rig::Rig;
+use crate::log::Work;
+use crate::replica::ReplicaState;
 use crate::testing::{Model, SECTORS, chunks, decision_bytes, identity};
-use types::store::{DecisionState, Effect};
+use types::store::{DecisionState, Effect, Failure};
 use types::units::SECTORS_PER_AU;
 use types::{ChunkKey, Index, ReplicaId, SectorRange, Term};
 
@@ -161,8 +163,13 @@ fn succession(seed: u64, turns: u64) -> (bool, usize) {
     rig.round();
     rig.settle();
     let old = rig.models.remove(&TARGET).expect("created");
-    rig.engine.fail(TARGET, "for this test".to_owned());
+    let r = rig.engine.replicas.get_mut(&TARGET).expect("created");
+    let last = Some(r.log.last());
+    r.turn(ReplicaState::Failed(Failure { reason: "for this test".to_owned(), is_past: true }));
+    rig.engine.drop_overlay(TARGET);
+    rig.engine.queue(Work::Failed { replica: TARGET, last, replaces: false });
     rig.settle();
+    assert!(rig.engine.past_end(TARGET).is_some());
     let mut identity = identity(SUCCESSOR, 0);
     identity.pg = old.identity.pg;
     let bytes = decision_bytes(SUCCESSOR, Index(0));
@@ -197,6 +204,7 @@ fn succession(seed: u64, turns: u64) -> (bool, usize) {
             rig.check_recovered(found, false);
         }
     }
+    assert!(!came || kept.is_empty() || rig.engine.past_end(TARGET).is_none(), "parts of its home have gone over");
     rig.check_all_sectors();
     assert_eq!(rig.engine.base_for(SUCCESSOR), Some(if came { SUCCESSOR } else { TARGET }));
     rig.engine.destroy_replica(TARGET);

@@ -2,8 +2,12 @@
 
 mod blocks;
 pub mod bounds;
+pub mod claims;
 pub mod decisions;
+pub mod device;
 pub mod durable;
+pub mod frames;
+pub mod isolation;
 pub mod linear;
 pub mod raft;
 pub mod replicas;

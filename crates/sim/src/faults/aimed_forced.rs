@@ -10,7 +10,7 @@ use types::{Index, PgId, Term};
 
 /// Pause between two commands, and how many there are.
 const AGAIN: Duration = Duration::from_millis(1500);
-const COMMANDS: u32 = 12;
+pub(super) const COMMANDS: u32 = 12;
 
 pub fn strike(s: &mut Strike<'_>) -> bool {
     let Some((pg, kept, lost)) = draw(s) else { return false };
@@ -24,7 +24,7 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
 }
 
 /// Draws a PG that is whole. Returns the member whose durable log is the furthest, and the others.
-fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
+pub(super) fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
     let (pg, _) = super::aimed_members::draw_whole(s)?;
     // One whose places are filled: a second failure would need a second command.
     s.cluster.meta.records()?.pgs.get(&pg).filter(|r| r.vacant.is_empty() && r.forced.is_none())?;
@@ -55,7 +55,7 @@ fn until_filled(s: &mut Strike<'_>) {
 }
 
 /// An administrator forces the PG, again and again: it is refused while the PG may still serve.
-fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
+pub(super) fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
     let is_forced = s.cluster.meta.records().and_then(|r| r.pgs.get(&pg)).is_some_and(|r| !r.vacant.is_empty());
     if left == 0 || is_forced {
         return s.after(Duration::from_secs(1), |s| s.cluster.open_again());

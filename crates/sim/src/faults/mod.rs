@@ -22,6 +22,7 @@ mod aimed_opening;
 mod aimed_pairs;
 mod aimed_store;
 mod aimed_streams;
+mod aimed_stuck;
 mod aimed_votes;
 pub mod budget;
 mod client;
@@ -180,6 +181,8 @@ pub enum Class {
     FailedReplicas,
     /// Most replicas of a PG fail, and the PG is recovered by force.
     ForcedPgs,
+    /// Most replicas of a PG fail, and it has no quorum for seconds beside PGs that are whole.
+    StuckPg,
     /// OSDs go out, are drained, come in and are down for too long, and the cluster moves their replicas.
     EmptiedOsds,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
@@ -281,7 +284,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 12] = [
+    pub const LATER_AIMS: [Class; 13] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -294,6 +297,7 @@ impl Class {
         Class::DisjointEntries,
         Class::ReplacedOsds,
         Class::PairsOfReplicas,
+        Class::StuckPg,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -344,6 +348,7 @@ impl Class {
             FailedReplicas => aimed_members::strike_failed(s),
             EmptiedOsds => aimed_emptied::strike(s),
             ForcedPgs => aimed_forced::strike(s),
+            StuckPg => aimed_stuck::strike(s),
             ReplacedOsds => aimed_joined::strike(s),
             PairsOfReplicas => aimed_pairs::strike(s),
             UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {

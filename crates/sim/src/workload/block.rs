@@ -409,6 +409,11 @@ impl Workload for Block {
         self.inflight.values().map(|op| op.start).min()
     }
 
+    fn oldest_of(&self, which: &dyn Fn(u64, u64, u64) -> bool) -> Option<u64> {
+        let all = self.inflight.values().filter(|op| op.count > 0);
+        all.filter(|op| which(self.volume, op.sector, op.count)).map(|op| op.start).min()
+    }
+
     fn is_done(&self) -> bool {
         !self.wants_anything() && self.inflight.is_empty()
     }

@@ -213,6 +213,11 @@ pub trait Workload {
     /// Returns when the oldest unanswered request was submitted; global time.
     fn oldest(&self) -> Option<u64>;
 
+    /// Returns the same for the requests on places (volume, first sector, sectors) that `which` chooses.
+    fn oldest_of(&self, _which: &dyn Fn(u64, u64, u64) -> bool) -> Option<u64> {
+        None
+    }
+
     /// Describes the requests in flight, for a failure's text.
     fn waiting(&self) -> String;
 
