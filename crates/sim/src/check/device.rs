@@ -433,7 +433,6 @@ mod tests {
         let log = |more: Vec<u8>| Vec::from_iter(replay(&[three(), vec![more]].concat()).log);
         assert_eq!(log(entry(0, 2, 4)), [(1, 1), (2, 4)]);
         assert_eq!(log(entry(kind::COPIED, 2, 1)), [(1, 1), (2, 1), (3, 1)]);
-        assert_eq!(log(record(kind::CUT, 0, (1, 0), &[])), [(1, 1)]);
         assert_eq!(log(record(kind::RESET, 0, (9, 2), &[])), []);
         assert_eq!(log(record(kind::DESTROY, 0, (0, 0), &[])), []);
         let vote = record(kind::HARD_STATE, kind::VOTED, (3, 5), &9_u64.to_le_bytes());
