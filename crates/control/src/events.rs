@@ -75,7 +75,10 @@ pub const KINDS: &[Kind] = &[
         "the move or replacement of a replica is done; moves that the cluster plans by itself have no event each",
     ),
     kind("pg.not_moved", "a move was given up: the members of the PG are as before"),
-    kind("pg.force_recover", "an administrator ordered that a PG without a majority goes on from one replica"),
+    kind(
+        "pg.force_recover",
+        "a PG without a majority is to go on from one replica: by command, or by itself when one of its two replicas has failed",
+    ),
     kind("pg.forced", "a PG goes on from one replica after a forced recovery"),
     kind("pg.force_cancelled", "a forced recovery was given up: the PG has a leader again"),
     kind("osd.added", "a device was registered as an OSD"),

@@ -123,7 +123,7 @@ pub const RULES: &[Rule] = &[
         "PG_DAMAGED",
         Severity::Warning,
         "a replica of the PG has failed and does not serve",
-        "wait for its replacement; see the log of its OSD; for a PG that is down, `basalt pg force-recover --dry-run`",
+        "wait for its replacement; for a PG that is down, start the OSDs that are down, or `basalt pg force-recover --dry-run`",
     ),
     rule(
         "PG_DEGRADED",

@@ -12,6 +12,7 @@ use crate::home_api::HOME_KEY_BIT;
 use crate::keep::Relic;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
+use crate::overlay::Overlay;
 use crate::read::Reads;
 use crate::replica::{Replaced, Replica, ReplicaState};
 use crate::round::RoundStep;
@@ -296,7 +297,7 @@ impl Engine {
         if matches!(self.state, State::Stopped) {
             return;
         }
-        if let Some(gone) = self.replicas.remove(&replica) {
+        if let Some(gone) = self.replicas.remove(&replica).filter(|gone| !gone.has_failed()) {
             self.overlay_bytes -= gone.overlay.bytes();
             self.partial_blocks -= gone.overlay.partial_blocks();
         }
@@ -480,11 +481,13 @@ impl Engine {
         }
     }
 
-    pub(crate) fn drop_overlay(&mut self, replica: ReplicaId) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+    /// Takes the overlay of a replica that has not failed: the pressure counts no others.
+    pub(crate) fn take_overlay(&mut self, replica: ReplicaId) -> Overlay {
+        let Some(r) = self.replicas.get_mut(&replica) else { return Overlay::default() };
         let overlay = std::mem::take(&mut r.overlay);
         self.overlay_bytes -= overlay.bytes();
         self.partial_blocks -= overlay.partial_blocks();
+        overlay
     }
 
     /// Returns how near the limits are; see [`Pressure`].

@@ -9,7 +9,9 @@
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::log::{Kept, Work};
+use crate::overlay::Overlay;
 use crate::replica::ReplicaState;
+use std::collections::VecDeque;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, Failure, Persist, Recovered};
 use types::{Index, ReplicaId, Term};
@@ -27,7 +29,8 @@ impl Engine {
     }
 
     /// Fails a replica under repair that goes on without its entries from `from` on: its log before them is its past, and stays
-    /// until the log needs the room. [`EngineEvent::Failed`] follows.
+    /// until the log needs the room. Payloads of the others are given to peers as long as this process lives.
+    /// [`EngineEvent::Failed`] follows.
     ///
     /// # Panics
     /// When a checkpoint covers the entry, or the replica takes part.
@@ -38,20 +41,27 @@ impl Engine {
     fn fail_as(&mut self, replica: ReplicaId, failure: Failure, from: Option<Index>) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
         tracing::error!(replica = replica.0, reason = failure.reason, "a replica has failed");
-        let mut replaces = false;
+        let (mut replaces, mut keeps_blocks) = (false, false);
         if let Some(from) = from {
+            // Completed blocks that a mount has found are as of an index at or below the commit index.
+            keeps_blocks = from > r.hard_state.commit;
             assert!(!r.may_take_part() && from > r.checkpoint.0, "{replica} gives up entry {from}");
             replaces = r.remove_from(from);
+            r.given_up = r.replaced.back().filter(|_| replaces).map_or_else(VecDeque::new, |gone| gone.entries.clone());
             r.hard_state.commit = r.hard_state.commit.min(r.log.last().max(r.checkpoint.0));
             r.written_hard_state = r.hard_state;
         }
-        r.turn(ReplicaState::Failed(failure.clone()));
         let (tells, last) = (r.born && matches!(self.state, State::Running), from.map(|from| Index(from.0 - 1)));
-        // A failed replica is not read or destaged any more.
-        self.drop_overlay(replica);
+        // A failed replica is not read or destaged any more. Its past may need blocks that a round was to redo.
+        let overlay = self.take_overlay(replica);
+        if keeps_blocks && let Some(r) = self.replicas.get_mut(&replica) {
+            r.overlay = overlay;
+        }
         if tells && !on(Bug::FailureNotLogged) {
             self.queue(Work::Failed { replica, last, replaces });
         }
+        let r = self.replicas.get_mut(&replica).expect("it was just there");
+        r.turn(ReplicaState::Failed(failure.clone()));
         self.unstage(replica);
         self.events.push(EngineEvent::Failed { replica, failure });
     }
@@ -63,7 +73,7 @@ impl Engine {
         let replaces = r.remove_from(Index(last.0 + 1));
         r.hard_state.commit = r.checkpoint.0;
         r.written_hard_state = r.hard_state;
-        self.drop_overlay(replica);
+        r.overlay = Overlay::default();
         self.queue(Work::Failed { replica, last: Some(last), replaces });
     }
 
@@ -92,6 +102,8 @@ impl Engine {
         let r = self.replicas.get_mut(&replica).filter(|r| !r.held_decision.is_empty())?;
         r.revived = r.failure().cloned();
         r.turn(ReplicaState::Running);
+        self.overlay_bytes += r.overlay.bytes();
+        self.partial_blocks += r.overlay.partial_blocks();
         let (index, term) = r.checkpoint;
         Some(Recovered {
             identity: r.identity.clone(),
@@ -110,6 +122,8 @@ impl Engine {
             && let Some(failure) = r.revived.take()
         {
             r.turn(ReplicaState::Failed(failure));
+            self.overlay_bytes -= r.overlay.bytes();
+            self.partial_blocks -= r.overlay.partial_blocks();
         }
     }
 

@@ -440,8 +440,9 @@ impl Engine {
         // No later checkpoint names what is left of these at home. The records of their failures precede each of them.
         let home = self.home.as_mut().expect("a running engine has a home");
         lost.into_iter().for_each(|replica| home.empty(replica));
-        self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
-        self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
+        let counts = || self.replicas.values().filter(|r| !r.has_failed());
+        self.overlay_bytes = counts().map(|r| r.overlay.bytes()).sum();
+        self.partial_blocks = counts().map(|r| r.overlay.partial_blocks()).sum();
         self.maybe_dirty = self.find_dirty();
         self.releasing = self.maybe_dirty;
         let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();

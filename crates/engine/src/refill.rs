@@ -37,7 +37,8 @@ impl Engine {
         let Some(r) = self.replicas.get(&replica).filter(|_| matches!(self.state, State::Running)) else {
             return Holding::Unsure;
         };
-        match r.log.get(index).filter(|kept| kept.term == term) {
+        let kept = r.log.get(index).into_iter().chain(&r.given_up);
+        match kept.into_iter().find(|kept| (kept.index, kept.term) == (index, term)) {
             Some(kept) if kept.lost.is_some() => Holding::Lost,
             Some(kept) => match &kept.payload {
                 Some(payload) => Holding::Payload(payload.buf.clone(), payload.crcs.clone()),

@@ -54,6 +54,8 @@ pub(crate) struct Replica {
     pub revived: Option<Failure>,
     /// Decision state at the checkpoint index, of a replica that was mounted and has had no group since.
     pub held_decision: Bytes,
+    /// Entries that the replica has given up by failing: peers may need their payloads. They are in memory alone.
+    pub given_up: VecDeque<Kept>,
     /// Blocks of home that could not be read and are not repaired yet.
     pub bad: BTreeSet<(ChunkKey, u16)>,
     /// Its create record is in a batch of the log.
@@ -75,6 +77,7 @@ impl Replica {
             state: ReplicaState::Running,
             revived: None,
             held_decision: Bytes::new(),
+            given_up: VecDeque::new(),
             bad: BTreeSet::new(),
             born: false,
         }

@@ -204,10 +204,9 @@ impl Osd {
         needed: bool,
     ) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        if self.peers_of(slot).is_empty() {
-            if needed {
-                self.fail_replica(replica, reason);
-            }
+        // The only member keeps its other blocks: this one is lost until a write covers it.
+        let is_alone = self.peers_of(slot).is_empty();
+        if is_alone && !needed {
             return;
         }
         for block in blocks_of(range) {
@@ -219,10 +218,11 @@ impl Osd {
                 self.engine.forget_bad(replica, chunk, block);
                 continue;
             }
-            tracing::warn!(replica = replica.0, %chunk, block, reason,
-                "a block is damaged: fetching it from the other replicas");
+            tracing::warn!(replica = replica.0, %chunk, block, reason, is_alone,
+                "a block is damaged: fetching it from the other replicas, if there are any");
             let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
-            let (since, reason, named) = (self.now, reason.clone(), Named::No);
+            let named = if is_alone { Named::Everywhere } else { Named::No };
+            let (since, reason) = (self.now, reason.clone());
             let bad = Bad { reason, since, next_at: since, tries: 0, asked: None, lost_on, idle, named };
             self.mends.bad.insert(key, bad);
         }
@@ -322,10 +322,10 @@ impl Osd {
             return self.forget_bad(key);
         };
         let identity = self.pgs.get(slot).identity.clone();
-        let peers = self.peers_of(slot);
-        if self.gives_up(key, slot, &peers) {
+        if self.gives_up(key, slot) {
             return;
         }
+        let peers = self.peers_of(slot);
         let is_alone = self.is_alone_in_window(key);
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
         let turn = bad.tries as usize % (peers.len() + 1);
@@ -360,19 +360,24 @@ impl Osd {
         self.mends.bad.range(window).count() == 1
     }
 
-    /// Fails a replica whose bad block has kept the log full for too long, although no member is missing: a full log stops
-    /// every PG of the OSD. True when it did.
-    fn gives_up(&mut self, key: BlockKey, slot: usize, peers: &[OsdId]) -> bool {
+    /// Fails a replica whose bad block has kept the log full for too long, although no voter is missing: a full log stops
+    /// every PG of the OSD. A block that is bad on all members fails none of them, since that would bring no copy. True when the
+    /// replica has failed.
+    fn gives_up(&mut self, key: BlockKey, slot: usize) -> bool {
         let (replica, chunk, block) = key;
-        let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
+        let voters = &self.pgs.get(slot).members.voters;
+        let voters: Vec<OsdId> = voters.iter().filter(|m| m.replica != replica).map(|m| m.osd).collect();
+        let all_here = voters.iter().all(|osd| self.bus.link_to(*osd).is_some());
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
-        let idle = peers.iter().filter(|osd| bad.idle.contains(osd)).count();
+        let idle = voters.iter().filter(|osd| bad.idle.contains(osd)).count();
         if all_here && idle == 0 && bad.named == Named::Here {
             bad.named = Named::No;
         }
-        if !all_here || bad.named == Named::Here || !can_lack_one_more(peers.len() + 1, idle) {
+        let is_last = voters.is_empty() || !can_lack_one_more(voters.len() + 1, idle);
+        if !all_here || bad.named != Named::No || is_last {
             // An absent member may have it: the others may be the last that serve, and none of them is given up.
             bad.since = self.now;
+            return false;
         }
         let turn = self.pgs.get(slot).others().filter(|m| m.replica < replica).count() as u32;
         let full_since = self.mends.full_since.map(|since| since.max(bad.since));

@@ -86,7 +86,7 @@ impl Repair {
 
     /// Judges missing payloads, and chooses which member is asked for which. Between two reviews it goes no further than it finds
     /// questions to ask.
-    fn look(&mut self, now: Time, reaches: impl Fn(OsdId) -> bool) -> Look {
+    fn look(&mut self, now: Time, is_led: bool, reaches: impl Fn(OsdId) -> bool) -> Look {
         let (others, commit) = (&self.others[..], self.recovered.hard_state.commit);
         let (rest, is_review) = (missing::rest(self.missing.len()), now >= self.review_at);
         let missing = &mut self.missing;
@@ -100,7 +100,7 @@ impl Repair {
             let index = next.expect("the map is not empty");
             at = Index(index.0 + 1);
             let entry = missing.get_mut(&index).expect("it was just found");
-            match entry.step(now, rest, (&self.members, others), commit) {
+            match entry.step(now, (rest, is_led), (&self.members, others), commit) {
                 Verdict::Ask if entry.waits(now) || self.waiting.len() >= ASKED_MAX => {}
                 Verdict::Ask => {
                     let Some(to) = entry.next_to_ask(others, &reaches) else { continue };
@@ -229,7 +229,8 @@ impl Osd {
         let (now, bus) = (self.now, &self.bus);
         let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
         let was = repair.inconsistent.clone();
-        let look = repair.look(now, |osd| bus.link_to(osd).is_some());
+        let is_led = self.pairs.has_heard_any_leader(now, repair.recovered.identity.pg);
+        let look = repair.look(now, is_led, |osd| bus.link_to(osd).is_some());
         let identity = repair.recovered.identity.clone();
         if was != repair.inconsistent {
             let extents = repair.inconsistent.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");

@@ -317,7 +317,11 @@ fn void_floor_of(record: &PgRecord) -> impl Fn(&PgReport) -> Option<(ReplicaId, 
 fn is_lossless(record: &PgRecord, all: &[Candidate], keep: &Candidate) -> bool {
     let is_other = |forced: &ForceRecord| forced.force.keep != keep.member;
     let furthest = all.iter().filter(|c| c.is_whole()).map(|c| c.end).max();
-    let untouched = record.voided.is_empty() && !record.forced.as_ref().is_some_and(is_other);
+    // A replica whose automatic order was withdrawn may have carried it out, and have gone on alone.
+    let may_have = |id: &ReplicaId| *id != keep.member.replica && record.everyone().any(|m| m.replica == *id);
+    let untouched = record.voided.is_empty()
+        && !record.withdrawn.iter().any(may_have)
+        && !record.forced.as_ref().is_some_and(is_other);
     untouched && keep.is_whole() && is_needed(record, keep.member) && furthest == Some(keep.end)
 }
 

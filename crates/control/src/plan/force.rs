@@ -41,7 +41,7 @@ pub fn pg_force(records: &Records, pg: PgId, order: ForceOrder) -> Plan<()> {
     counters.next_replica += 1;
     // An earlier order may have been carried out, and the one that counts has the higher epoch.
     let earlier = record.forced.as_ref().map_or(Epoch(0), |forced| forced.force.epoch);
-    let leap = EPOCH_LEAP.saturating_mul(record.voided.len() as u64 + 1);
+    let leap = EPOCH_LEAP.saturating_mul((record.voided.len() + record.withdrawn.len()) as u64 + 1);
     let epoch = Epoch(record.conf_epoch.max(earlier).0.saturating_add(leap));
     let (floor, epoch) = done.unwrap_or((next, epoch));
     let sessions_below = SessionId(counters.next_session);

@@ -33,6 +33,9 @@ pub struct PgRecord {
     /// Floors of forced recoveries that were given up. A replica that has carried one out is void when the PG went on without it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub voided: Vec<ReplicaId>,
+    /// Replicas that automatic orders of forced recovery, since withdrawn, were to keep. Each may have gone on alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withdrawn: Vec<ReplicaId>,
     /// OSDs of the members that a forced recovery has given up. Each gets a new replica, there or elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vacant: Vec<OsdId>,
@@ -115,7 +118,7 @@ impl PgRecord {
     pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
         let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
         let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
-        let (forced, floor, voided, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new());
+        let (forced, floor, voided, withdrawn, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new(), Vec::new());
         PgRecord {
             pg,
             lineage,
@@ -129,6 +132,7 @@ impl PgRecord {
             forced,
             floor,
             voided,
+            withdrawn,
             vacant,
         }
     }
@@ -143,13 +147,17 @@ impl PgRecord {
         self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
     }
 
-    /// Gives up the forced recovery that is ordered. Its replica may have carried it out, or do so later. After an automatic order
-    /// that is right at any time: the replica's own log shows that it loses nothing (ADR 0020).
+    /// Gives up the forced recovery that is ordered. Its replica may have carried it out, or do so later, and acknowledge writes
+    /// then that no other replica has (ADR 0020).
     pub fn void_force(&mut self) {
-        if let Some(forced) = self.forced.take().filter(|forced| !forced.automatic) {
-            self.voided.push(forced.force.floor);
-            let excess = self.voided.len().saturating_sub(VOIDED_MAX);
-            self.voided.drain(..excess);
+        if let Some(forced) = self.forced.take() {
+            let (list, id) = match forced.automatic {
+                true => (&mut self.withdrawn, forced.force.keep.replica),
+                false => (&mut self.voided, forced.force.floor),
+            };
+            list.push(id);
+            let excess = list.len().saturating_sub(VOIDED_MAX);
+            list.drain(..excess);
         }
     }
 

@@ -318,7 +318,12 @@ impl Replay {
             r.entries.insert(index, kept);
             return;
         }
+        // Only copies follow the record of a past: appends in their slots stood behind a gap that is gone.
+        let is_past = r.record.failure.as_ref().is_some_and(|failure| failure.is_past);
         match r.entries.get(&index) {
+            Some(there) if there.term != kept.term && is_past => {
+                r.entries.insert(index, kept);
+            }
             Some(there) if there.term != kept.term => {
                 self.fail(replica, format!("two terms claim entry {index}"));
             }
@@ -402,8 +407,11 @@ impl Replay {
                 replayed.entries = before.entries;
                 replayed.record.hard_state.commit = before.commit;
             }
+            let end = replayed.entries.last_key_value().map_or(0, |(index, _)| *index);
             let (replica, found) = replayed.join(states.remove(&id), failure);
-            if let Some(failure) = replica.failure().filter(|failure| is_hidden || told.as_ref() != Some(failure)) {
+            let is_shorter = end > replica.log.last().0;
+            let is_told = |failure: &&Failure| !is_hidden && !is_shorter && told.as_ref() == Some(*failure);
+            if let Some(failure) = replica.failure().filter(|failure| !is_told(failure)) {
                 // An empty log begins at the checkpoint index, whatever entries older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
                 untold.push(Untold { replica: id, last: failure.is_past.then_some(last) });
@@ -431,6 +439,10 @@ impl Replayed {
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
+        if let Some(failure) = failure.as_mut().filter(|_| checkpoint.bytes.is_empty()) {
+            // The only checkpoint with its decision state is lost.
+            failure.is_past = false;
+        }
         if failure.as_ref().is_some_and(|failure| failure.is_past) {
             // The past ends before the first payload that is lost.
             let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);

@@ -174,6 +174,40 @@ fn revived_replica_is_whole_once_the_forced_step_is_durable() {
     assert!(whole > 3 && failed > 1, "{whole} whole, {failed} failed");
 }
 
+#[test]
+fn past_stays_the_same_when_the_gap_is_freed_before_appends_behind_it() {
+    let mut rig = new(17);
+    (0..3).for_each(|_| _ = one(&mut rig, R));
+    // A later leader replaces the last two entries: the first of its appends is lost, and the second opens a segment.
+    rig.models.get_mut(&R).expect("created").term.0 += 1;
+    rig.append(R, 2, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
+    rig.turn(16);
+    let newest = (0..8).map(|slot| batches_from(&rig, slot)).filter(|found| !found.is_empty());
+    let lost = newest.max_by_key(|found| found[0].1.seq).expect("written").last().expect("not empty").0;
+    rig.engine.log.as_mut().expect("mounted").ring.close_newest();
+    one(&mut rig, R);
+    one(&mut rig, OTHER);
+    lose(&mut rig, lost);
+    let past = rig.engine.past_end(R);
+    assert!(past.is_some_and(|(_, index)| index == Index(3)), "{past:?}");
+    let (failed, id) = (failure(&rig, R), create_new(&mut rig));
+    let mut probe = Rig::new(5, true, config());
+    let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
+    let mut without = 0;
+    for _ in 0..80 {
+        for _ in 0..4 {
+            rig.extend(id, vec![big]);
+            rig.turn(8);
+            rig.commit(id, u64::MAX);
+        }
+        probe.disk = rig.disk.copy();
+        again(&mut probe);
+        assert_eq!((probe.engine.past_end(R), &failure(&probe, R)), (past, &failed));
+        without += u32::from(probe.engine.lost_records().is_none());
+    }
+    assert!(without > 10, "the gap was freed, and then the appends behind it");
+}
+
 /// Returns the offset of the last batch with a record of this kind.
 fn told(rig: &Rig, is: impl Fn(&Record<'_>) -> bool) -> usize {
     let tells = |(at, header): &(usize, layout::log::BatchHeader)| {

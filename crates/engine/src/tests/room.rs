@@ -122,7 +122,12 @@ fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
 fn failed_replica_keeps_its_log_until_the_log_needs_the_room() {
     let (mut rig, _) = repaired_in_a_full_log(15);
     let lost = rig.engine.lost(R)[0].index;
+    let log = &rig.engine.replicas[&R].log;
+    let behind = log.get(Index(lost.0 + 1)).map(|kept| (kept.index, kept.term)).expect("it is not the last one");
     rig.engine.fail_before(R, lost, "no peer has it".to_owned());
+    rig.settle();
+    let holding = rig.engine.holding(R, behind.0, behind.1);
+    assert!(matches!(holding, crate::Holding::Payload(..)), "another member under repair may need it: {holding:?}");
     assert_eq!(rig.engine.past_end(R).map(|(_, index)| index.0 + 1), Some(lost.0));
     rig.settle();
     rig.disk.power_cut();

@@ -16,8 +16,8 @@ use wire::Lack;
 const LOOK_AGAIN_MIN: Duration = Duration::from_secs(2);
 /// The same for each payload that the replica lacks: endless questions must not cost more, the more payloads there are.
 const LOOK_AGAIN_EACH: Duration = Duration::from_millis(20);
-/// How long an entry that a member has freed waits for the members that have not answered. The PG goes on without this
-/// replica, and its records may know that those members are gone.
+/// How long an entry that a member has freed waits for the members that have not answered, while the PG has a leader: it goes on
+/// without this replica, and its records may know that those members are gone.
 const FREED_WAIT: Duration = Duration::from_secs(30);
 
 /// Returns the pause between two passes of a replica that lacks so many payloads.
@@ -60,10 +60,16 @@ impl Missing {
         self.asked.is_some_and(|(_, until)| now < until)
     }
 
-    /// Returns the verdict on the answers of this pass. `others`: the members that are asked. Entries up to `commit` are known to
-    /// be committed.
-    pub fn judge(&self, now: Time, (members, others): (&Membership, &[Member]), commit: Index) -> Verdict {
-        if self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
+    /// Returns the verdict on the answers of this pass. `is_led`: a leader of the PG was heard lately. `others`: the members that are
+    /// asked. Entries up to `commit` are known to be committed.
+    pub fn judge(
+        &self,
+        now: Time,
+        is_led: bool,
+        (members, others): (&Membership, &[Member]),
+        commit: Index,
+    ) -> Verdict {
+        if is_led && self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
             return Verdict::GivenUp;
         }
         if others.iter().any(|m| !self.said.contains_key(&m.replica)) {
@@ -80,8 +86,14 @@ impl Missing {
     }
 
     /// Does what `judge` does, and begins the next pass of questions when the last one has ended long ago.
-    pub fn step(&mut self, now: Time, rest: Duration, members: (&Membership, &[Member]), commit: Index) -> Verdict {
-        let verdict = self.judge(now, members, commit);
+    pub fn step(
+        &mut self,
+        now: Time,
+        (rest, is_led): (Duration, bool),
+        members: (&Membership, &[Member]),
+        commit: Index,
+    ) -> Verdict {
+        let verdict = self.judge(now, is_led, members, commit);
         if verdict != Verdict::Inconsistent {
             return verdict;
         }

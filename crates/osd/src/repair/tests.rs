@@ -50,7 +50,7 @@ fn answer(missing: &mut Missing, said: &[Lack]) {
 
 fn verdict(repair: &Repair, now: Time) -> Verdict {
     let commit = repair.recovered.hard_state.commit;
-    repair.missing[&LOST].judge(now, (&repair.members, &repair.others), commit)
+    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others), commit)
 }
 
 fn check(members: u64, commit: u64, said: &[Lack], want: Verdict) {
@@ -147,7 +147,7 @@ fn members_are_asked_again_while_an_entry_is_inconsistent() {
     let mut repair = repair(5, 4, 1);
     let Repair { members, others, missing, .. } = &mut repair;
     let missing = missing.get_mut(&LOST).expect("it is missing");
-    let step = |s, missing: &mut Missing| missing.step(at_s(s), missing::rest(1), (members, others), Index(4));
+    let step = |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others), Index(4));
     answer(missing, &[Lost, Lost, Other, Other]);
     assert_eq!((step(1, missing), missing.is_inconsistent()), (Verdict::Inconsistent, true));
     assert_eq!(step(2, missing), Verdict::Inconsistent);
@@ -171,7 +171,7 @@ fn only_answers_to_the_last_question_count() {
 
 /// Entries, by the replicas that one look asks.
 fn asked(repair: &mut Repair, s: u64) -> Vec<(u64, u64)> {
-    let look = repair.look(at_s(s), |osd| osd != OsdId(3));
+    let look = repair.look(at_s(s), true, |osd| osd != OsdId(3));
     assert_eq!(look.given_up, None);
     look.questions.iter().map(|(index, _, to)| (index.0, to.replica.0)).collect()
 }
@@ -191,6 +191,6 @@ fn entry_behind_one_that_waits_is_judged() {
     let mut repair = repair(3, 4, 2);
     let behind = repair.missing.get_mut(&Index(6)).expect("it is missing");
     answer(behind, &[Lack::Other, Lack::Other]);
-    let look = repair.look(at_s(1), |osd| osd != OsdId(3));
+    let look = repair.look(at_s(1), true, |osd| osd != OsdId(3));
     assert_eq!((look.given_up, look.questions.len()), (Some(Index(6)), 1));
 }

@@ -237,3 +237,21 @@ fn no_replica_fails_for_a_bad_block_while_another_member_has_failed() {
     let mended = |rig: &mut Rig| (0..2).all(|i| rig.osd(i).bad_blocks().is_empty());
     rig.until(ms(10_000), "a write mends it", mended);
 }
+
+#[test]
+fn only_member_of_a_pg_goes_on_with_a_bad_block_until_a_write_mends_it() {
+    let mut rig = Rig::new(17, [16; 1]);
+    rig.make_pgs(1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.run(Duration::from_secs(15));
+    rot(&rig, 0);
+    rig.ask_read(pg(0), 0, 8);
+    rig.run(ms(2000));
+    assert!(!rig.osd(0).reports_for_tools().is_empty(), "the PG keeps its last replica");
+    let bad = rig.osd(0).bad_blocks();
+    assert!(bad.len() == 8 && bad.iter().all(|(.., is_lost)| *is_lost), "{bad:?}");
+    let report = rig.osd(0).changed_reports().remove(0);
+    assert!(!report.quarantined && !report.lost.is_empty(), "{report:?}");
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(ms(10_000), "a write mends it", |rig| rig.osd(0).bad_blocks().is_empty());
+}

@@ -54,7 +54,7 @@ fn ask(pg: PgId) -> PgForce {
     PgForce { pg, osd: None, dry_run: false, accept_loss: false }
 }
 
-fn force(world: &mut World, ask: PgForce) -> Result<ForceView, Refusal> {
+pub fn force(world: &mut World, ask: PgForce) -> Result<ForceView, Refusal> {
     world.admin(AdminAsk::PgForce(ask)).map(|answer| match answer {
         AdminAnswer::Forced(view) => view,
         other => panic!("{other:?}"),

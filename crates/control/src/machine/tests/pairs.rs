@@ -1,8 +1,8 @@
 //! PGs of two of which one replica fails: they go on from the other one by themselves (ADR 0020).
 
-use super::force::{event, members, with_pg};
+use super::force::{event, force, members, with_pg};
 use super::*;
-use crate::admin::PgMove;
+use crate::admin::{PgForce, PgMove};
 use types::control::OsdDown;
 use types::map::{Member, MembersStep};
 use types::{Index, Term};
@@ -222,6 +222,25 @@ fn order_is_withdrawn_when_the_failed_replica_runs_again_and_comes_again() {
     world.seconds(60, &[]);
     let now = members(&world, pg);
     assert!(now.contains(&kept) && now.len() == 2 && !now.contains(&other), "{now:?}");
+}
+
+#[test]
+fn replica_that_may_have_gone_on_alone_is_not_given_up_without_consent() {
+    let (mut world, pg, kept, other) = ordered();
+    world.failed.clear();
+    world.restart(other.osd);
+    world.leaders.insert(pg, (other.osd, 6));
+    world.seconds(5, &[]);
+    assert_eq!(world.control.records().pgs[&pg].withdrawn, [kept.replica]);
+    // The order may have come late, and the kept replica may have acknowledged writes alone before it failed.
+    let orders = world.forces.len();
+    world.failed.insert(kept.replica);
+    world.leaders.insert(pg, (OsdId(99), 7));
+    world.seconds(60, &[]);
+    assert_eq!(world.forces.len(), orders, "writes may be lost: no automatic order");
+    let ask = PgForce { pg, osd: None, accept_loss: false, dry_run: true };
+    let view = force(&mut world, ask).expect("a view");
+    assert_eq!((view.keep, view.lossless), (other.osd, false));
 }
 
 #[test]
