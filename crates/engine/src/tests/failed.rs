@@ -178,13 +178,17 @@ fn revived_replica_is_whole_once_the_forced_step_is_durable() {
 fn past_stays_the_same_when_the_gap_is_freed_before_appends_behind_it() {
     let mut rig = new(17);
     (0..3).for_each(|_| _ = one(&mut rig, R));
-    // A later leader replaces the last two entries: the first of its appends is lost, and the second opens a segment.
+    // A later leader replaces the last two entries: the first of its appends is lost, and the second is some segments behind it.
     rig.models.get_mut(&R).expect("created").term.0 += 1;
     rig.append(R, 2, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
     rig.turn(16);
     let newest = (0..8).map(|slot| batches_from(&rig, slot)).filter(|found| !found.is_empty());
     let lost = newest.max_by_key(|found| found[0].1.seq).expect("written").last().expect("not empty").0;
-    rig.engine.log.as_mut().expect("mounted").ring.close_newest();
+    let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
+    while rig.engine.stats().segments_in_use < 5 {
+        rig.extend(OTHER, vec![big]);
+        rig.turn(8);
+    }
     one(&mut rig, R);
     one(&mut rig, OTHER);
     lose(&mut rig, lost);
@@ -192,7 +196,6 @@ fn past_stays_the_same_when_the_gap_is_freed_before_appends_behind_it() {
     assert!(past.is_some_and(|(_, index)| index == Index(3)), "{past:?}");
     let (failed, id) = (failure(&rig, R), create_new(&mut rig));
     let mut probe = Rig::new(5, true, config());
-    let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
     let mut without = 0;
     for _ in 0..80 {
         for _ in 0..4 {
