@@ -1,7 +1,7 @@
 //! A metadata store that went back in time (R17), with real processes.
 
 use crate::bytes;
-use crate::dev::Dev;
+use crate::dev::{Dev, free_ports};
 use std::os::unix::fs::MetadataExt;
 
 const MIB: usize = 1 << 20;
@@ -42,6 +42,7 @@ fn up_behind(dev: &Dev) {
 
 pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev: &Dev) {
     let (copy, backup) = (dev.file("copy.redb"), dev.file("backup.jsonl"));
+    let _held = free_ports();
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     std::fs::copy(dev.dir().join("meta.0/meta.redb"), &copy).expect("a copy of the records");
     assert_eq!(dev.run(&["dev", "up"]).code, 0);

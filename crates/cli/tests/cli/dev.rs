@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const BASALT: &str = env!("CARGO_BIN_EXE_basalt");
@@ -33,6 +34,12 @@ pub fn home(what: &str) -> Home {
     let path = Path::new(&base).join(format!("basalt-cli.{what}.{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("a folder for the test");
     Home(path)
+}
+
+/// Keeps the clusters of other tests from taking ports: those of a stopped cluster are free.
+pub fn free_ports() -> MutexGuard<'static, ()> {
+    static PORTS: Mutex<()> = Mutex::new(());
+    PORTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Exit code and output of a command.
@@ -151,6 +158,7 @@ impl Dev {
 
     pub fn up_as(name: &'static str, args: &[&str]) -> Dev {
         let mut dev = Dev { home: home(name), name, meta: String::new() };
+        let _held = free_ports();
         let ran = dev.run(&[&["dev", "up", "--json"], args].concat());
         assert_eq!(ran.code, 0, "{ran:?}");
         let up: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");

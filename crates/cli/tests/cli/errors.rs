@@ -1,6 +1,6 @@
 //! Errors at a terminal: each is one sentence with a code, and the next command.
 
-use crate::dev::Dev;
+use crate::dev::{Dev, free_ports};
 use std::io::{BufRead, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -234,6 +234,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     up(&["--osds", "5"]).says_usage("BSLT-1001", "--cluster");
     up(&["--device-size", "2GiB"]).says_usage("BSLT-1001", "--cluster");
     up(&["--export", "main/a-b", "--size", "9MiB"]).says_usage("BSLT-1001", "dev up");
+    let held = free_ports();
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     dev.run(&["status"]).says("BSLT-2001", "basalt dev up");
     let taken = std::net::TcpListener::bind(&dev.meta).expect("the port of a stopped meta");
@@ -243,6 +244,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     drop(taken);
     let ran = up(&[]);
     assert!(ran.code == 0 && !ran.out.contains("volume create"), "{ran:?}");
+    drop(held);
     assert!(exported(&first) && exported(&second), "exports are restarted");
     for volume in ["main-a/b", "main/a-b"] {
         let removed = dev.run(&["volume", "rm", volume, "--force"]);
