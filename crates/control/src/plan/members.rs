@@ -185,6 +185,10 @@ pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Writ
         PgRecord { members: voters, conf_epoch: members.epoch, created, change: None, vacant, ..record.clone() };
     new.floor = members.floor;
     new.voided.retain(|floor| *floor != members.floor);
+    if members.floor > record.floor {
+        // All members descend from the replica that has gone on alone.
+        new.withdrawn.clear();
+    }
     match &record.forced {
         Some(forced) if members.floor >= forced.force.floor => new.forced = None,
         // The replica that was to be kept is no member any more.

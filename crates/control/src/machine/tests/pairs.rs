@@ -259,6 +259,7 @@ fn order_that_is_carried_out_late_is_taken_over() {
     world.seconds(60, &[]);
     let now = members(&world, pg);
     assert!(now.contains(&kept) && now.len() == 2 && !now.contains(&other), "{now:?}");
+    assert!(world.control.records().pgs[&pg].withdrawn.is_empty(), "all members descend from it");
 }
 
 #[test]
