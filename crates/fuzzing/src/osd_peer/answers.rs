@@ -256,7 +256,13 @@ fn twist_repair(source: &mut Source<'_>, body: &mut RepairBody) {
     match body {
         RepairBody::Payload { index, payload, crcs, start, .. } => match source.below(3) {
             0 => *index = Index(source.number(index.0)),
-            1 => *start = source.number((*start).into()) as u32 % 32_768,
+            1 => {
+                // The number of checksums goes by the place.
+                let at = source.number((*start).into()) as u32 % 32_768;
+                if let Some(range) = SectorRange::checked(at, (payload.len() / 512) as u32) {
+                    (*start, *crcs) = (at, range.fragment_crcs(payload));
+                }
+            }
             _ => {
                 // The bytes differ, and their checksums are right.
                 let other = IoBuf::copy_of(&vec![source.byte(); payload.len()]);
