@@ -118,9 +118,18 @@ pub enum EngineEvent {
     Unstaged {
         replica: ReplicaId,
     },
-    /// The staged contents are now the replica's, as of its new checkpoint index. Its group restarts from this state.
-    Installed(Box<Recovered>),
-    /// The installation was refused: there is no room, or the replica has failed or is gone. The old contents stay.
+    /// The replica's log begins behind the checkpoint index of this state, durably: its group restarts from here, and a stream brings
+    /// the contents.
+    Filling(Box<Recovered>),
+    /// The log of the replica stays as it is.
+    FillRefused {
+        replica: ReplicaId,
+    },
+    /// The staged contents are the replica's, durably: it is whole.
+    Installed {
+        replica: ReplicaId,
+    },
+    /// The installation was refused: there is no room, or the replica has failed or is gone. The replica is not whole.
     InstallRefused {
         replica: ReplicaId,
     },

@@ -122,8 +122,9 @@ pub struct Engine {
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     pub(crate) now: Time,
-    /// Installations that wait for their round (R12).
-    pub(crate) installs: VecDeque<DecisionState>,
+    /// Replicas whose log is to begin behind the index of a stream, and installations that wait for their round (R12, R16).
+    pub(crate) fills: VecDeque<DecisionState>,
+    pub(crate) installs: VecDeque<ReplicaId>,
     /// Operations and events created outside `end_turn` and `handle_event`; the next of these calls returns them.
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
@@ -174,6 +175,7 @@ impl Engine {
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             now: Time::ZERO,
+            fills: VecDeque::new(),
             installs: VecDeque::new(),
             ops: Vec::new(),
             events: Vec::new(),
@@ -235,6 +237,7 @@ impl Engine {
         self.now = now;
         if matches!(self.state, State::Running) {
             self.step_round();
+            self.begin_fills();
             self.begin_install();
             self.expire_relics();
             self.make_room();
@@ -302,6 +305,7 @@ impl Engine {
             self.partial_blocks -= gone.overlay.partial_blocks();
         }
         self.unstage(replica);
+        self.fills.retain(|decision| decision.replica != replica);
         self.tombstones.insert(replica);
         self.destroyed.insert(replica);
         self.maybe_dirty = true;
@@ -427,6 +431,9 @@ impl Engine {
         if let Some(hs) = hard_state {
             assert!(hs.commit >= r.applied && hs.commit <= r.log.last(), "commit {} of {replica}", hs.commit);
             r.hard_state = hs;
+        }
+        if let ReplicaState::Filling { bytes, .. } = &mut r.state {
+            *bytes += queued.iter().map(|kept| kept.payload_len() as u64).sum::<u64>();
         }
         let replaces = !replaced.is_empty();
         if replaces {
@@ -671,6 +678,7 @@ impl Engine {
                 let oldest = self.replicas.get_mut(&replica).and_then(|r| r.replaced.pop_front());
                 assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
+            Done::Filling(decision) => self.filling(decision),
             Done::RoundMark => self.round_marked(),
             Done::Told => self.log.as_mut().expect("a batch was in flight").untold -= 1,
             Done::Stated { segment } => {

@@ -113,6 +113,7 @@ impl Engine {
             entries: r.log.iter().filter(|kept| kept.index > index).map(Kept::entry).collect(),
             lost: Vec::new(),
             failure: None,
+            fills: false,
         })
     }
 

@@ -24,7 +24,7 @@ impl Engine {
     /// Destroys a replica as [`Engine::destroy_replica`] does. Its contents at home stay until the given time: a new
     /// replica of the PG may keep parts of them. A restart, or a need for space, ends that.
     pub fn retire_replica(&mut self, replica: ReplicaId, until: Time) {
-        let pg = self.replicas.get(&replica).filter(|r| !r.is_installing()).map(|r| r.identity.pg);
+        let pg = self.replicas.get(&replica).filter(|r| !r.is_filling()).map(|r| r.identity.pg);
         self.destroy_replica(replica);
         let is_whole = self.home.as_ref().is_some_and(|home| home.can_be_base(replica));
         if let Some(pg) = pg.filter(|_| is_whole && matches!(self.state, State::Running)) {
@@ -108,9 +108,9 @@ impl Engine {
     /// Whether the AU's bytes are those at home, whatever was applied.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
         let alone = |old: &Replica| {
-            let found = old.overlay.lookup(chunk, SectorRange::of_au(au));
+            let found = old.over_base().lookup(chunk, SectorRange::of_au(au));
             let uncovered = found.iter().all(|f| matches!(f.source, Source::Home));
-            !old.is_installing() && (uncovered || old.has_failed())
+            uncovered || old.has_failed()
         };
         self.replicas.get(&base).map_or(self.relics.contains_key(&base), alone)
     }

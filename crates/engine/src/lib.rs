@@ -12,6 +12,7 @@ mod chunks;
 mod contents;
 mod engine;
 mod failure;
+mod fill;
 mod format;
 pub mod home;
 pub mod home_api;

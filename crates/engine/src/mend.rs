@@ -53,7 +53,7 @@ impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
         let running = matches!(self.state, State::Running);
         // A failed replica has no overlay: home alone is older than the applied index.
-        let whole = |r: &&Replica| !r.has_failed() && !r.is_installing();
+        let whole = |r: &&Replica| !r.has_failed() && !r.is_filling();
         self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 

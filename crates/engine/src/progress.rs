@@ -77,7 +77,7 @@ impl Engine {
         self.progress.looked = self.now;
         let pressure = self.pressure();
         let is_pressed = pressure.log.max(pressure.overlay) >= self.config.round_pressure.max(0.5);
-        let waits = |r: &Replica| is_pressed && !r.has_failed() && r.applied > r.checkpoint.0;
+        let waits = |r: &Replica| is_pressed && r.destages() && r.applied > r.checkpoint.0;
         let (now, rounds) = (self.now, self.stats.rounds);
         let round = (rounds, self.round_left());
         if self.progress.round != round {
@@ -126,9 +126,7 @@ impl Engine {
     fn why_stuck(&self, id: ReplicaId, k: Index) -> String {
         let r = &self.replicas[&id];
         let (pg, mib) = (r.identity.pg, r.overlay.bytes() >> 20);
-        let why = if r.is_installing() || self.installs.iter().any(|d| d.replica == id) {
-            "the installation of a backfill does not end"
-        } else if self.needs_bad_block(id) {
+        let why = if self.needs_bad_block(id) {
             "a block that it needs cannot be read"
         } else if self.round_refused {
             "the device has too little space for a destage round"

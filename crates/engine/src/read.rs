@@ -78,8 +78,8 @@ impl Engine {
     pub(crate) fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
-            Some(r) if r.is_installing() => Some(ReadError::NoReplica(replica)),
             _ if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
+            Some(r) if r.is_filling() => Some(ReadError::NoReplica(replica)),
             None => Some(ReadError::NoReplica(replica)),
             Some(r) => r.failure().map(|f| ReadError::Damaged { replica, chunk, reason: f.reason.clone() }),
         };
@@ -88,7 +88,8 @@ impl Engine {
         }
         let found = match asker {
             Asker::Base(_) if self.is_only_home(replica) => vec![Found { range, source: Source::Home }],
-            Asker::Loop(_) | Asker::Base(_) => self.replicas[&replica].overlay.lookup(chunk, range),
+            Asker::Base(_) => self.replicas[&replica].over_base().lookup(chunk, range),
+            Asker::Loop(_) => self.replicas[&replica].overlay.lookup(chunk, range),
             Asker::Completion => self.replicas[&replica].overlay.lookup_frozen(chunk, range),
         };
         let gaps: Vec<SectorRange> =
@@ -251,7 +252,7 @@ impl Engine {
             Some((count, kind)) if *kind == data => *count += sectors,
             _ => runs.push((sectors, data)),
         };
-        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.is_installing()), &self.home) else {
+        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.is_filling()), &self.home) else {
             return vec![(range.count, false)];
         };
         for f in r.overlay.lookup(chunk, range) {

@@ -138,9 +138,7 @@ impl Engine {
             return;
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
-            .filter(|(replica, index, _)| {
-                !self.replicas[replica].is_installing() && !log.has_copy_of(*replica, index.0)
-            })
+            .filter(|(replica, index, _)| !log.has_copy_of(*replica, index.0))
             .take(self.config.steps.copy_entries)
             .map(|(replica, index, term)| Work::Copy { replica, index, term })
             .collect();

@@ -25,8 +25,13 @@ pub(crate) struct Replaced {
 pub(crate) enum ReplicaState {
     /// Its group may append and apply.
     Running,
-    /// A round installs the contents of a stream: the replica is not read, and its group waits.
-    Installing,
+    /// A stream brings its contents as of the checkpoint index (R16): its group may append and apply, and nothing is read or destaged.
+    /// `older`: what the contents at home, which are older ones, lack of the last state that it had before.
+    Filling {
+        older: Box<Overlay>,
+        /// Payload of the entries that were appended since the log began, in bytes.
+        bytes: u64,
+    },
     /// Its log lacks these payloads, or they are back and not durable yet: it has no group.
     Repairing(BTreeSet<Index>),
     /// It takes no part for good.
@@ -43,8 +48,10 @@ pub(crate) struct Replica {
     pub hard_state: HardState,
     /// The latest hard state that is in a batch.
     pub written_hard_state: HardState,
-    /// Decision state of index 0, until a checkpoint has a later one.
+    /// Decision state of index 0, or of `fills_from`, until a checkpoint has that one or a later one.
     pub first_decision: Bytes,
+    /// The entry behind which its log begins, while a stream brings the contents as of it.
+    pub fills_from: Option<(Index, Term)>,
     /// Checkpoint index and its term.
     pub checkpoint: (Index, Term),
     pub applied: Index,
@@ -71,6 +78,7 @@ impl Replica {
             hard_state: HardState::default(),
             written_hard_state: HardState::default(),
             first_decision,
+            fills_from: None,
             checkpoint: (Index(0), Term(0)),
             applied: Index(0),
             overlay: Overlay::default(),
@@ -88,12 +96,10 @@ impl Replica {
     /// # Panics
     /// When no event leads from the present state to that one.
     pub fn turn(&mut self, to: ReplicaState) {
-        use ReplicaState::{Failed, Installing, Repairing, Running};
+        use ReplicaState::{Failed, Filling, Repairing, Running};
         let allowed = matches!(
             (&self.state, &to),
-            (Running, Installing)
-                | (Installing | Repairing(_) | Failed(_), Running)
-                | (Running | Installing | Repairing(_) | Failed(_), Failed(_))
+            (Running, Filling { .. }) | (Filling { .. } | Repairing(_) | Failed(_), Running) | (_, Failed(_))
         );
         assert!(allowed, "{} goes from {:?} to {to:?}", self.identity.replica, self.state);
         self.state = to;
@@ -110,13 +116,26 @@ impl Replica {
         self.failure().is_some()
     }
 
-    pub fn is_installing(&self) -> bool {
-        matches!(self.state, ReplicaState::Installing)
+    pub fn is_filling(&self) -> bool {
+        matches!(self.state, ReplicaState::Filling { .. })
+    }
+
+    /// Returns what covers the contents at home, when these serve as the base of a stream.
+    pub fn over_base(&self) -> &Overlay {
+        match &self.state {
+            ReplicaState::Filling { older, .. } => older,
+            _ => &self.overlay,
+        }
+    }
+
+    /// Whether a round may take the replica: what is applied goes over the contents at home.
+    pub fn destages(&self) -> bool {
+        self.born && !self.has_failed() && !self.is_filling()
     }
 
     /// Whether a group of the replica may append and apply.
     pub fn may_take_part(&self) -> bool {
-        matches!(self.state, ReplicaState::Running | ReplicaState::Installing)
+        matches!(self.state, ReplicaState::Running | ReplicaState::Filling { .. })
     }
 
     /// Whether the log must go on to hold the entries of the replica: it takes part, or may again. Data of other failed replicas
@@ -164,6 +183,7 @@ impl Replica {
             identity: self.identity.clone(),
             hard_state: self.written_hard_state,
             decision: self.first_decision.clone(),
+            fills_from: self.fills_from,
             failure: self.told_failure().cloned(),
         }
     }

@@ -10,7 +10,6 @@
 use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, ChunkDirty, Round, RoundState, Unmap};
-use crate::install::Reset;
 use crate::log::Work;
 use crate::overlay::{Layer, Source, block_range};
 use crate::payload::Payload;
@@ -63,6 +62,14 @@ pub(crate) enum RoundStep {
 }
 
 impl RoundStep {
+    /// Returns the replica that the running round installs.
+    pub fn installs(&self) -> Option<ReplicaId> {
+        match self {
+            RoundStep::Home { run } | RoundStep::Recording { run, .. } => run.install,
+            _ => None,
+        }
+    }
+
     /// Whether the running round moves the checkpoint index of this replica.
     pub fn takes(&self, replica: ReplicaId) -> bool {
         match self {
@@ -81,30 +88,22 @@ impl RoundStep {
 pub(crate) struct Run {
     states: BTreeMap<ReplicaId, RoundState>,
     destroyed: BTreeSet<ReplicaId>,
-    /// The round only installs new contents of this replica (R12).
     horizon: u64,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
-    /// Log work that this replica's group had queued when the round began.
-    aside: Vec<Work>,
 }
 
 impl Run {
     /// Creates a round that installs and destages nothing: `horizon` stays as it was.
-    pub fn install(state: RoundState, horizon: u64, aside: Vec<Work>) -> Run {
+    pub fn install(state: RoundState, horizon: u64) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
-        Run { states, destroyed, horizon, install: Some(replica), aside }
+        Run { states, destroyed, horizon, install: Some(replica) }
     }
 
     /// Takes a replica out of the round. False when it was not in it.
     pub fn leave(&mut self, replica: ReplicaId) -> bool {
         self.states.remove(&replica).is_some()
-    }
-
-    fn reset(&self) -> Option<Reset> {
-        let decision = &self.states[&self.install?].decision;
-        Some(Reset { replica: decision.replica, index: decision.index, term: decision.term })
     }
 }
 
@@ -116,7 +115,7 @@ impl Engine {
     /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
         self.dropped().next().is_some()
-            || self.replicas.values().any(|r| !r.has_failed() && !r.overlay.active().is_empty())
+            || self.replicas.values().any(|r| r.destages() && !r.overlay.active().is_empty())
     }
 
     fn round_gap(&self) -> Duration {
@@ -191,7 +190,7 @@ impl Engine {
                 continue;
             }
             let Some(r) = self.replicas.get_mut(&decision.replica) else { continue };
-            if r.has_failed() || !r.born {
+            if !r.destages() {
                 continue;
             }
             assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
@@ -223,7 +222,7 @@ impl Engine {
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None, aside: Vec::new() };
+        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -395,10 +394,8 @@ impl Engine {
         let log = self.log.as_mut().expect("a running engine has a log");
         log.checkpoint_id += 1;
         let (id, parts) = (log.checkpoint_id, records.len() as u32);
-        let reset = run.reset();
         for (part, bytes) in (0..).zip(records) {
-            let reset = reset.filter(|_| part + 1 == parts);
-            self.queue(Work::Checkpoint { part: CheckpointPart { id, part, parts, bytes }, reset });
+            self.queue(Work::Checkpoint(CheckpointPart { id, part, parts, bytes }));
         }
         self.round = RoundStep::Recording { run, begun: None };
     }
@@ -409,7 +406,7 @@ impl Engine {
             panic!("a verdict outside its phase")
         };
         if let Some(replica) = run.install {
-            return self.install_full(replica, run.aside);
+            return self.install_full(replica);
         }
         for id in run.states.keys() {
             let Some(r) = self.replicas.get_mut(id) else { continue };
@@ -451,7 +448,7 @@ impl Engine {
         for (replica, state) in run.states {
             if run.install.is_some() {
                 advanced.push((replica, state.decision.index));
-                self.installed(state);
+                self.installed(replica);
                 continue;
             }
             let Some(r) = self.replicas.get_mut(&replica) else { continue };

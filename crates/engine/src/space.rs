@@ -9,6 +9,7 @@
 use crate::engine::Engine;
 use crate::home::Home;
 use crate::overlay::{Overlay, Source};
+use crate::replica::Replica;
 use std::time::Duration;
 use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
@@ -175,14 +176,18 @@ impl Engine {
     /// Counts again what the active layer of one chunk needs.
     pub(crate) fn judge_space(&mut self, replica: ReplicaId, chunk: ChunkKey) {
         let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
-        r.overlay.judge(chunk, home.held(replica, chunk));
+        let held = held(home, r, chunk);
+        r.overlay.judge(chunk, held);
     }
 
     /// Counts again what a replica's active layer needs.
     pub(crate) fn judge_all_space(&mut self, replica: ReplicaId) {
         let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         let keys: Vec<ChunkKey> = r.overlay.active().chunks.keys().copied().collect();
-        keys.into_iter().for_each(|chunk| r.overlay.judge(chunk, home.held(replica, chunk)));
+        for chunk in keys {
+            let held = held(home, r, chunk);
+            r.overlay.judge(chunk, held);
+        }
     }
 
     /// Recounts the needs from intervals and map. While home is in a round, its map is ahead of the frozen layers'
@@ -191,8 +196,8 @@ impl Engine {
     pub(crate) fn recount_space(&self) -> Need {
         let home = self.home.as_ref().expect("mounted");
         let mut need = Need::default();
-        for (id, r) in &self.replicas {
-            need.add(r.overlay.recount(|chunk| home.held(*id, chunk)));
+        for r in self.replicas.values() {
+            need.add(r.overlay.recount(|chunk| held(home, r, chunk)));
         }
         need
     }
@@ -204,6 +209,11 @@ impl Engine {
         self.replicas.values().for_each(|r| need.add(r.overlay.need()));
         need
     }
+}
+
+/// Returns the space of the chunk at home that the overlay's data can use. Contents that a stream will replace do not count.
+fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
+    if r.is_filling() { Held::default() } else { home.held(r.identity.replica, chunk) }
 }
 
 /// Whether home's part of this AU shows through the overlay somewhere.

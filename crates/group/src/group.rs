@@ -58,6 +58,8 @@ pub struct Group {
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
+    /// All contents at the checkpoint index are here. A replica without them votes and acknowledges, but does not serve (R16).
+    pub(crate) whole: bool,
     /// Most payload that this replica leaves uncommitted as a leader: every member has space for it.
     pub(crate) propose_payload_max: u64,
     ready: Ready,
@@ -74,7 +76,7 @@ impl Group {
     /// When the configuration has a fault; the message names all.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
         config.validate().unwrap_or_else(|faults| panic!("{faults}"));
-        let Recovered { identity, hard_state, checkpoint, before, entries, lost, failure } = recovered;
+        let Recovered { identity, hard_state, checkpoint, before, entries, lost, failure, fills } = recovered;
         let (pg, replica) = (identity.pg, identity.replica);
         if let Some(failure) = failure {
             return Err(GroupError::Failed { pg, replica, reason: failure.reason });
@@ -102,7 +104,8 @@ impl Group {
         };
         let node_config = Config { pg, id: replica, payload_len: descriptor::payload_len };
         let node = Node::new(node_config, &start).map_err(|source| GroupError::Start { pg, replica, source })?;
-        let rank = decision.members.voters.iter().filter(|m| m.replica < replica).count() as u32;
+        let goes_first = |id: ReplicaId| id < replica || fills && id != replica;
+        let rank = decision.members.voters.iter().filter(|m| goes_first(m.replica)).count() as u32;
         let election = Election::new(config.timing, now, rank, Rng::new(seed));
         Ok(Group {
             propose_payload_max: config.uncommitted_payload_max,
@@ -125,6 +128,7 @@ impl Group {
             full: false,
             blocked: false,
             quarantine: None,
+            whole: !fills,
             ready: Ready::default(),
             identity,
         })
@@ -202,7 +206,8 @@ impl Group {
         let applied = self.node.applied();
         let began = |term_start_index| term_start_index <= applied || on(Bug::ServedBeforeOwnEntry);
         let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptAfterRelease);
-        !handed_over && self.current().is_some_and(|leading| began(leading.term_start_index))
+        let whole = self.whole || on(Bug::FillingServes);
+        whole && !handed_over && self.current().is_some_and(|leading| began(leading.term_start_index))
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {
@@ -226,7 +231,9 @@ impl Group {
     pub(crate) fn rank(&self, without: Option<ReplicaId>) -> u32 {
         let me = self.identity.replica;
         let voters = self.decision.members.voters.iter().map(|m| m.replica);
-        voters.filter(|id| *id < me && Some(*id) != without).count() as u32
+        // A replica that cannot serve lets the others go first.
+        let first = |id: &ReplicaId| *id < me || !self.whole && *id != me;
+        voters.filter(|id| first(id) && Some(*id) != without).count() as u32
     }
 
     /// Quarantines this replica: a peer sent a message that no honest cluster sends, or its own log has an unreadable entry (R5).
@@ -312,6 +319,7 @@ impl Group {
         if self.quarantine.is_some() {
             return;
         }
+        self.poll_whole(now, actions);
         self.poll_members(now, actions);
         self.propose();
         self.poll_read_index(now);

@@ -14,6 +14,10 @@ pub(crate) struct FollowerAck {
     pub replica: ReplicaId,
     /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
+    /// The follower has all its contents, as its newest acknowledgement says.
+    pub whole: bool,
+    /// Acknowledgements of renewals that were sent by then do not count for that: a stream to it had begun.
+    pub fills_since: Time,
     /// The follower's match then, and the number of acknowledgements since without progress.
     pub matched: Index,
     pub idle_acks: u32,
@@ -49,16 +53,29 @@ impl Leading {
         me: ReplicaId,
         members: &Membership,
     ) -> &mut FollowerAck {
-        let at = match self.acks.iter().position(|e| e.replica == replica) {
-            Some(at) => at,
-            None => {
-                self.acks.push(FollowerAck { replica, sent_at, matched: Index(0), idle_acks: 0 });
-                self.acks.len() - 1
-            }
-        };
+        let at = self.ack_of(replica);
         self.acks[at].sent_at = self.acks[at].sent_at.max(sent_at);
         self.majority_at = self.majority(me, members);
         &mut self.acks[at]
+    }
+
+    fn ack_of(&mut self, replica: ReplicaId) -> usize {
+        self.acks.iter().position(|e| e.replica == replica).unwrap_or_else(|| {
+            let (sent_at, fills_since) = (Time::ZERO, Time::ZERO);
+            self.acks.push(FollowerAck { replica, sent_at, whole: false, fills_since, matched: Index(0), idle_acks: 0 });
+            self.acks.len() - 1
+        })
+    }
+
+    /// Whether the follower is known to have all its contents.
+    pub fn is_whole(&self, replica: ReplicaId) -> bool {
+        self.acks.iter().any(|ack| ack.replica == replica && ack.whole)
+    }
+
+    /// Notes that the follower may give up its contents from now on.
+    pub fn fills(&mut self, now: Time, replica: ReplicaId) {
+        let at = self.ack_of(replica);
+        (self.acks[at].whole, self.acks[at].fills_since) = (false, now);
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.

@@ -11,6 +11,7 @@ use crate::descriptor::{self, Command};
 use crate::{Action, Group};
 use bytes::BytesMut;
 use types::map::{ForceMembers, Member, MemberChange, MembersStep, Membership};
+use types::planted::{Bug, on};
 use types::store::Recovered;
 use types::{Entry, Epoch, Index, ReplicaId, Time};
 
@@ -104,7 +105,7 @@ impl Group {
         let done = memberships.iter().any(|members| members.floor >= force.floor);
         let votes = memberships.iter().any(|members| members.is_voter(me));
         let is_sure = force.fence || memberships.iter().all(|members| is_needed(me, members));
-        let ours = force.keep.replica == me && self.quarantine.is_none();
+        let ours = force.keep.replica == me && self.quarantine.is_none() && self.whole;
         if !ours || done || led || !votes || !is_sure {
             return false;
         }
@@ -186,17 +187,18 @@ impl Group {
         };
         let ready = match step {
             // A joint phase cannot be given up: both sets must be able to end it.
-            MembersStep::Enter { add, .. } => self.hears(add, &next, now) && add.is_none_or(|id| self.is_whole(id)),
+            MembersStep::Enter { add, .. } => self.hears(add, &next, now) && add.is_none_or(|id| self.is_caught_up(id)),
             _ => true,
         };
         ready.then_some(step)
     }
 
-    /// Whether a learner has all but the newest entries, and the step that made it a learner: it then knows the members.
-    fn is_whole(&self, learner: ReplicaId) -> bool {
+    /// Whether a learner has all contents and all but the newest entries, and the step that made it a learner: it then knows the members.
+    fn is_caught_up(&self, learner: ReplicaId) -> bool {
         let lag_max = consensus::MSG_ENTRIES_MAX as u64;
         let near = |f: consensus::Follower| {
-            f.streaming && f.matched >= self.changing.stepped && f.matched.0 + lag_max >= self.node.last_index().0
+            let has_contents = self.has_contents(learner) || on(Bug::FillingPromoted);
+            has_contents && f.streaming && f.matched >= self.changing.stepped && f.matched.0 + lag_max >= self.node.last_index().0
         };
         self.node.follower(learner).is_some_and(near)
     }
@@ -229,7 +231,9 @@ impl Group {
     /// to a voter that cannot take over would only stop service.
     fn hand_over_before(&mut self, step: MembersStep, now: Time, actions: &mut Vec<Action>) {
         let removed = if let MembersStep::Enter { remove, .. } = step { remove } else { None };
-        let near = |id: ReplicaId| self.has_heard(id, now) && self.node.follower(id).is_some_and(|f| f.streaming);
+        let near = |id: ReplicaId| {
+            self.has_heard(id, now) && self.has_contents(id) && self.node.follower(id).is_some_and(|f| f.streaming)
+        };
         let stays = |m: &&Member| m.replica != self.identity.replica && Some(m.replica) != removed && near(m.replica);
         let voters = self.decision.members.voters.iter().filter(stays);
         let successor = voters.max_by_key(|m| self.node.follower(m.replica).map(|f| f.matched));

@@ -9,6 +9,11 @@ use types::{OsdId, Term, Time};
 use wire::RenewalItem;
 
 impl Group {
+    /// Whether this replica has all its contents; false while a stream brings them.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
     /// Handles one item of a lease renewal. True when the promise was renewed: the acknowledgement
     /// then names this PG and the term.
     pub fn handle_renewal_item(
@@ -38,7 +43,15 @@ impl Group {
     }
 
     /// Handles a follower's acknowledgement of the lease renewal that was sent at `sent_at`.
-    pub fn handle_lease_ack(&mut self, now: Time, from: OsdId, sent_at: Time, term: Term, actions: &mut Vec<Action>) {
+    /// `whole`: it has all its contents.
+    pub fn handle_lease_ack(
+        &mut self,
+        now: Time,
+        from: OsdId,
+        sent_at: Time,
+        (term, whole): (Term, bool),
+        actions: &mut Vec<Action>,
+    ) {
         let Some(replica) = self.replica_on(from) else { return };
         if sent_at > now || self.current().is_none_or(|leading| leading.term != term) {
             return;
@@ -49,6 +62,9 @@ impl Group {
         let (me, members) = (self.identity.replica, &self.decision.members);
         let leading = self.leading.as_mut().expect("it was just seen");
         let ack = leading.acknowledged(replica, sent_at, me, members);
+        if sent_at > ack.fills_since && sent_at >= ack.sent_at {
+            ack.whole = whole;
+        }
         let stuck = follower.matched < last && follower.matched == ack.matched;
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
         ack.matched = follower.matched;
@@ -58,6 +74,9 @@ impl Group {
             let response = self.node.heartbeat_response(replica);
             let result = self.node.step(&response);
             self.stepped(result, actions);
+        }
+        if !whole {
+            actions.push(Action::NeedsStream { to: from });
         }
     }
 

@@ -71,7 +71,7 @@ impl Group {
                 let counts = u8::from(self.decision.members.is_voter(member.replica));
                 if now >= heard_at + silence_max {
                     report.followers_silent += counts;
-                } else if follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0) {
+                } else if self.has_contents(member.replica) && follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0) {
                     report.followers_in_sync += counts;
                 } else {
                     report.followers_behind += counts;
@@ -85,9 +85,9 @@ impl Group {
             replica: self.identity.replica,
             term: self.node.term(),
             applied: self.node.applied(),
-            end: self.quarantine.is_none().then(|| self.node.durable_end()),
+            end: (self.quarantine.is_none() && self.whole).then(|| self.node.durable_end()),
             quarantined: self.quarantine.is_some(),
-            repairing: false,
+            repairing: !self.whole,
             lost: Vec::new(),
             unread: Vec::new(),
             hears: self.leader().filter(|osd| *osd != self.config.osd && self.election.hears_leader(now)),

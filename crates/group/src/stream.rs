@@ -1,16 +1,19 @@
 //! The group's part in a stream to a follower behind the log (R12): the leader's step when the stream has ended, and
 //! the follower's questions before it accepts one.
 //!
-//! The contents travel outside: the OSD carries them from engine to engine. No snapshot message is stepped. A
-//! follower that was installed at a snapshot index is a group made from a checkpoint there, and tells the leader so. For raft
-//! that is the acknowledgement of an append up to the snapshot index.
+//! The contents travel outside: the OSD carries them from engine to engine. No snapshot message is stepped. The log of a
+//! follower that receives a stream begins at an applied index of the leader; its group is made from the decision state there, and
+//! tells the leader so. For raft that is the acknowledgement of an append up to that index. From then on the follower gets and
+//! acknowledges entries as any other, while its contents arrive (R16).
 //!
-//! Invariant: only committed entries are acknowledged in this way. The leader of any later term holds them too, so
-//! the two logs match up to there (raft's leader completeness), whatever was lost in between.
+//! Invariants: only committed entries are acknowledged in this way. The leader of any later term holds them too, so the two logs match
+//! up to there (raft's leader completeness), whatever was lost in between. For every committed entry, the voters that have all
+//! contents and the entry, with those whose log has it, are a majority.
 
 use crate::decision::Decision;
 use crate::{Action, Group};
 use types::planted::{Bug, on};
+use types::store::DecisionState;
 use types::{Index, OsdId, ReplicaId, Term, Time};
 
 impl Group {
@@ -62,10 +65,46 @@ impl Group {
         self.node.first_index()
     }
 
-    /// Whether a stream at (`index`, `term`) would bring nothing: raft ignores a snapshot that it already
-    /// matches.
-    pub fn covers(&self, index: Index, term: Term) -> bool {
-        index <= self.node.commit_index() || self.node.term_at(index) == Some(term)
+    /// Whether this replica, or the follower `id`, is known to have all its contents.
+    pub(crate) fn has_contents(&self, id: ReplicaId) -> bool {
+        match id == self.identity.replica {
+            true => self.whole,
+            false => self.current().is_some_and(|leading| leading.is_whole(id)),
+        }
+    }
+
+    /// Returns the state at which the log of `follower` may begin, now that it is behind this leader's: the applied one. From here on
+    /// the follower does not count as one with all its contents. `None`: what is committed up to there must be on a majority without
+    /// the follower, and with all contents; that is not known.
+    pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
+        let applied = self.node.applied();
+        let has = |id: ReplicaId| {
+            let matched = id == self.identity.replica || self.node.follower(id).is_some_and(|f| f.matched >= applied);
+            id != follower && matched && self.has_contents(id)
+        };
+        let counts = self.decision.members.majority(has) || on(Bug::FillingCountsAsWhole);
+        let votes = self.decision.members.is_voter(follower);
+        if !self.serves() || votes && !counts {
+            return None;
+        }
+        self.leading.as_mut()?.fills(now, follower);
+        Some(self.decision())
+    }
+
+    /// Notes that the contents of this replica are installed.
+    pub fn contents_installed(&mut self) {
+        self.whole = true;
+    }
+
+    /// Whether the follower can go on from this leader's log, and has everything up to `index`.
+    pub fn has_matched(&self, follower: ReplicaId, index: Index) -> bool {
+        self.node.follower(follower).is_some_and(|f| f.matched >= index)
+    }
+
+    /// Whether raft cannot send the entry behind the follower's last one from the log.
+    pub fn is_behind_log(&self, follower: ReplicaId, first: Index) -> bool {
+        let first = first.max(self.node.first_index());
+        self.node.follower(follower).is_none_or(|f| f.matched.0 + 1 < first.0)
     }
 
     /// Returns the last entry that is known to be durable here.

@@ -4,7 +4,9 @@
 //! replica serves no read under a lease in this term, also when the transfer fails.
 
 use crate::{Action, Group};
-use types::{OsdId, Time};
+use types::map::Member;
+use types::planted::{Bug, on};
+use types::{OsdId, ReplicaId, Time};
 use wire::{Message, Reject};
 
 #[derive(Debug)]
@@ -25,14 +27,32 @@ impl Group {
     pub fn handle_transfer(&mut self, now: Time, to: OsdId, actions: &mut Vec<Action>) {
         let successor = self.replica_on(to).filter(|id| self.decision.members.voters.iter().any(|m| m.replica == *id));
         let Some(successor) = successor.filter(|id| self.serves() && *id != self.identity.replica) else { return };
+        self.hand_over(now, to, successor, actions);
+    }
+
+    fn hand_over(&mut self, now: Time, to: OsdId, successor: ReplicaId, actions: &mut Vec<Action>) {
         let until = now + self.election.draw_deadline();
-        self.leading.as_mut().expect("a serving replica leads").forfeited = true;
+        self.leading.as_mut().expect("only a leader hands over").forfeited = true;
         self.transfer = Some(Transfer { to, until });
         let hint = Some(to);
         self.refuse_queue(hint, actions);
         self.reads.refuse_all(Reject::NotLeader { hint }, actions);
         self.release_lease(actions);
         self.node.transfer(successor);
+    }
+
+    /// Hands leadership of a replica that lacks contents to a voter that has them, as soon as that one has every entry. This
+    /// leader had the newest log of a majority, so one of that majority has what was committed before this log begins (R16).
+    pub(crate) fn poll_whole(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.whole || self.current().is_none() || self.transfer.is_some() || on(Bug::FillingServes) {
+            return;
+        }
+        let (me, last) = (self.identity.replica, self.node.last_index());
+        let follows = |id: ReplicaId| self.node.follower(id).is_some_and(|f| f.matched == last);
+        let fits = |m: &&Member| m.replica != me && self.has_contents(m.replica) && follows(m.replica);
+        if let Some(Member { osd, replica }) = self.decision.members.voters.iter().find(fits).copied() {
+            self.hand_over(now, osd, replica, actions);
+        }
     }
 
     /// Releases the lease: ends the promises that were made to this replica. It has stopped serving.

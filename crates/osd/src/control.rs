@@ -325,6 +325,7 @@ impl Osd {
             entries: Vec::new(),
             lost: Vec::new(),
             failure: self.engine.failure(replica),
+            fills: false,
         });
         self.share_log();
         self.meta.report_soon(self.now);

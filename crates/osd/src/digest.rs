@@ -174,7 +174,7 @@ impl Osd {
             None => Err(ToolAnswer::NoReplica),
             Some(State::Creating) => unreadable("the replica is being created"),
             Some(State::Repairing) => unreadable("the replica's log is being repaired"),
-            Some(State::Installing(_)) => unreadable("a backfill is being installed"),
+            Some(State::Paused(_)) => unreadable("a backfill is being installed"),
             Some(State::Failed(failure)) => Err(ToolAnswer::Quarantined { reason: failure.reason.clone() }),
             Some(State::Running(group)) => Ok(group.report(self.now)),
         }

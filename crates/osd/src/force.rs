@@ -85,7 +85,7 @@ impl Osd {
         match &held.state {
             State::Repairing => self.repairs.end_before_missing(replica),
             State::Failed(_) => self.engine.past_end(replica).filter(|_| self.pgs.by_pg(pg) == Some(slot)),
-            State::Running(_) | State::Creating | State::Installing(_) => None,
+            State::Running(_) | State::Creating | State::Paused(_) => None,
         }
     }
 }

@@ -289,7 +289,9 @@ impl Osd {
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
             EngineEvent::Staged { token } => self.piece_staged(token),
             EngineEvent::Unstaged { replica } => self.stream_evicted(replica),
-            EngineEvent::Installed(recovered) => self.stream_installed(*recovered),
+            EngineEvent::Filling(recovered) => self.stream_filling(*recovered),
+            EngineEvent::FillRefused { replica } => self.fill_refused(replica),
+            EngineEvent::Installed { replica } => self.stream_installed(replica),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                 self.blocks_are_bad(replica, chunk, range, reason, needed);
@@ -461,7 +463,7 @@ impl Osd {
     /// when every effect that the groups have applied is in the overlay (R1).
     fn destage(&mut self) {
         // The engine must know when rounds are held back: otherwise a due round stays its deadline.
-        self.engine.hold_rounds(self.phase != Phase::Running || self.streams.holds_rounds(self.now));
+        self.engine.hold_rounds(self.phase != Phase::Running);
         if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
             return;
         }

@@ -18,8 +18,8 @@ pub enum State {
     Running(Box<Group>),
     /// Its create record is not durable yet.
     Creating,
-    /// A stream's contents replace its own (R12): the old group is paused until the installation is durable or refused.
-    Installing(Box<Group>),
+    /// Its log begins at another index (R16): the old group is paused until that is durable or refused.
+    Paused(Box<Group>),
     /// R11: its log lacks payloads, which [`crate::repair`] fetches. It neither votes nor serves until then.
     Repairing,
     /// R4, R5, R11: it neither votes, acknowledges nor serves, and is reported ([`crate::failure`]).
@@ -58,7 +58,7 @@ impl Slot {
         match &self.state {
             State::Repairing => true,
             State::Running(group) => !group.members().is_voter(self.identity.replica),
-            State::Failed(_) | State::Creating | State::Installing(_) => false,
+            State::Failed(_) | State::Creating | State::Paused(_) => false,
         }
     }
 }
@@ -140,7 +140,7 @@ impl Pgs {
 
     /// Whether a slot holds a group, running or paused.
     pub fn has_group(&self, key: usize) -> bool {
-        matches!(self.slots[key].state, State::Running(_) | State::Installing(_))
+        matches!(self.slots[key].state, State::Running(_) | State::Paused(_))
     }
 
     /// Gives a slot its new group, or another state.
@@ -157,14 +157,14 @@ impl Pgs {
         }
     }
 
-    /// Pauses the running group in a slot, for an installation.
+    /// Pauses the running group in a slot, until its log begins at another index.
     ///
     /// # Panics
     /// When none runs there.
     pub fn pause(&mut self, key: usize) {
         let state = &mut self.slots[key].state;
         *state = match std::mem::replace(state, State::Creating) {
-            State::Running(group) => State::Installing(group),
+            State::Running(group) => State::Paused(group),
             _ => panic!("only a running group is paused"),
         };
     }
@@ -173,16 +173,16 @@ impl Pgs {
     pub fn resume(&mut self, key: usize) {
         let state = &mut self.slots[key].state;
         *state = match std::mem::replace(state, State::Creating) {
-            State::Installing(group) => State::Running(group),
+            State::Paused(group) => State::Running(group),
             other => other,
         };
         self.touch(key);
     }
 
-    /// Returns the group that is paused until the end of an installation.
+    /// Returns the paused group.
     pub fn paused(&mut self, key: usize) -> Option<&mut Group> {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
-            Some(State::Installing(group)) => Some(group),
+            Some(State::Paused(group)) => Some(group),
             _ => None,
         }
     }

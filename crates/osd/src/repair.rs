@@ -314,7 +314,7 @@ impl Osd {
         let held = self.pgs.get(slot);
         let (identity, replica) = (held.identity.clone(), held.identity.replica);
         let lack = |why| RepairBody::Lack { index, term, why };
-        let is_sound = matches!(held.state, State::Running(_) | State::Installing(_) | State::Repairing);
+        let is_sound = matches!(held.state, State::Running(_) | State::Paused(_) | State::Repairing);
         let has_applied = matches!(&held.state, State::Running(group) if group.applied() >= index);
         let body = match self.engine.holding(replica, index, term) {
             Holding::Payload(payload, crcs) => {

@@ -81,7 +81,7 @@ impl Osd {
                         [Named::Here, Named::Everywhere].map(|n| self.mends.named(slot.identity.replica, n));
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
-                State::Creating | State::Installing(_) => continue,
+                State::Creating | State::Paused(_) => continue,
                 State::Failed(_) => PgReport {
                     pg: slot.identity.pg,
                     replica: slot.identity.replica,

@@ -76,8 +76,10 @@ impl Osd {
                 let sent_at = Time(ack.sent_at);
                 self.space.handle_granted(self.now, from, ack.granted_aus, ack.device_full);
                 self.hear_log_share(from, ack.log_share_mib);
-                for (pg, term) in ack.renewed {
-                    self.with_pg(pg, |group, now, actions| group.handle_lease_ack(now, from, sent_at, term, actions));
+                for (pg, term, whole) in ack.renewed {
+                    self.with_pg(pg, |group, now, actions| {
+                        group.handle_lease_ack(now, from, sent_at, (term, whole), actions);
+                    });
                 }
             }
             (Peer::Osd(from), Message::LeaseRelease(pgs)) => {
@@ -107,6 +109,11 @@ impl Osd {
             if let Some(group) = self.pgs.group(key) {
                 group.set_leader_recently_heard(leader_recently_heard);
             }
+        }
+        // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
+        let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
+        if brings && self.engine.is_filled_up(self.pgs.get(key).identity.replica) {
+            return;
         }
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));
     }
@@ -179,11 +186,12 @@ impl Osd {
         let mut renewed = Vec::with_capacity(renewal.items.len());
         for item in renewal.items {
             let full = renewal.full;
-            let mut ok = false;
-            self.with_pg(item.pg, |group, now, actions| ok = group.handle_renewal_item(now, from, item, full, actions));
-            if ok {
-                renewed.push((item.pg, item.term));
-            }
+            let mut ok = None;
+            self.with_pg(item.pg, |group, now, actions| {
+                let promised = group.handle_renewal_item(now, from, item, full, actions);
+                ok = promised.then(|| group.is_whole());
+            });
+            renewed.extend(ok.map(|whole| (item.pg, item.term, whole)));
         }
         let granted_aus = self.space.handle_spent(from, renewal.spent_aus);
         let device_full = self.space.is_full();

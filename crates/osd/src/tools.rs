@@ -8,7 +8,7 @@ use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use types::control::PgReport;
-use types::{ChunkKey, Index, PgId, ReplicaId, SectorRange};
+use types::{ChunkKey, PgId, ReplicaId, SectorRange};
 
 impl Osd {
     /// Returns the present report of every running replica.
@@ -115,9 +115,9 @@ impl Osd {
         self.engine.log_room_for_tools()
     }
 
-    /// Returns the streams whose cut is being read here: the leading replica, the follower, and the snapshot index.
-    pub fn cuts_for_tools(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
-        self.streams.cuts()
+    /// Returns the followers of streams from here whose logs have begun and whose contents are on their way.
+    pub fn fills_for_tools(&self) -> impl Iterator<Item = ReplicaId> {
+        self.streams.fills()
     }
 
     /// Fails the replica of a PG, as damage would. `None`: it has no group here.

@@ -177,10 +177,8 @@ pub struct StreamTuning {
     /// First pause after a stream that failed; doubled each time, up to `rest_max`. Default 200 ms and 30 s.
     pub rest_min: Duration,
     pub rest_max: Duration,
-    /// Most changed bytes that the cut may still read, all in one turn. Default 32 MiB; at least one part.
-    pub cut_bytes_max: u64,
-    /// Longest time for which a stream holds destage rounds back. Default 1 s.
-    pub hold_max: Duration,
+    /// Longest wait, at the end of a round, for the follower to have the entries that the round shows. Default 1 s.
+    pub catch_up_max: Duration,
     /// Longest wait of a stream for blocks that are bad at the leader. Default 5 s.
     pub mend_max: Duration,
 }
@@ -197,8 +195,7 @@ impl Default for StreamTuning {
             install_max: s(60),
             rest_min: ms(200),
             rest_max: s(30),
-            cut_bytes_max: 32 << 20,
-            hold_max: s(1),
+            catch_up_max: s(1),
             mend_max: s(5),
         }
     }
@@ -211,13 +208,12 @@ impl StreamTuning {
         check.within("senders_max", self.senders_max, 1..=256);
         check.within("receivers_max", self.receivers_max, 1..=256);
         check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
-        check.within("cut_bytes_max", self.cut_bytes_max, types::limits::PART_MAX..=1 << 30);
         for (field, time) in [
             ("asked_max", self.asked_max),
             ("answer_max", self.answer_max),
             ("install_max", self.install_max),
             ("rest_min", self.rest_min),
-            ("hold_max", self.hold_max),
+            ("catch_up_max", self.catch_up_max),
             ("mend_max", self.mend_max),
         ] {
             check.within(field, time, ms(1)..=s(600));
@@ -260,14 +256,14 @@ mod tests {
                 OsdTuning {
                     streams: StreamTuning {
                         senders_max: 0,
-                        cut_bytes_max: 1,
+                        catch_up_max: zero,
                         rest_max: zero,
                         install_max: ms(1),
                         ..streams
                     },
                     ..tuning
                 },
-                &["streams.senders_max is 0", "streams.cut_bytes_max is 1", "rest_min is above", "answer_max is above"],
+                &["streams.senders_max is 0", "streams.catch_up_max is 0", "rest_min is above", "answer_max is above"],
             ),
         ];
         for (wrong, wants) in cases {

@@ -67,6 +67,10 @@ const PAIRS_PCT: u64 = 8;
 pub const STUCK_FROM: u64 = 1_500_000;
 const STUCK_PCT: u64 = 6;
 
+/// From this seed on, [`Class::FillingCounts`] is drawn as well, before all other aims.
+pub const FILLING_FROM: u64 = 1_800_000;
+const FILLING_PCT: u64 = 8;
+
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
@@ -79,6 +83,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
         Class::StuckPg => STUCK_FROM,
+        Class::FillingCounts => FILLING_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
@@ -124,6 +129,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut filling = Rng::new(seed ^ u64::from_be_bytes(*b"filling!"));
+        if seed >= FILLING_FROM && filling.chance(FILLING_PCT, 100) {
+            return Some(Aim { class: Class::FillingCounts, alone: filling.chance(1, 2) });
         }
         let mut stuck = Rng::new(seed ^ u64::from_be_bytes(*b"isolated"));
         if seed >= STUCK_FROM && stuck.chance(STUCK_PCT, 100) {
@@ -244,7 +253,7 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
                 shape.operations = 3000;
             }
-            Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
+            Class::FullLog | Class::CrashInInstall | Class::SlowStream | Class::FillingCounts => self.shape_store(options),
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             Class::PairsOfReplicas => Aim::shape_pairs(options),
@@ -424,8 +433,14 @@ impl Aim {
                 options.disk.latency = (Duration::from_micros(50), Duration::from_millis(3));
                 options.disk.flush_latency = (Duration::from_millis(1), Duration::from_millis(20));
             }
+            // Streams take a while, and requests come meanwhile.
+            Class::FillingCounts => {
+                (options.pgs, shape.operations) = (2, 4000);
+                (options.engine.round_idle, options.faults) = (Duration::from_millis(300), Duration::from_secs(15));
+                options.disk.latency = (Duration::from_micros(50), Duration::from_millis(2));
+            }
             // Destages begin at once, and often.
-            Class::SlowCut => {
+            Class::SlowStream => {
                 (options.engine.round_pressure, options.volatile_cache) = (0.0, false);
                 options.engine.round_idle = Duration::from_millis(50);
                 options.disk = Default::default();

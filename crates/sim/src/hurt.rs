@@ -291,10 +291,9 @@ impl Cluster {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_installing_for_tools())
     }
 
-    /// Returns whether the i-th OSD sends a stream, and whether it reads the snapshot of one.
-    pub fn sends_streams(&self, i: usize) -> (bool, bool) {
-        let osd = self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd);
-        osd.map_or((false, false), |osd| (osd.streams_running() > 0, osd.cuts_for_tools().next().is_some()))
+    /// Whether the i-th OSD sends a stream to a follower whose log has begun.
+    pub fn fills(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.fills_for_tools().next().is_some())
     }
 
     /// Returns how many destages the running OSDs have ended with a checkpoint.

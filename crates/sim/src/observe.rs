@@ -82,8 +82,7 @@ impl Cluster {
     }
 
     /// Compares the contents of replicas. After a mount, the device holds what the map names, or the log redoes it.
-    /// When a stream's snapshot is read, and when it is installed, both replicas hold the same as of the snapshot
-    /// index.
+    /// A replica that a stream has filled holds what the others hold.
     fn look_at_store(&mut self, i: usize) -> Result<(), String> {
         let id = self.osds[i].id;
         if !self.keeps_its_word(id) || self.is_rotten(id) {
@@ -101,13 +100,13 @@ impl Cluster {
         let mut stores = self.observers.stores.borrow_mut();
         for group in osd.groups_for_tools() {
             let (replica, applied) = (group.identity().replica, group.applied());
+            stores.note_whole(replica, group.is_whole());
             // Before that, the log has not redone all that it may have to.
-            let fresh = !scanned.contains(&replica) && applied >= group.commit();
-            let cut = osd
-                .cuts_for_tools()
-                .find(|(from, to, s)| (*from, *s) == (replica, applied) && !stores.knows_cut(*to, *s));
-            let installed = stores.awaits(replica, applied);
-            if !fresh && cut.is_none() && !installed {
+            let redone = applied >= group.commit();
+            let fresh = !scanned.contains(&replica) && redone;
+            let peers: Vec<ReplicaId> = group.members().iter().map(|m| m.replica).collect();
+            let wanted = group.is_whole() && redone && stores.wants(replica, applied, &peers);
+            if !fresh && !wanted {
                 continue;
             }
             let image = self.image(i);
@@ -120,11 +119,8 @@ impl Cluster {
                 )
             })?;
             scanned.insert(replica);
-            if installed {
-                stores.look_at_installed(replica, &held)?;
-            }
-            if let Some((_, to, s)) = cut {
-                stores.note_cut(to, s, held);
+            if wanted {
+                stores.look_at_contents(replica, applied, &peers, &held)?;
             }
         }
         Ok(())

@@ -177,8 +177,7 @@ fn draw_osd(draw: &mut Draw) {
         osd.streams.install_max: [ms(10_000)],
         osd.streams.rest_min: [ms(10), ms(1000)],
         osd.streams.rest_max: [ms(1000)],
-        osd.streams.cut_bytes_max: [PART_MAX, 2 << 20],
-        osd.streams.hold_max: [ms(200), ms(3000)],
+        osd.streams.catch_up_max: [ms(50), ms(3000)],
     );
 }
 

@@ -34,8 +34,6 @@ macro_rules! registry {
 registry! {
     DecisionNotCheckpointed, "decision-not-checkpointed", "R1",
         "a checkpoint advances K and keeps the decision state of the checkpoint before";
-    StreamStateLate, "stream-state-late", "R1",
-        "a stream sends the decision state as of its end, newer than the contents of its cut";
     StampAtRoundEnd, "stamp-at-round-end", "R1",
         "K becomes the index applied at the end of a round, not the one at its beginning";
     CommitNotLogged, "commit-not-logged", "R2",
@@ -144,19 +142,24 @@ registry! {
         "blocks that are zeroed during a stream are not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
         "blocks that are written after a stream has read them are not sent again";
-    // No user can see this bug. Contents that a second look finds too new are committed entries above the snapshot index, and
-    // the follower applies them again, with the same decisions. Until then the replica is wrong: at the snapshot index it holds
-    // bytes that no other replica held there (§7.4).
-    DestageDuringCut, "destage-during-cut", "R12",
-        "a round begins while a stream reads at its snapshot index, and no second look checks that its reads are exact";
     KeptByFirstBlock, "kept-by-first-block", "R12",
         "a stream keeps old space of which the first block alone is compared";
     DigestsUnanswered, "digests-unanswered", "R12",
         "a stream ends before the follower has answered all digests";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed before its last blocks are written";
-    InstallAwaitsCopies, "install-awaits-copies", "R12",
-        "an installation waits for the copies that the log makes of its own replica's entries";
+    InstallForgetsCommit, "install-forgets-commit", "R2",
+        "the checkpoint of an installation leaves an older commit index on the device than its contents show";
+    InstallBeforeApplied, "install-before-applied", "R16",
+        "a stream is installed before the entries that its blocks show are applied";
+    FilledFromLate, "filled-from-late", "R16",
+        "a stream ends although the follower's log begins behind the last round";
+    FillingServes, "filling-serves", "R16",
+        "a replica without all its contents serves when it is elected";
+    FillingCountsAsWhole, "filling-counts-as-whole", "R16",
+        "a stream begins although, without its follower, no majority has all contents";
+    FillingPromoted, "filling-promoted", "R16",
+        "a learner without all its contents becomes a voter";
     InstallForgetsVote, "install-forgets-vote", "R12",
         "an installation drops the vote of the present term";
     InstallOfNothing, "install-of-nothing", "R12",

@@ -132,6 +132,9 @@ pub struct Recovered {
     pub lost: Vec<Lost>,
     /// The replica has failed (R4, R11): it may not vote, acknowledge or serve.
     pub failure: Option<Failure>,
+    /// A stream has still to bring its contents as of the checkpoint index (R16): it votes and acknowledges, but neither serves nor
+    /// leads.
+    pub fills: bool,
 }
 
 /// Why a replica has failed. It takes no part in its PG any more, and is replaced under a new id (ADR 0023).

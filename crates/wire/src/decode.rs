@@ -246,8 +246,10 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             zero("lease ack", r.reserved == [0; 2])?;
             let device_full = flag("a device's state", r.device_full)?;
             let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
-            let renewed = input
-                .list("lease ack", r.count.get() as usize, |r: RenewedRecord| Ok((pg_id(r.pg), Term(r.term.get()))))?;
+            let renewed = input.list("lease ack", r.count.get() as usize, |r: RenewedRecord| {
+                zero("lease ack", r.reserved == [0; 7])?;
+                Ok((pg_id(r.pg), Term(r.term.get()), flag("a replica's contents", r.whole)?))
+            })?;
             let log_share_mib = r.log_share_mib;
             Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, renewed }))
         }

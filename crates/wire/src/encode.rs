@@ -214,8 +214,9 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 log_share_mib: ack.log_share_mib,
                 ..LeaseAckRecord::default()
             });
-            for (pg, term) in &ack.renewed {
-                out.record(&RenewedRecord { pg: pg_record(*pg), term: U64::new(term.0) });
+            for (pg, term, whole) in &ack.renewed {
+                let (pg, term, whole) = (pg_record(*pg), U64::new(term.0), u8::from(*whole));
+                out.record(&RenewedRecord { pg, term, whole, reserved: [0; 7] });
             }
         }
         Message::LeaseRelease(pgs) => {

@@ -237,7 +237,8 @@ pub struct LeaseAck {
     pub device_full: bool,
     /// Most MiB that one PG may leave uncommitted in the sender's log (R9); 0: unknown.
     pub log_share_mib: u8,
-    pub renewed: Vec<(PgId, Term)>,
+    /// The PGs, the terms of their leaders, and whether the sender has all contents of the PG (R16).
+    pub renewed: Vec<(PgId, Term, bool)>,
 }
 
 /// Part of a stream (R12), which copies the contents of a PG to a follower that is behind the log.
@@ -257,8 +258,8 @@ pub enum StreamBody {
     /// Leader: the whole contents of this PG will follow.
     Open,
     /// Follower: send, from the beginning. Carries the follower's term and commit index. `compare`: it has older contents, and
-    /// the leader sends digests of its own first.
-    Accept { term: Term, commit: Index, compare: bool },
+    /// the leader sends digests of its own first. `fills_from`: the index behind which its log begins, while it lacks contents; else 0.
+    Accept { term: Term, commit: Index, compare: bool, fills_from: Index },
     /// Leader: digests of the blocks from `start` (in sectors) on, [`DIGEST_LEN`] bytes each; zeros for a block of zeros.
     Digests { seq: u64, chunk: ChunkKey, start: u32, digests: Bytes },
     /// Follower: of the blocks whose digests came with `seq` it needs these; bit 0 is the first one.
@@ -267,11 +268,16 @@ pub enum StreamBody {
     Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: Vec<u32>, payload: IoBuf },
     /// Leader: the next piece of the decision state, at most [`STREAM_PIECE_MAX`] bytes.
     Decision { seq: u64, bytes: Bytes },
-    /// Leader: the contents that were sent are the PG exactly at this applied index.
+    /// Leader: the follower's log begins behind this applied index, at the decision state that was sent before. `End` and more
+    /// contents may follow, or another `Fill`.
+    Fill { seq: u64, index: Index, term: Term },
+    /// Leader: all contents are sent. They show entries up to this applied index.
     End { seq: u64, index: Index, term: Term },
     /// Follower: everything up to `seq` is stored.
     Ack { seq: u64 },
-    /// Follower: the stream is finished; everything up to `commit` is durable here.
+    /// Follower: its log begins there, durably; everything up to `commit` is durable here.
+    Filling { term: Term, commit: Index },
+    /// Follower: the stream is finished, and it has all contents; everything up to `commit` is durable here.
     Done { term: Term, commit: Index },
     /// Either side: the stream ends without effect.
     Abort(StreamAbort),

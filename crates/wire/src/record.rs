@@ -84,7 +84,7 @@ records! {
     /// Tail: `count` items.
     LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
 
-    RenewedRecord 16 { pg: PgRecord, term: U64 }
+    RenewedRecord 24 { pg: PgRecord, term: U64, whole: u8, reserved: [u8; 7] }
 
     /// Tail: `count` PGs.
     LeaseReleaseRecord 8 { count: U32, reserved: U32 }
@@ -142,6 +142,8 @@ pub mod stream_body {
     pub const ABORT: u8 = 8;
     pub const DIGESTS: u8 = 9;
     pub const WANTS: u8 = 10;
+    pub const FILL: u8 = 11;
+    pub const FILLING: u8 = 12;
 }
 
 /// Values of [`RepairRecord::body`].

@@ -175,7 +175,7 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
     let (seq, term, commit) = (number(rng), Term(number(rng)), Index(number(rng)));
     let body = match rng.below(11) {
         0 => StreamBody::Open,
-        1 => StreamBody::Accept { term, commit, compare: rng.chance(1, 2) },
+        1 => StreamBody::Accept { term, commit, compare: rng.chance(1, 2), fills_from: Index(number(rng)) },
         8 => {
             let digests = Bytes::from(vec![rng.next_u64() as u8; DIGEST_LEN * rng.between(1, 128) as usize]);
             StreamBody::Digests { seq, chunk: chunk(rng), start: 1024 * rng.below(32) as u32, digests }
@@ -195,8 +195,10 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
             let len = if rng.chance(1, 10) { STREAM_PIECE_MAX } else { rng.below(300) as usize };
             StreamBody::Decision { seq, bytes: Bytes::from(vec![rng.next_u64() as u8; len]) }
         }
+        5 if rng.chance(1, 2) => StreamBody::Fill { seq, index: commit, term },
         5 => StreamBody::End { seq, index: commit, term },
         6 => StreamBody::Ack { seq },
+        7 if rng.chance(1, 2) => StreamBody::Filling { term, commit },
         7 => StreamBody::Done { term, commit },
         _ => StreamBody::Abort(StreamAbort::from_u8(rng.between(1, 5) as u8).expect("a known reason")),
     };
@@ -285,7 +287,7 @@ pub fn message(rng: &mut Rng) -> Message {
             granted_aus: number(rng),
             device_full: rng.chance(1, 2),
             log_share_mib: rng.below(256) as u8,
-            renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)))).collect(),
+            renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)), rng.chance(1, 2))).collect(),
         }),
         _ => Message::LeaseRelease((0..rng.below(30)).map(|_| pg(rng)).collect()),
     }

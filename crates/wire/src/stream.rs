@@ -40,7 +40,8 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
     };
     match &msg.body {
         StreamBody::Open => record.body = stream_body::OPEN,
-        StreamBody::Accept { term, commit, compare } => {
+        StreamBody::Accept { term, commit, compare, fills_from } => {
+            record.seq = U64::new(fills_from.0);
             record.body = stream_body::ACCEPT;
             record.compare = u8::from(*compare);
             place(&mut record, *commit, *term);
@@ -60,8 +61,9 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
             record.seq = U64::new(*seq);
             place(&mut record, Index(*blocks as u64), Term((*blocks >> 64) as u64));
         }
-        StreamBody::Done { term, commit } => {
-            record.body = stream_body::DONE;
+        StreamBody::Done { term, commit } | StreamBody::Filling { term, commit } => {
+            let is_done = matches!(msg.body, StreamBody::Done { .. });
+            record.body = if is_done { stream_body::DONE } else { stream_body::FILLING };
             place(&mut record, *commit, *term);
         }
         StreamBody::Blocks { seq, chunk, range, crcs, payload } => {
@@ -74,8 +76,9 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
             record.seq = U64::new(*seq);
             record.count = count(bytes.len());
         }
-        StreamBody::End { seq, index, term } => {
-            record.body = stream_body::END;
+        StreamBody::End { seq, index, term } | StreamBody::Fill { seq, index, term } => {
+            let is_end = matches!(msg.body, StreamBody::End { .. });
+            record.body = if is_end { stream_body::END } else { stream_body::FILL };
             record.seq = U64::new(*seq);
             place(&mut record, *index, *term);
         }
@@ -121,11 +124,16 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     let (seq, volume, term) = (r.seq.get(), r.volume.get(), Term(r.term.get()));
     let (start, count) = (r.start.get(), r.count.get());
     use stream_body as b;
+    let has_seq = matches!(
+        r.body,
+        b::ACCEPT | b::BLOCKS | b::DECISION | b::END | b::FILL | b::ACK | b::DIGESTS | b::WANTS
+    );
+    let has_index = matches!(r.body, b::ACCEPT | b::END | b::FILL | b::DONE | b::FILLING | b::WANTS);
     zero("stream", r.body == b::ABORT || r.reason == 0)?;
     zero("stream", r.compare <= u8::from(r.body == b::ACCEPT))?;
-    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::END | b::ACK | b::DIGESTS | b::WANTS) || seq == 0)?;
-    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE | b::WANTS) || term.0 == 0)?;
-    let has_volume = matches!(r.body, b::ACCEPT | b::END | b::DONE | b::BLOCKS | b::DIGESTS | b::WANTS);
+    zero("stream", has_seq || seq == 0)?;
+    zero("stream", has_index || term.0 == 0)?;
+    let has_volume = has_index || matches!(r.body, b::BLOCKS | b::DIGESTS);
     zero("stream", has_volume || volume == 0)?;
     zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::DIGESTS) || count == 0)?;
     zero("stream", matches!(r.body, b::BLOCKS | b::DIGESTS) || (r.chunk.get(), start) == (0, 0))?;
@@ -133,7 +141,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     let index = Index(volume);
     let body = match r.body {
         b::OPEN => StreamBody::Open,
-        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.compare == 1 },
+        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.compare == 1, fills_from: Index(seq) },
         b::DIGESTS => {
             let bad = WireError::Range { start, count };
             let sectors = count.checked_mul(SECTORS_PER_BLOCK).ok_or(bad)?;
@@ -146,6 +154,8 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
         }
         b::WANTS => StreamBody::Wants { seq, blocks: u128::from(volume) | u128::from(term.0) << 64 },
         b::DONE => StreamBody::Done { term, commit: index },
+        b::FILLING => StreamBody::Filling { term, commit: index },
+        b::FILL => StreamBody::Fill { seq, index, term },
         b::BLOCKS => {
             let bad = WireError::Range { start, count };
             let range = SectorRange::checked(start, count).ok_or(bad)?;

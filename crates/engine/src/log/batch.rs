@@ -8,7 +8,6 @@
 //! into a reserved segment.
 
 use super::{Kept, Log, RESERVED, StateBlock};
-use crate::install::Reset;
 use crate::payload::Payload;
 use crate::replica::Replica;
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::store::HardState;
+use types::store::{DecisionState, HardState};
 use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
 
 /// Buffers of one write, below the kernel's limit of 1024.
@@ -79,11 +78,9 @@ pub(crate) enum Work {
     },
     /// Marks the end of the round's work so far: all of it is durable when this is.
     RoundMark,
-    Checkpoint {
-        part: CheckpointPart,
-        /// With the last part only: one batch makes checkpoint and reset durable together.
-        reset: Option<Reset>,
-    },
+    Checkpoint(CheckpointPart),
+    /// The replica's log begins anew, behind the index of this decision state: a stream brings the contents.
+    Fill(DecisionState),
     /// The cluster map, as it is when the batch is built.
     Map,
     /// The floor of replica ids, as it is when the batch is built.
@@ -109,6 +106,8 @@ pub(crate) enum Done {
     },
     Created(ReplicaId),
     Destroyed(ReplicaId),
+    /// The replica's log begins behind this index.
+    Filling(DecisionState),
     Map(Bytes),
     Mounted,
     Copied {
@@ -286,21 +285,18 @@ impl Fill {
         self.put(Record::ReplicaState(r.record()));
     }
 
-    /// Puts a part of a checkpoint. Behind the last part come `reset` and the hard state that it leaves.
-    fn put_checkpoint(
-        &mut self,
-        part: &CheckpointPart,
-        reset: Option<Reset>,
-        replicas: &mut BTreeMap<ReplicaId, Replica>,
-    ) {
+    /// Puts the records with which a replica's log begins behind an index: what goes before is void from here on.
+    fn put_fill(&mut self, decision: &DecisionState, replicas: &mut BTreeMap<ReplicaId, Replica>) {
+        let DecisionState { replica, index, term, .. } = *decision;
+        let Some(r) = replicas.get_mut(&replica).filter(|r| r.is_filling()) else { return };
+        r.begin_at(decision);
+        self.put(Record::Reset { replica, index, term });
+        self.put(Record::ReplicaState(r.record()));
+        self.done.push(Done::Filling(decision.clone()));
+    }
+
+    fn put_checkpoint(&mut self, part: &CheckpointPart) {
         self.put(Record::Checkpoint(part.clone()));
-        if let Some(reset) = reset
-            && let Some(r) = replicas.get_mut(&reset.replica)
-        {
-            let Reset { replica, index, term } = reset;
-            self.put(Record::Reset { replica, index, term });
-            self.put(Record::HardState { replica, hard_state: reset.take_effect(r) });
-        }
         if part.part == 0 {
             self.done.push(Done::CheckpointBegun { segment: self.segment });
         }
@@ -437,7 +433,8 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
             (RECORD_SLACK + REASON_MAX + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
-        Work::Checkpoint { part, .. } => (RECORD_SLACK + part.bytes.len(), 0),
+        Work::Checkpoint(part) => (RECORD_SLACK + part.bytes.len(), 0),
+        Work::Fill(decision) => (2 * RECORD_SLACK + decision.bytes.len(), 0),
         Work::Map => (RECORD_SLACK + parts.map.len(), 0),
         _ => (RECORD_SLACK, 0),
     })
@@ -492,7 +489,8 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.blocks.push((replica, index.0));
         }
         Work::RoundMark => fill.done.push(Done::RoundMark),
-        Work::Checkpoint { ref part, reset } => fill.put_checkpoint(part, reset, parts.replicas),
+        Work::Checkpoint(ref part) => fill.put_checkpoint(part),
+        Work::Fill(ref decision) => fill.put_fill(decision, parts.replicas),
         Work::Map => {
             fill.put(Record::Map(parts.map.clone()));
             fill.done.push(Done::Map(parts.map.clone()));

@@ -366,7 +366,7 @@ impl Replay {
     pub fn provisional(&self) -> BTreeMap<ReplicaId, Replica> {
         let replica = |r: &Replayed| {
             let mut replica = Replica::new(r.record.identity.clone(), r.record.decision.clone());
-            replica.written_hard_state = r.record.hard_state;
+            (replica.written_hard_state, replica.fills_from) = (r.record.hard_state, r.record.fills_from);
             if let Some(failure) = r.record.failure.clone().or_else(|| self.contradiction()) {
                 replica.turn(ReplicaState::Failed(failure));
             }
@@ -427,20 +427,28 @@ impl Replayed {
     /// Joins the replica with its checkpoint.
     fn join(self, state: Option<DecisionState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
         let Replayed { record, entries, blocks, lost_home, .. } = self;
-        let ReplicaRecord { identity, mut hard_state, decision, .. } = record;
+        let ReplicaRecord { identity, mut hard_state, decision, fills_from, .. } = record;
         let replica = identity.replica;
         let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
-        let checkpoint = match lost_home {
-            Some(home) => at(home.checkpoint, Bytes::new()),
-            None => state.unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
+        let at_home = lost_home.as_ref().map(|home| home.checkpoint.0).or(state.as_ref().map(|state| state.index));
+        let fills_from = fills_from.filter(|(from, _)| at_home.is_none_or(|k| k < *from));
+        let checkpoint = match (fills_from, lost_home) {
+            (Some(from), _) => at(from, decision.clone()),
+            (None, Some(home)) => at(home.checkpoint, Bytes::new()),
+            (None, None) => state.unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
         };
         let (mut log, before) = contiguous(entries, &checkpoint).unwrap_or_else(|reason| {
             failure =
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
-        if let Some(failure) = failure.as_mut().filter(|_| checkpoint.bytes.is_empty()) {
-            // The only checkpoint with its decision state is lost.
+        let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
+        if fills_from.is_some() && !lost.is_empty() {
+            let reason = "payloads of its log are lost, and a backfill had not ended".to_owned();
+            failure.get_or_insert(Failure { reason, is_past: false });
+        }
+        if let Some(failure) = failure.as_mut().filter(|_| fills_from.is_some() || checkpoint.bytes.is_empty()) {
+            // Its contents are of no moment, or the only checkpoint with its decision state is lost.
             failure.is_past = false;
         }
         if failure.as_ref().is_some_and(|failure| failure.is_past) {
@@ -473,8 +481,13 @@ impl Replayed {
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
+        joined.fills_from = fills_from;
         match &failure {
             Some(failure) => joined.turn(ReplicaState::Failed(failure.clone())),
+            None if fills_from.is_some() => {
+                let bytes = log.iter().map(|kept| kept.payload_len() as u64).sum();
+                joined.turn(ReplicaState::Filling { older: Box::default(), bytes });
+            }
             None if lost.is_empty() => {}
             None => joined.state = ReplicaState::Repairing(lost.iter().map(|lost| lost.index).collect()),
         }
@@ -482,7 +495,8 @@ impl Replayed {
             joined.held_decision.clone_from(&checkpoint.bytes);
         }
         joined.log = log;
-        (joined, Recovered { identity, hard_state, checkpoint, before, entries, lost, failure })
+        let fills = joined.is_filling();
+        (joined, Recovered { identity, hard_state, checkpoint, before, entries, lost, failure, fills })
     }
 }
 

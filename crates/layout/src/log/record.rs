@@ -34,8 +34,11 @@ pub struct PayloadAt {
 pub struct ReplicaRecord {
     pub identity: ReplicaIdentity,
     pub hard_state: HardState,
-    /// Decision state of index 0, until a checkpoint has one. It is opaque.
+    /// Decision state of index 0, or of the index in `fills_from`, until a checkpoint has one. It is opaque.
     pub decision: Bytes,
+    /// The log begins behind this entry, and a stream brings the contents as of it. Until a checkpoint of this index is durable,
+    /// the replica's contents at home are older ones.
+    pub fills_from: Option<(Index, Term)>,
     /// The replica has failed. The reason is not empty, and cut to [`REASON_MAX`] bytes.
     pub failure: Option<Failure>,
 }
@@ -119,8 +122,8 @@ pub enum Record<'a> {
     Block(BlockRecord),
     /// The OSD's last cluster map, opaque to the log: without a reachable meta the OSD finds its peers by it.
     Map(Bytes),
-    /// A stream has replaced the replica's contents as of `index`: every earlier entry of it is void. The record occurs
-    /// only in the batch that ends the checkpoint of the same index.
+    /// The replica's log begins behind `index`: every earlier entry of it is void. Its state record follows, with the decision
+    /// state there; a stream brings the contents.
     Reset {
         replica: ReplicaId,
         index: Index,
@@ -421,6 +424,9 @@ fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeade
     u32s(out, &[id.pg.pool.0, id.pg.n]);
     u64s(out, &[id.lineage, id.conf_epoch.0]);
     u32s(out, &[id.members.len() as u32, r.decision.len() as u32, reason.len() as u32, 0]);
+    let (index, term) = r.fills_from.unwrap_or_default();
+    assert!(r.fills_from.is_none() || index.0 > 0, "{} is filled from entry 0", id.replica);
+    u64s(out, &[index.0, term.0]);
     for member in &id.members {
         u64s(out, &[member.replica.0]);
         u32s(out, &[member.osd.0, 0]);
@@ -437,6 +443,11 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
     let (member_count, decision_len) = (from.u32()? as usize, from.u32()? as usize);
     let reason_len = from.u32()? as usize;
     from.zeros(4)?;
+    let fills_from = match (Index(from.u64()?), Term(from.u64()?)) {
+        (Index(0), Term(0)) => None,
+        (Index(0), _) => return from.fail("a replica that is filled from entry 0"),
+        place => Some(place),
+    };
     if member_count > 2 * REPLICAS_MAX || decision_len > RECORD_DECISION_MAX || reason_len > REASON_MAX {
         return from.fail("the replica's state is too large");
     }
@@ -454,7 +465,7 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
         Err(_) => return from.fail("a reason that is not text"),
     };
     let identity = ReplicaIdentity { pg, replica, lineage, conf_epoch, members };
-    Ok(ReplicaRecord { identity, hard_state, decision, failure })
+    Ok(ReplicaRecord { identity, hard_state, decision, fills_from, failure })
 }
 
 /// Takes the fields of a header and the front of a body. A field that no call has taken must be zero at the end.

@@ -3,8 +3,8 @@
 //! `send` is the leader's OSD, `receive` the follower's; `sender` and `receiver` are the two state machines,
 //! `plan` keeps the blocks that are left to send. The loop passes in messages, finished reads and writes, applied effects.
 //!
-//! Invariant: an incomplete stream changes nothing that is served or durable. It may be
-//! dropped at every moment on either side, and the leader begins another while the follower is behind.
+//! Invariant: a stream may be dropped at every moment on either side, and the leader begins another while the follower is behind
+//! or lacks contents. Nothing that it has brought is served or durable before all of it is (R16).
 
 mod compare;
 mod plan;
@@ -23,9 +23,8 @@ use slab::Slab;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::RecoveryTotals;
-use types::planted::{Bug, on};
 use types::store::Effect;
-use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Time};
+use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
 /// A read for a stream.
@@ -127,20 +126,10 @@ impl Streams {
         }
     }
 
-    /// Whether destage rounds must not begin now: a cut is being read, or waits for the running round to end.
-    pub fn holds_rounds(&self, now: Time) -> bool {
-        self.senders.iter().any(|s| match &s.phase {
-            sender::Phase::Cut { until, .. } => now < *until && !on(Bug::DestageDuringCut),
-            _ => s.waits_since.is_some_and(|since| now < since + self.tuning.hold_max),
-        })
-    }
-
-    /// Returns the cuts that are being read: the leading replica, the follower, and the snapshot index.
-    pub fn cuts(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
-        self.senders.iter().filter_map(|s| match &s.phase {
-            sender::Phase::Cut { state, .. } => Some((s.replica, s.follower, state.index)),
-            _ => None,
-        })
+    /// Returns the followers whose logs have begun and whose contents are on their way.
+    pub fn fills(&self) -> impl Iterator<Item = ReplicaId> {
+        let begun = |s: &&Sender| s.phase != sender::Phase::Opening && !s.is_beginning;
+        self.senders.iter().filter(begun).map(|s| s.follower)
     }
 
     /// Returns the totals for meta: bytes that were brought to followers or found there since the start, and bytes that the
@@ -168,19 +157,13 @@ impl Streams {
 
     /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
-        let StreamTuning { answer_max, install_max, hold_max, mend_max, .. } = self.tuning;
+        let StreamTuning { answer_max, install_max, mend_max, .. } = self.tuning;
         let budget = self.budget.ready_at();
         let senders = self.senders.iter().map(|s| {
-            let answer = s.heard_at + if matches!(s.phase, sender::Phase::Ending) { install_max } else { answer_max };
+            let answer = s.heard_at + if s.phase == sender::Phase::Ending { install_max } else { answer_max };
             let wants_to_read = s.tracks() && s.has_room() && !s.plan.is_round_over();
-            let cut = match &s.phase {
-                sender::Phase::Cut { until, .. } => *until,
-                _ => {
-                    let mended = s.mends_since.map_or(Time::NEVER, |since| since + mend_max);
-                    s.waits_since.map_or(Time::NEVER, |since| since + hold_max).min(mended)
-                }
-            };
-            answer.min(cut).min(if wants_to_read { budget } else { Time::NEVER })
+            let mended = s.mends_since.map_or(Time::NEVER, |since| since + mend_max);
+            answer.min(mended).min(s.begins_again_at).min(if wants_to_read { budget } else { Time::NEVER })
         });
         let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + install_max);
         senders.chain(receivers).min().unwrap_or(Time::NEVER)
@@ -206,11 +189,16 @@ impl Osd {
     pub(crate) fn handle_stream(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         match msg.body {
             StreamBody::Open => self.stream_opens(link, from, &msg),
-            StreamBody::Accept { .. } | StreamBody::Ack { .. } | StreamBody::Done { .. } | StreamBody::Wants { .. } => {
+            StreamBody::Accept { .. }
+            | StreamBody::Ack { .. }
+            | StreamBody::Filling { .. }
+            | StreamBody::Done { .. }
+            | StreamBody::Wants { .. } => {
                 self.follower_says(link, from, msg);
             }
             StreamBody::Blocks { .. }
             | StreamBody::Decision { .. }
+            | StreamBody::Fill { .. }
             | StreamBody::End { .. }
             | StreamBody::Digests { .. } => {
                 self.stream_brings(link, from, msg);

@@ -3,8 +3,8 @@
 //! The sender passes in the chunks that the replica holds and every applied effect, and
 //! asks for the next read. Sans-IO.
 //!
-//! Invariant: a block that changes after its read was issued is sent again in a later round. So when no block
-//! is left, and no entry is applied between the last reads and the snapshot index, the sent data is the replica at that index.
+//! Invariant: a block that changes after its read was issued is sent again in the next round, if there is one. So at the end of a
+//! round every sent block is as of the index at which the round began, or as of a later one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::limits::PART_MAX;
@@ -74,6 +74,8 @@ pub(crate) struct Plan {
     dirty: BTreeMap<ChunkKey, Box<Blocks>>,
     /// The receiver has older contents: whole chunks are compared.
     compare: bool,
+    /// Marked blocks are more than changes that the receiver's log may have.
+    owes: bool,
     /// Number of finished rounds.
     pub rounds: u32,
     /// Number of whole chunks that were cut into parts, and their bytes of data: an estimate for the other chunks.
@@ -92,17 +94,27 @@ impl Plan {
         match *effect {
             Effect::None => {}
             Effect::Write { .. } if on(Bug::StreamForgetsChanges) => {}
-            Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.changed(chunk, range),
+            Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.note_range(chunk, range),
             Effect::Unmap { volume, from_chunk } => {
                 let cut = ChunkKey { volume, index: from_chunk }..=ChunkKey { volume, index: u32::MAX };
                 let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
-                keys.into_iter().for_each(|chunk| self.changed(chunk, SectorRange::CHUNK));
+                keys.into_iter().for_each(|chunk| self.note_range(chunk, SectorRange::CHUNK));
             }
         }
     }
 
-    /// Marks a range for a later round.
-    pub fn changed(&mut self, chunk: ChunkKey, range: SectorRange) {
+    /// Marks a range that must be sent in a later round: the receiver needs it, or it could not be read.
+    pub fn owe(&mut self, chunk: ChunkKey, range: SectorRange) {
+        self.owes = true;
+        self.note_range(chunk, range);
+    }
+
+    /// Whether the contents are incomplete without another round, whatever the receiver's log has.
+    pub fn owes(&self) -> bool {
+        self.owes
+    }
+
+    fn note_range(&mut self, chunk: ChunkKey, range: SectorRange) {
         self.known.insert(chunk);
         match self.queue.get_mut(&chunk) {
             Some(Todo::Whole) => {}
@@ -157,6 +169,7 @@ impl Plan {
     /// When this one is not over.
     pub fn next_round(&mut self) {
         assert!(self.is_round_over(), "one round at a time");
+        self.owes = false;
         self.rounds += 1;
         self.queue = std::mem::take(&mut self.dirty).into_iter().map(|(key, set)| (key, Todo::Some(set))).collect();
     }

@@ -9,14 +9,15 @@ use crate::pgs::State;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
 use types::failpoint::{Point, pass};
+use types::planted::{Bug, on};
 use types::store::{DecisionState, Recovered};
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{AU, BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange};
+use types::{AU, BLOCK, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 impl Osd {
     /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
-    /// not it still leads. A stream that is not newer than the state here is dropped at the end.
+    /// not it still leads.
     pub(crate) fn stream_opens(&mut self, link: LinkId, from: OsdId, msg: &StreamMsg) {
         let refuse = |osd: &mut Osd, reason| {
             osd.send_stream(link, msg.pg, (msg.to, msg.from), msg.stream, StreamBody::Abort(reason));
@@ -39,9 +40,9 @@ impl Osd {
         receiver.serial = self.streams.next_token;
         self.streams.next_token += 1;
         receiver.base = self.engine.base_for(msg.to);
-        let compare = receiver.base.is_some();
+        let (compare, fills_from) = (receiver.base.is_some(), self.engine.fills_from(msg.to));
         self.streams.receivers.insert(msg.pg, receiver);
-        let body = StreamBody::Accept { term, commit, compare };
+        let body = StreamBody::Accept { term, commit, compare, fills_from };
         self.send_stream(link, msg.pg, (msg.to, msg.from), msg.stream, body);
     }
 
@@ -60,7 +61,7 @@ impl Osd {
         }
     }
 
-    /// Handles `Blocks`, `Decision` or `End`.
+    /// Handles a numbered message.
     pub(crate) fn stream_brings(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         let now = self.now;
         let Some(receiver) = self.streams.receivers.get_mut(&msg.pg) else { return };
@@ -246,19 +247,20 @@ impl Osd {
             let ack = receiver.ack_due();
             let (ids, id) = ((replica, receiver.leader), receiver.id);
             let (late, installing) = (now >= receiver.heard_at + install_max, receiver.installing);
+            let beginning = receiver.take_beginning();
             let whole = receiver.complete().filter(|_| !installing);
             let here = self.pgs.by_replica(replica) == Some(slot);
-            let alive = match here.then(|| &self.pgs.get(slot).state) {
-                Some(State::Running(_)) => !installing,
-                Some(State::Installing(_)) => installing,
-                _ => false,
+            let applied = match here.then(|| &self.pgs.get(slot).state) {
+                Some(State::Running(group)) => Some(group.applied()),
+                Some(State::Paused(_)) => Some(Index(0)),
+                _ => None,
             };
-            if !alive {
+            let Some(applied) = applied else {
                 // The replica was destroyed or has failed: the engine has freed the staged pieces.
                 self.streams.receivers.remove(&pg);
                 self.engine.unstage(replica);
                 continue;
-            }
+            };
             if late && !installing {
                 self.drop_receiver(pg, StreamAbort::Failed, true);
                 continue;
@@ -266,64 +268,85 @@ impl Osd {
             if let Some(seq) = ack {
                 self.send_stream(link, pg, ids, id, StreamBody::Ack { seq });
             }
-            if let Some((index, term, bytes)) = whole {
-                self.stream_ends(pg, DecisionState { replica, index, term, bytes });
+            if let Some((index, term, bytes)) = beginning {
+                self.begin_log(pg, DecisionState { replica, index, term, bytes });
+            } else if whole.is_some_and(|shown| shown <= applied || on(Bug::InstallBeforeApplied)) {
+                let receiver = self.streams.receivers.get_mut(&pg).expect("listed above");
+                receiver.installing = true;
+                let kept_mib = receiver.kept_bytes >> 20;
+                tracing::info!(%pg, replica = replica.0, kept_mib, "backfill received: installing it");
+                self.engine.install(replica);
             }
         }
     }
 
-    /// Installs a completely staged stream, unless the replica has come as far by its log.
-    fn stream_ends(&mut self, pg: PgId, decision: DecisionState) {
-        let receiver = &self.streams.receivers[&pg];
-        let (slot, link) = (receiver.slot, receiver.link);
-        let (replica, leader, id) = (receiver.replica, receiver.leader, receiver.id);
-        let group = self.pgs.group(slot).expect("seen in this turn");
-        if group.covers(decision.index, decision.term) {
-            // Up to that index the log holds entries that the leader has applied; so they are committed.
-            let (term, durable) = (group.term(), group.durable_end());
-            let commit = group.commit().max(decision.index).min(durable);
-            if durable < decision.index {
-                // The log will be durable soon, or the leader tries again.
-                return self.drop_receiver(pg, StreamAbort::Busy, true);
-            }
-            self.drop_receiver(pg, StreamAbort::Needless, false);
-            return self.send_stream(link, pg, (replica, leader), id, StreamBody::Done { term, commit });
+    /// Has the replica's log begin behind the index of this state. The group waits until that is durable.
+    fn begin_log(&mut self, pg: PgId, decision: DecisionState) {
+        let (slot, link) = (self.streams.receivers[&pg].slot, self.streams.receivers[&pg].link);
+        let Some(group) = self.pgs.group(slot) else { return self.drop_receiver(pg, StreamAbort::Busy, true) };
+        if group.is_elected() {
+            return self.drop_receiver(pg, StreamAbort::Busy, true);
         }
-        if !group.can_start_from(&decision.bytes) || decision.term.0 == 0 || group.is_leader() {
+        if !group.can_start_from(&decision.bytes) || decision.term.0 == 0 || decision.index.0 == 0 {
             self.drop_receiver(pg, StreamAbort::Failed, true);
-            return self.bus.disconnect(link, "a stream ended with an invalid decision state");
+            return self.bus.disconnect(link, "a stream begins with an invalid decision state");
         }
-        let kept_mib = receiver.kept_bytes >> 20;
-        tracing::info!(%pg, replica = replica.0, index = decision.index.0, kept_mib, "backfill received: installing it");
-        self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
         self.pgs.pause(slot);
-        self.engine.install(decision);
+        self.engine.fill(decision);
     }
 
-    /// Starts a new group for the replica: the stream's contents are durable in its place.
-    pub(crate) fn stream_installed(&mut self, recovered: Recovered) {
+    /// Starts a new group for the replica: its log begins at another index, durably, and it counts from there on.
+    pub(crate) fn stream_filling(&mut self, recovered: Recovered) {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let commit = recovered.checkpoint.index;
-        let receiver = self.streams.receivers.remove(&pg);
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        if !matches!(self.pgs.get(slot).state, State::Installing(_)) {
+        if !matches!(self.pgs.get(slot).state, State::Paused(_)) {
             return;
         }
         let state = self.start_group(recovered);
         self.pgs.set_state(slot, state);
         self.members_changed(slot);
         self.pgs.touch(slot);
-        tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };
-        if let Some(r) = receiver {
-            self.send_stream(r.link, pg, (replica, r.leader), r.id, StreamBody::Done { term, commit });
+        let now = self.now;
+        if let Some(r) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
+            r.has_begun(now);
+            let (link, leader, id) = (r.link, r.leader, r.id);
+            self.send_stream(link, pg, (replica, leader), id, StreamBody::Filling { term, commit });
+            self.step_pieces(pg);
         }
     }
 
-    /// Resumes the old group: there is no space, or the replica cannot take the contents.
-    pub(crate) fn install_refused(&mut self, replica: ReplicaId) {
+    /// Resumes the old group: its log cannot begin there.
+    pub(crate) fn fill_refused(&mut self, replica: ReplicaId) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         self.pgs.resume(slot);
+        let pg = self.pgs.get(slot).identity.pg;
+        if self.streams.receivers.get(&pg).is_some_and(|r| r.replica == replica) {
+            self.drop_receiver(pg, StreamAbort::Busy, true);
+        }
+    }
+
+    /// Notes that the replica has all contents, durably.
+    pub(crate) fn stream_installed(&mut self, replica: ReplicaId) {
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        let pg = self.pgs.get(slot).identity.pg;
+        let receiver = self.streams.receivers.get(&pg).filter(|r| r.replica == replica);
+        let receiver = receiver.map(|r| (r.link, r.leader, r.id));
+        let Some(group) = self.pgs.group(slot) else { return };
+        group.contents_installed();
+        let (term, commit) = (group.term(), group.durable_commit());
+        self.pgs.touch(slot);
+        tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
+        if let Some((link, leader, id)) = receiver {
+            self.streams.receivers.remove(&pg);
+            self.send_stream(link, pg, (replica, leader), id, StreamBody::Done { term, commit });
+        }
+    }
+
+    /// Gives up a stream that cannot be installed: there is no space, or kept contents have changed.
+    pub(crate) fn install_refused(&mut self, replica: ReplicaId) {
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
         let pg = self.pgs.get(slot).identity.pg;
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
             receiver.installing = false;

@@ -57,6 +57,17 @@ pub(crate) enum Step {
     },
 }
 
+/// A log that is to begin behind `index`, at the decision state in `bytes`.
+#[derive(Debug, Clone, PartialEq)]
+struct Beginning {
+    seq: u64,
+    index: Index,
+    term: Term,
+    bytes: Bytes,
+    /// The engine has it.
+    asked: bool,
+}
+
 /// Work that is under way for a message.
 #[derive(Debug)]
 struct Busy {
@@ -126,8 +137,11 @@ pub(crate) struct Receiver {
     pub kept_bytes: u64,
     acked: u64,
     decision: BytesMut,
-    end: Option<(Index, Term)>,
-    /// True once the engine has the contents to install; the group is paused.
+    /// The log is to begin here; pieces wait until it does.
+    beginning: Option<Beginning>,
+    /// The last entry that the contents may show, once all are sent.
+    end: Option<Index>,
+    /// True once the engine has the contents to install.
     pub installing: bool,
     pub heard_at: Time,
 }
@@ -158,6 +172,7 @@ impl Receiver {
             kept_bytes: 0,
             acked: 0,
             decision: BytesMut::new(),
+            beginning: None,
             end: None,
             installing: false,
             heard_at: now,
@@ -169,6 +184,7 @@ impl Receiver {
         let weight = cost(&body);
         let (StreamBody::Blocks { seq, .. }
         | StreamBody::Decision { seq, .. }
+        | StreamBody::Fill { seq, .. }
         | StreamBody::End { seq, .. }
         | StreamBody::Digests { seq, .. }) = body
         else {
@@ -180,7 +196,7 @@ impl Receiver {
         if self.end.is_some() || self.waiting_bytes + weight > 2 * WINDOW_BYTES {
             return Err(Wrong::Nonsense("more than the window, or after the end"));
         }
-        self.has_contents |= !matches!(body, StreamBody::Digests { .. });
+        self.has_contents |= matches!(body, StreamBody::Blocks { .. });
         match body {
             StreamBody::Digests { chunk, start, digests, .. } => {
                 let count = (digests.len() / DIGEST_LEN) as u32 * SECTORS_PER_BLOCK;
@@ -210,7 +226,14 @@ impl Receiver {
                 }
                 self.decision.extend_from_slice(&bytes);
             }
-            StreamBody::End { index, term, .. } => self.end = Some((index, term)),
+            StreamBody::Fill { index, term, .. } => {
+                if self.beginning.is_some() || self.decision.is_empty() {
+                    return Err(Wrong::Nonsense("a log that begins without its decision state, or twice"));
+                }
+                let bytes = std::mem::take(&mut self.decision).freeze();
+                self.beginning = Some(Beginning { seq, index, term, bytes, asked: false });
+            }
+            StreamBody::End { index, .. } => self.end = Some(index),
             _ => unreachable!("it has a number"),
         }
         self.heard_at = now;
@@ -225,7 +248,7 @@ impl Receiver {
 
     /// Returns the next step, if there is one that no work under way overlaps. `keeps` says whether an AU is kept.
     pub fn next_step(&mut self, keeps: impl Fn(ChunkKey, u32) -> bool) -> Option<Step> {
-        let front = self.waiting.front()?;
+        let front = self.waiting.front().filter(|_| self.beginning.is_none())?;
         let is_kept = || covered_in_part(front.range).any(|au| keeps(front.chunk, au));
         if let Contents::Digests(_) = front.contents {
             let compared = self.busy.values().filter(|busy| busy.compares).count();
@@ -289,7 +312,8 @@ impl Receiver {
 
     /// Returns the number to acknowledge, if it has grown.
     pub fn ack_due(&mut self) -> Option<u64> {
-        let oldest = [self.busy.keys().next().copied(), self.waiting.front().map(|piece| piece.seq)];
+        let beginning = self.beginning.as_ref().map(|beginning| beginning.seq);
+        let oldest = [self.busy.keys().next().copied(), self.waiting.front().map(|piece| piece.seq), beginning];
         let done = oldest.into_iter().flatten().min().unwrap_or(self.next_seq) - 1;
         assert!(done >= self.acked, "an acknowledgement is not taken back");
         let grown = done > self.acked;
@@ -297,11 +321,22 @@ impl Receiver {
         grown.then_some(done)
     }
 
-    /// Returns the snapshot index, its term and the decision state, once every piece is staged.
-    pub fn complete(&self) -> Option<(Index, Term, Bytes)> {
+    /// Takes the state at which the log is to begin, as (index, term, decision state): once, and when no work is under way.
+    pub fn take_beginning(&mut self) -> Option<(Index, Term, Bytes)> {
+        let beginning = self.beginning.as_mut().filter(|beginning| !beginning.asked && self.busy.is_empty())?;
+        beginning.asked = true;
+        Some((beginning.index, beginning.term, beginning.bytes.clone()))
+    }
+
+    /// Notes that the log begins where it was asked to, durably.
+    pub fn has_begun(&mut self, now: Time) {
+        (self.beginning, self.heard_at) = (None, now);
+    }
+
+    /// Returns the last entry that the contents may show, once every piece is staged.
+    pub fn complete(&self) -> Option<Index> {
         let written = self.busy.is_empty() || on(Bug::InstallBeforeStaged);
-        let (index, term) = self.end.filter(|_| self.waiting.is_empty() && written)?;
-        Some((index, term, self.decision.clone().freeze()))
+        self.end.filter(|_| self.waiting.is_empty() && self.beginning.is_none() && written)
     }
 }
 
@@ -346,13 +381,27 @@ mod tests {
         r.done(Time(2), 1);
         assert_eq!(r.ack_due(), Some(2));
         assert_eq!(stage(&mut r), Some(4));
-        r.take(Time(3), StreamBody::Decision { seq: 5, bytes: Bytes::from_static(b"ab") }).expect("in order");
-        r.take(Time(3), StreamBody::End { seq: 6, index: Index(9), term: Term(2) }).expect("in order");
+        r.take(Time(3), StreamBody::End { seq: 5, index: Index(9), term: Term(2) }).expect("in order");
         r.done(Time(2), 4);
         assert_eq!(r.complete(), None, "3 is in flight");
         r.done(Time(2), 3);
-        assert_eq!(r.ack_due(), Some(6));
-        assert_eq!(r.complete(), Some((Index(9), Term(2), Bytes::from_static(b"ab"))));
+        assert_eq!(r.ack_due(), Some(5));
+        assert_eq!(r.complete(), Some(Index(9)));
+    }
+
+    #[test]
+    fn pieces_wait_until_the_log_has_begun() {
+        let fill = |seq| StreamBody::Fill { seq, index: Index(9), term: Term(2) };
+        assert!(receiver().take(Time(2), fill(1)).is_err(), "no decision state came before");
+        let mut r = receiver();
+        r.take(Time(2), StreamBody::Decision { seq: 1, bytes: Bytes::from_static(b"a") }).expect("in order");
+        r.take(Time(2), StreamBody::Decision { seq: 2, bytes: Bytes::from_static(b"b") }).expect("in order");
+        r.take(Time(2), fill(3)).expect("in order");
+        r.take(Time(2), blocks(4, 0, 8)).expect("in order");
+        assert_eq!(r.take_beginning(), Some((Index(9), Term(2), Bytes::from_static(b"ab"))));
+        assert_eq!((r.take_beginning(), stage(&mut r), r.ack_due()), (None, None, Some(2)));
+        r.has_begun(Time(3));
+        assert_eq!((r.ack_due(), stage(&mut r)), (Some(3), Some(4)));
     }
 
     #[test]

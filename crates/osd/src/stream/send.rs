@@ -96,10 +96,13 @@ impl Osd {
         self.streams.resting.retain(|_, (until, _)| now < *until + rest_max);
     }
 
-    /// Handles `Accept`, `Ack` or `Done`.
+    /// Handles a message of the follower.
     pub(crate) fn follower_says(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         let now = self.now;
-        if let StreamBody::Accept { term, commit, .. } | StreamBody::Done { term, commit } = msg.body {
+        if let StreamBody::Accept { term, commit, .. }
+        | StreamBody::Filling { term, commit }
+        | StreamBody::Done { term, commit } = msg.body
+        {
             // The follower's commit index counts whether or not this OSD sends the stream.
             self.with_pg(msg.pg, |group, now, actions| {
                 // A failed replica may have sent it, before its successor was made on the same OSD.
@@ -113,16 +116,10 @@ impl Osd {
         };
         sender.heard_at = now;
         match msg.body {
-            StreamBody::Accept { commit, compare, .. } if matches!(sender.phase, Phase::Opening) => {
-                let (replica, slot) = (sender.replica, sender.slot);
-                let resident = self.pgs.group(slot).map_or(Index(0), |group| group.first_index());
-                let needless = Index(commit.0.saturating_add(1)) >= self.engine.first_index(replica).max(resident);
-                if needless {
-                    return self.drop_sender(msg.stream, StreamAbort::Needless, true);
-                }
-                let chunks = self.engine.chunks(replica);
-                self.sender(msg.stream).expect("it was just there").begin(chunks, compare);
+            StreamBody::Accept { commit, compare, fills_from, .. } if sender.phase == Phase::Opening => {
+                self.accepted(msg.stream, commit, compare, fills_from);
             }
+            StreamBody::Filling { .. } => sender.is_beginning = false,
             StreamBody::Ack { seq } => {
                 if !sender.acked(now, seq) {
                     self.drop_sender(msg.stream, StreamAbort::Failed, false);
@@ -157,6 +154,32 @@ impl Osd {
         }
     }
 
+    /// Begins the rounds. The follower goes on with its log if it has one that this leader's continues; if not, it begins one at
+    /// the applied index.
+    fn accepted(&mut self, id: u64, commit: Index, compare: bool, fills_from: Index) {
+        let now = self.now;
+        let Some((replica, slot, follower)) = self.sender(id).map(|s| (s.replica, s.slot, s.follower)) else { return };
+        let first = self.engine.first_index(replica);
+        let Some(group) = self.pgs.group(slot) else { return };
+        let (resident, applied) = (group.first_index(), group.applied());
+        let goes_on = Index(commit.0.saturating_add(1)) >= first.max(resident);
+        if goes_on && fills_from == Index(0) {
+            return self.drop_sender(id, StreamAbort::Needless, true);
+        }
+        let state = match goes_on && fills_from <= applied {
+            true => None,
+            false => match group.fill_state(now, follower) {
+                Some(state) => Some(state),
+                None => return self.drop_sender(id, StreamAbort::Busy, true),
+            },
+        };
+        let chunks = self.engine.chunks(replica);
+        let sender = self.sender(id).expect("it was just there");
+        sender.fills_from = fills_from;
+        state.iter().for_each(|state| sender.push_fill(state));
+        sender.begin(chunks, compare, applied);
+    }
+
     pub(super) fn step_senders(&mut self) {
         let slow = self.engine.pressure().max() >= PRESSURE_SLOW;
         self.streams.budget.fill(self.now, slow);
@@ -168,7 +191,7 @@ impl Osd {
             self.judge_urgency(id);
             self.read_round(id);
             self.end_round(id);
-            self.end_cut(id);
+            self.begin_again(id);
             self.pump(id);
         }
     }
@@ -178,16 +201,15 @@ impl Osd {
         let (now, tuning) = (self.now, self.streams.tuning);
         let sender = self.sender(id)?;
         let (slot, replica, term, follower) = (sender.slot, sender.replica, sender.term, sender.follower);
-        let answer_max = if matches!(sender.phase, Phase::Ending) { tuning.install_max } else { tuning.answer_max };
+        let answer_max = if sender.phase == Phase::Ending { tuning.install_max } else { tuning.answer_max };
         let late = sender.waits() && now >= sender.heard_at + answer_max;
-        let overrun = matches!(sender.phase, Phase::Cut { until, .. } if now >= until);
         if !sender.waits() {
             sender.heard_at = now;
         }
         let here = self.pgs.by_replica(replica) == Some(slot);
         let is_member = here && self.pgs.get(slot).members.osd_of(follower).is_some();
         let leads = is_member && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.term() == term);
-        match (leads, late || overrun) {
+        match (leads, late) {
             (false, _) => Some(StreamAbort::NotLeader),
             (true, true) => Some(StreamAbort::Failed),
             (true, false) => None,
@@ -266,23 +288,25 @@ impl Osd {
                 sender.push_blocks(read.chunk, read.range, Some((payload, crcs)));
             }
             // The blocks are being repaired: a later round reads them again.
-            Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.changed(read.chunk, read.range),
+            Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.owe(read.chunk, read.range),
             Err(error) => {
                 tracing::warn!(%error, "backfill cannot read from the device");
                 return self.drop_sender(read.sender, StreamAbort::Failed, true);
             }
         }
-        self.end_cut(read.sender);
         self.pump(read.sender);
     }
 
-    /// Ends a round that was read: another round follows, or the cut.
+    /// Ends a round that was read: another round follows, or the end.
     fn end_round(&mut self, id: u64) {
-        let (now, running) = (self.now, self.engine.is_round_running());
-        let StreamTuning { cut_bytes_max, hold_max, mend_max, .. } = self.streams.tuning;
-        let Some(replica) = self.sender(id).filter(|s| s.is_round_read()).map(|s| s.replica) else { return };
+        let (now, StreamTuning { mend_max, catch_up_max, .. }) = (self.now, self.streams.tuning);
+        let Some(sender) = self.sender(id).filter(|s| s.is_round_read()) else { return };
+        let (replica, slot, follower) = (sender.replica, sender.slot, sender.follower);
         let mending = self.engine.has_bad_blocks(replica);
-        let sender = self.sender(id).expect("it was just there");
+        let Some(group) = self.pgs.group(slot) else { return };
+        let (applied, term) = (group.applied(), group.term());
+        let matched = |index| group.has_matched(follower, index);
+        let sender = self.streams.senders.iter_mut().find(|s| s.id == id).expect("it was just there");
         if mending {
             // One round has found all bad blocks, and their repair is under way.
             // A stream that waits too long makes room for others.
@@ -296,61 +320,50 @@ impl Osd {
             }
             return;
         }
-        if sender.mends_since.take().is_some() {
-            sender.plan.next_round();
-            return self.read_round(id);
-        }
-        if sender.plan.dirty_bytes() > cut_bytes_max {
-            sender.waits_since = None;
-            sender.plan.next_round();
-            return self.read_round(id);
-        }
-        if running {
-            // A destage round would send reads to a second look, at a later state. After a while destaging goes first.
-            let since = *sender.waits_since.get_or_insert(now);
-            if now >= since + hold_max {
-                sender.waits_since = None;
-                sender.plan.next_round();
-            }
+        if sender.is_beginning {
             return;
         }
-        self.cut(id);
-    }
-
-    /// Fixes the snapshot index: all blocks that are left are read in this turn, beside the decision state.
-    fn cut(&mut self, id: u64) {
-        let (until, again) = (self.now + self.streams.tuning.hold_max, self.engine.reads_looked_up_again());
-        let sender = self.sender(id).expect("the caller has seen it");
-        sender.waits_since = None;
-        let slot = sender.slot;
-        let Some(state) = self.pgs.group(slot).map(|group| group.decision()) else { return };
-        let sender = self.sender(id).expect("it is still there");
-        assert_eq!(state.replica, sender.replica, "the slot was checked in this turn");
-        if !on(Bug::StreamStateLate) {
-            sender.plan.next_round();
+        if sender.mends_since.take().is_some() || sender.plan.owes() || !sender.may_end() {
+            sender.next_round(applied);
+            return self.read_round(id);
         }
-        let mut parts = Vec::new();
-        let at = self.streams.senders.iter().position(|s| s.id == id).expect("it is still there");
-        let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
-        while let Some(part) = sender.plan.next(|chunk| engine.extents(state.replica, chunk, SectorRange::CHUNK)) {
-            parts.push(part);
+        if sender.catches_up.is_none() {
+            (sender.catches_up, sender.begins_again_at) = (Some((applied, now)), now + catch_up_max);
         }
-        sender.phase = Phase::Cut { state, until, again };
-        for part in parts {
-            self.read_part(id, part);
+        let (shown, _) = sender.catches_up.expect("set above");
+        if matched(shown) {
+            sender.push_end(shown, term);
         }
     }
 
-    /// Sends the end once the cut was read.
-    fn end_cut(&mut self, id: u64) {
-        let looked_up_again = self.engine.reads_looked_up_again();
-        let Some(sender) = self.sender(id).filter(|s| s.is_cut_read()) else { return };
-        let exact = matches!(sender.phase, Phase::Cut { again, .. } if again == looked_up_again);
-        if exact || on(Bug::DestageDuringCut) {
-            sender.push_end();
-        } else {
-            // A read was sent to a second look, perhaps one of this stream.
-            self.drop_sender(id, StreamAbort::Failed, true);
+    /// Has the log of a follower begin at a later index, when the follower cannot go on: its next entry is no longer in the log here,
+    /// or it lacks entries that the round shows, since its log has no room for more. A later round brings what has changed.
+    fn begin_again(&mut self, id: u64) {
+        let (now, StreamTuning { catch_up_max, answer_max, .. }) = (self.now, self.streams.tuning);
+        let Some(sender) = self.sender(id).filter(|s| s.tracks() && !s.is_beginning) else { return };
+        let (replica, slot, follower) = (sender.replica, sender.slot, sender.follower);
+        let (waits, at) = (sender.catches_up.map(|(_, since)| since), sender.begins_again_at);
+        let first = self.engine.first_index(replica);
+        let Some(group) = self.pgs.group(slot) else { return };
+        let due = if waits.is_some() { now >= at } else { group.is_behind_log(follower, first) };
+        if !due {
+            return;
+        }
+        let state = group.fill_state(now, follower);
+        let sender = self.sender(id).expect("it was just there");
+        match state {
+            Some(state) => {
+                tracing::debug!(replica = replica.0, index = state.index.0, "the follower's log begins at a later index");
+                sender.push_fill(&state);
+                if sender.is_round_read() {
+                    sender.next_round(state.index);
+                }
+            }
+            None if waits.is_some_and(|since| now >= since + answer_max) => {
+                self.drop_sender(id, StreamAbort::Failed, true);
+            }
+            None if waits.is_some() => sender.begins_again_at = now + catch_up_max,
+            None => {}
         }
     }
 

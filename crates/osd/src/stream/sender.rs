@@ -1,10 +1,11 @@
-//! The leader's end of one stream: rounds, the cut (the last reads, at the snapshot index), the window.
+//! The leader's end of one stream: the beginning of the follower's log, rounds, the end, the window.
 //!
 //! The loop passes in answers of the follower, finished reads and applied effects, and asks what to read
 //! and what to send. Sans-IO.
 //!
-//! Invariant: messages are numbered in the order in which they are sent. Unacknowledged bytes and
-//! bytes being read stay below the window, but for the cut, whose size is bounded.
+//! Invariants: messages are numbered in the order in which they are sent. Unacknowledged bytes and bytes being read stay below
+//! the window. A stream ends only when the follower's log begins at or before the index at which the last round began: what has
+//! changed since a block was read is then in that log, or was sent again.
 
 use super::compare::{has_data, runs_of};
 use super::plan::Plan;
@@ -14,26 +15,20 @@ use std::collections::{BTreeMap, VecDeque};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::BLOCKS_PER_AU;
-use types::{BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{DIGEST_LEN, STREAM_PIECE_MAX, StreamBody};
 
-/// Most bytes read, or sent and not yet acknowledged, before the cut.
+/// Most bytes read, or sent and not yet acknowledged.
 pub(crate) const WINDOW_BYTES: usize = 2 << 20;
 /// Weight of a message beside its payload: bounds the number of messages.
 pub(crate) const MESSAGE_COST: usize = 4 << 10;
 
 /// Phase of a stream at the leader.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// `Open` was sent.
     Opening,
     Rounds,
-    /// All reads of the cut are issued. Destage rounds wait until they are back, at most until `until`.
-    Cut {
-        state: DecisionState,
-        until: Time,
-        again: u64,
-    },
     /// `End` is in the outbox, or sent.
     Ending,
 }
@@ -68,8 +63,15 @@ pub(crate) struct Sender {
     pub equal_bytes: u64,
     /// Time of the follower's last message.
     pub heard_at: Time,
-    /// Start of the wait for a running destage round to end.
-    pub waits_since: Option<Time>,
+    /// The index behind which the follower's log begins, and whether that is still on its way.
+    pub fills_from: Index,
+    pub is_beginning: bool,
+    /// The applied index when the present round began.
+    pub round_start: Index,
+    /// The applied index at the end of the round, and since when the follower lacks entries up to there.
+    pub catches_up: Option<(Index, Time)>,
+    /// Time of the next attempt to have the follower's log begin again.
+    pub begins_again_at: Time,
     /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
     /// Bytes of contents and digests.
@@ -120,20 +122,35 @@ impl Sender {
             unanswered: 0,
             equal_bytes: 0,
             heard_at: now,
-            waits_since: None,
+            fills_from: Index(0),
+            is_beginning: false,
+            round_start: Index(0),
+            catches_up: None,
+            begins_again_at: Time::NEVER,
             mends_since: None,
             sent_bytes: 0,
             urgent: false,
         }
     }
 
-    /// Begins the first round: the follower has accepted the stream. `compare`: it has older contents.
-    pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>, compare: bool) {
-        self.phase = Phase::Rounds;
+    /// Begins the first round at the applied index: the follower has accepted the stream. `compare`: it has older contents.
+    pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>, compare: bool, applied: Index) {
+        (self.phase, self.round_start) = (Phase::Rounds, applied);
         self.plan = Plan::new(chunks, compare);
     }
 
-    /// Whether changes are still to be noted: the reads of the cut are final.
+    /// Begins the next round, with what has changed.
+    pub fn next_round(&mut self, applied: Index) {
+        self.plan.next_round();
+        (self.round_start, self.catches_up, self.begins_again_at) = (applied, None, Time::NEVER);
+    }
+
+    /// Whether the follower's log has what has changed since the blocks of this round were read, or will have it.
+    pub fn may_end(&self) -> bool {
+        !self.is_beginning && (self.fills_from <= self.round_start || on(Bug::FilledFromLate))
+    }
+
+    /// Whether changes are still to be noted.
     pub fn tracks(&self) -> bool {
         matches!(self.phase, Phase::Rounds)
     }
@@ -146,10 +163,6 @@ impl Sender {
     pub fn is_round_read(&self) -> bool {
         let answered = self.unanswered == 0 || on(Bug::DigestsUnanswered);
         self.tracks() && self.plan.is_round_over() && self.reads == 0 && answered
-    }
-
-    pub fn is_cut_read(&self) -> bool {
-        matches!(self.phase, Phase::Cut { .. }) && self.reads == 0
     }
 
     /// Queues contents to send; `None`: zeros.
@@ -170,23 +183,27 @@ impl Sender {
         let (chunk, start, data) = self.compared.remove(&seq)?;
         self.unanswered -= 1;
         self.equal_bytes += u64::from((data & !blocks).count_ones()) * BLOCK;
-        runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.changed(chunk, run));
+        runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.owe(chunk, run));
         let aus = (0..u128::BITS).step_by(BLOCKS_PER_AU as usize).map(|first| ((1 << BLOCKS_PER_AU) - 1) << first);
         let written = aus.filter(|au: &u128| blocks & au != 0).map(|au| u64::from((data & au).count_ones()) * BLOCK);
         (blocks & !data == 0).then(|| written.sum())
     }
 
-    /// Queues the decision state and the end, once the cut was read.
-    pub fn push_end(&mut self) {
-        let Phase::Cut { state, .. } = std::mem::replace(&mut self.phase, Phase::Ending) else {
-            panic!("a stream ends with its cut")
-        };
-        let mut rest = state.bytes;
+    /// Queues the state at which the follower's log is to begin.
+    pub fn push_fill(&mut self, state: &DecisionState) {
+        (self.fills_from, self.is_beginning) = (state.index, true);
+        let mut rest = state.bytes.clone();
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(STREAM_PIECE_MAX));
             self.push(StreamBody::Decision { seq: 0, bytes: piece });
         }
-        self.push(StreamBody::End { seq: 0, index: state.index, term: state.term });
+        self.push(StreamBody::Fill { seq: 0, index: state.index, term: state.term });
+    }
+
+    /// Queues the end: what was sent shows entries up to this one.
+    pub fn push_end(&mut self, index: Index, term: Term) {
+        self.phase = Phase::Ending;
+        self.push(StreamBody::End { seq: 0, index, term });
     }
 
     fn push(&mut self, body: StreamBody) {
@@ -202,9 +219,10 @@ impl Sender {
         }
         let mut body = self.outbox.pop_front().expect("it has a front");
         match &mut body {
-            StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } | StreamBody::End { seq, .. } => {
-                *seq = self.next_seq;
-            }
+            StreamBody::Blocks { seq, .. }
+            | StreamBody::Decision { seq, .. }
+            | StreamBody::Fill { seq, .. }
+            | StreamBody::End { seq, .. } => *seq = self.next_seq,
             StreamBody::Digests { seq, chunk, start, digests } => {
                 *seq = self.next_seq;
                 let blocks = (0..digests.len() / DIGEST_LEN).filter(|n| has_data(digests, *n));
@@ -243,7 +261,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Index, PoolId, VolumeId};
+    use types::{PoolId, VolumeId};
 
     fn sender() -> Sender {
         let pg = PgId { pool: PoolId(1), n: 0 };
@@ -253,7 +271,7 @@ mod tests {
     #[test]
     fn messages_are_numbered_without_gaps_and_wait_for_the_window() {
         let mut s = sender();
-        s.begin([], false);
+        s.begin([], false, Index(3));
         let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
         let range = SectorRange::new(0, 1024);
         for _ in 0..8 {
@@ -270,23 +288,36 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_ends_with_its_decision_state_in_pieces() {
+    fn a_log_begins_with_its_decision_state_in_pieces() {
         let mut s = sender();
-        s.begin([], false);
-        assert!(s.is_round_read());
         let bytes = Bytes::from(vec![9; STREAM_PIECE_MAX + 10]);
         let state = DecisionState { replica: ReplicaId(1), index: Index(40), term: Term(2), bytes };
-        s.phase = Phase::Cut { state, until: Time(9), again: 0 };
-        s.push_end();
+        s.push_fill(&state);
+        s.begin([], false, Index(40));
+        assert!(s.is_round_read() && !s.may_end(), "the follower has not begun its log");
         let lens: Vec<usize> = std::iter::from_fn(|| s.next_message()).map(|b| cost(&b) - MESSAGE_COST).collect();
         assert_eq!(lens, [STREAM_PIECE_MAX, 10, 0]);
-        assert!(s.waits() && s.acked(Time(2), 3) && s.waits(), "the end is answered by Done alone");
+        s.is_beginning = false;
+        assert!(s.may_end());
+        s.push_end(Index(41), Term(2));
+        assert!(s.next_message().is_some() && s.waits() && s.acked(Time(2), 4) && s.waits(), "Done alone answers the end");
     }
+
+    #[test]
+    fn a_log_that_begins_behind_a_round_takes_another_round() {
+        let mut s = sender();
+        s.begin([], false, Index(40));
+        s.fills_from = Index(41);
+        assert!(!s.may_end());
+        s.next_round(Index(41));
+        assert!(s.may_end());
+    }
+
     #[test]
     fn a_round_of_digests_is_over_when_all_are_answered() {
         let compared = || {
             let mut s = sender();
-            s.begin([], true);
+            s.begin([], true, Index(3));
             let mut digests = vec![1u8; 128 * DIGEST_LEN];
             digests[..DIGEST_LEN].fill(0);
             s.push_digests(ChunkKey { volume: VolumeId(1), index: 0 }, 1024, digests.into());

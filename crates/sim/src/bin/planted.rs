@@ -22,7 +22,7 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 16] = [
+const AIMED: [(Bug, Class); 18] = [
     (Bug::SearchStopsOthers, Class::StuckPg),
     (Bug::LeaderlessStopsOsd, Class::StuckPg),
     (Bug::ReplacedStaysIn, Class::ReplacedOsds),
@@ -32,8 +32,10 @@ const AIMED: [(Bug, Class); 16] = [
     (Bug::LeftNotCheckpointed, Class::MovedReplicas),
     (Bug::VoteAfterRestart, Class::RestartInLease),
     (Bug::AuReusedEarly, Class::CrashInInstall),
-    (Bug::ReadStampLate, Class::SlowCut),
-    (Bug::InstallAwaitsCopies, Class::FilledBehind),
+    (Bug::ReadStampLate, Class::SlowStream),
+    (Bug::FillingServes, Class::FillingCounts),
+    (Bug::FillingCountsAsWhole, Class::FillingCounts),
+    (Bug::InstallForgetsCommit, Class::CrashInInstall),
     (Bug::InstallOfNothing, Class::FilledBehind),
     (Bug::LogBeginsAnywhere, Class::CutStateBlock),
     (Bug::ForgedHeaderBelieved, Class::ForgedHeaders),

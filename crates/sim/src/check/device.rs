@@ -91,7 +91,8 @@ enum Fact {
     State { replica: u64, term: u64, vote: Option<u64>, failed: bool },
     Gone(Vec<u64>),
     Checkpoint { id: u64, part: usize, parts: usize, bytes: Vec<u8> },
-    Reset { replica: u64 },
+    /// The log begins behind this index: what was committed up to there is not acknowledged by it any more.
+    Reset { replica: u64, index: u64 },
     Past { replica: u64 },
     Revived { replica: u64 },
     Floor(u64),
@@ -211,7 +212,7 @@ fn fact(head: &[u8], body: &[u8]) -> Option<Option<Fact>> {
         kind::LOST_ENTRY => Fact::Entry { replica, index, term, copied: true, payload: Payload::default() },
         kind::HARD_STATE => Fact::Hard { replica, term, vote: vote(0)? },
         kind::CREATE | kind::REPLICA_STATE => {
-            Fact::State { replica, term, vote: vote(0)?, failed: u32_at(body, 40)? > 0 }
+            Fact::State { replica, term, vote: vote(0)?, failed: u32_at(body, 40)? > 0, begins: u64_at(body, 48)? }
         }
         kind::DESTROY => Fact::Gone(vec![replica]),
         kind::TOMBSTONES => Fact::Gone(body.chunks_exact(8).filter_map(|id| u64_at(id, 0)).collect()),
@@ -219,7 +220,7 @@ fn fact(head: &[u8], body: &[u8]) -> Option<Option<Fact>> {
             let (part, parts) = (u32_at(body, 0)?, u32_at(body, 4)?);
             Fact::Checkpoint { id: index, part, parts, bytes: body.get(8..)?.to_vec() }
         }
-        kind::RESET => Fact::Reset { replica },
+        kind::RESET => Fact::Reset { replica, index },
         kind::PAST => Fact::Past { replica },
         kind::REVIVED => Fact::Revived { replica },
         kind::FLOOR => Fact::Floor(replica),
@@ -324,7 +325,7 @@ impl Contents {
             Fact::Floor(floor) => self.floor = self.floor.max(*floor),
             Fact::Entry { replica, .. }
             | Fact::Hard { replica, .. }
-            | Fact::Reset { replica }
+            | Fact::Reset { replica, .. }
             | Fact::Past { replica }
             | Fact::Revived { replica } => {
                 let _ = self.replicas.get_mut(replica).map(|r| r.learn(fact));
@@ -358,7 +359,10 @@ impl Replica {
                 }
             }
             Fact::Hard { term, vote, .. } => (self.term, self.vote) = (*term, *vote),
-            Fact::Reset { .. } => self.log.clear(),
+            Fact::Reset { index, .. } => {
+                self.log.clear();
+                self.raise(*index);
+            }
             Fact::Past { .. } => self.is_marked = true,
             Fact::Revived { .. } => self.is_marked = false,
             other => unreachable!("{other:?} concerns the device"),

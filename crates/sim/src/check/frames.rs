@@ -1,5 +1,5 @@
 //! The replica's word on the network, read by a parser of its own (`docs/formats.md`): the messages of raft, the leader's
-//! renewals, and the two messages of a stream that acknowledge.
+//! renewals, and the messages of a stream that acknowledge.
 //!
 //! Input: the bytes of one send between two OSDs, which is one frame. Output: [`Message`]s. Invariant: the parser shares no
 //! code with `wire` and `bus`. It panics when the bytes of an OSD are not as the page says.
@@ -34,6 +34,7 @@ pub mod raft {
 /// Bodies of stream messages whose commit index the leader takes for an acknowledgement.
 const STREAM_ACCEPT: u8 = 2;
 const STREAM_DONE: u8 = 7;
+const STREAM_FILLING: u8 = 12;
 
 /// A message that says something of its sender's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub fn messages(bufs: &[IoBuf]) -> Vec<Message> {
         match kind {
             record::RAFT => all.push(Message::Raft(raft_message(body))),
             record::RENEWAL => all.extend(renewals(body)),
-            record::STREAM if matches!(body[72], STREAM_ACCEPT | STREAM_DONE) => {
+            record::STREAM if matches!(body[72], STREAM_ACCEPT | STREAM_DONE | STREAM_FILLING) => {
                 all.push(Message::Holds { from: u64_at(body, 8), index: u64_at(body, 40) });
             }
             _ => {}

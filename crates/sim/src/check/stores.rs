@@ -1,13 +1,13 @@
 //! Laws of one store and of two of them.
 //!
 //! - After a mount, the device holds what the map names (R8).
-//! - A stream installs what its leader held as of the snapshot index (R12).
+//! - A replica that a stream has filled holds what another whole replica of its PG holds at the same applied index (R12, R16).
 //! - Log and home free space as long as nothing but themselves stands in the way (R8, R9).
 //!
 //! Input: the contents of the engines, after the turns of OSDs. Output: the first violation.
 
 use engine::{Contents, LogRoom};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Index, OsdId, ReplicaId, Time};
 
@@ -23,14 +23,20 @@ pub const PENDING_FREE_MAX: Duration = Duration::from_secs(3);
 /// An installation begins within this time, while the process runs and its disk has no fault: it waits only for the
 /// destage that runs (R12).
 pub const INSTALL_WAITS_MAX: Duration = Duration::from_secs(5);
-/// Number of stream snapshots that are remembered.
-const CUTS_MAX: usize = 16;
+/// Number of applied indexes of which the contents of a filled replica are remembered.
+const LOOKS_MAX: usize = 24;
 
 /// Time since when a log is at its reserve, and its tail then.
 #[derive(Clone, Copy, Debug)]
 struct Full {
     since: Time,
     tail: u64,
+}
+
+#[derive(Default)]
+struct Filled {
+    held: BTreeMap<Index, Contents>,
+    compared: bool,
 }
 
 /// State of the checks; see the head of the file.
@@ -41,8 +47,10 @@ pub struct Stores {
     pending_free: BTreeMap<OsdId, Time>,
     /// Installations that have not begun, and the time since when each waits.
     waiting: BTreeMap<OsdId, (ReplicaId, Time)>,
-    /// For each follower of a stream: the snapshot index, and the contents of its leader at that index.
-    cuts: BTreeMap<ReplicaId, (Index, Contents)>,
+    /// Replicas that streams fill.
+    filling: BTreeSet<ReplicaId>,
+    /// Replicas that streams have filled, and what they held at applied indexes since.
+    filled: BTreeMap<ReplicaId, Filled>,
     installed: u64,
 }
 
@@ -114,41 +122,52 @@ impl Stores {
         Err(format!("the installation of {replica} on {osd} has not begun for {long:?}"))
     }
 
-    /// Notes the contents of a leader as of `s`, when it read the snapshot of a stream to `follower`.
-    pub fn note_cut(&mut self, follower: ReplicaId, s: Index, contents: Contents) {
-        if self.cuts.len() == CUTS_MAX {
-            self.cuts.pop_first();
+    /// Notes whether the replica has all its contents.
+    pub fn note_whole(&mut self, replica: ReplicaId, whole: bool) {
+        if !whole {
+            self.filling.insert(replica);
+            self.filled.remove(&replica);
+        } else if self.filling.remove(&replica) {
+            self.filled.insert(replica, Filled::default());
         }
-        self.cuts.insert(follower, (s, contents));
     }
 
-    /// Whether the contents of this snapshot are known already.
-    pub fn knows_cut(&self, follower: ReplicaId, s: Index) -> bool {
-        self.cuts.get(&follower).is_some_and(|(known, _)| *known == s)
+    /// Whether the contents of the replica at `applied` are wanted: it was filled, or they are comparable with those of one that was.
+    /// `peers`: the replicas of the PG.
+    pub fn wants(&self, replica: ReplicaId, applied: Index, peers: &[ReplicaId]) -> bool {
+        let notes = self.filled.get(&replica).is_some_and(|f| f.held.len() < LOOKS_MAX && !f.held.contains_key(&applied));
+        notes || self.comparable(replica, applied, peers).is_some()
     }
 
-    /// Whether the contents of the replica as of `applied` are to be compared.
-    pub fn awaits(&mut self, replica: ReplicaId, applied: Index) -> bool {
-        let Some((s, _)) = self.cuts.get(&replica) else { return false };
-        if applied > *s {
-            self.cuts.remove(&replica);
-            return false;
-        }
-        applied == *s
+    fn comparable(&self, replica: ReplicaId, applied: Index, peers: &[ReplicaId]) -> Option<ReplicaId> {
+        let fits = |id: &ReplicaId| self.filled.get(id).is_some_and(|f| !f.compared && f.held.contains_key(&applied));
+        peers.iter().copied().find(|id| *id != replica && fits(id))
     }
 
-    /// Compares the contents of a replica with those of the last snapshot for it.
+    /// Looks at the contents of a whole replica at `applied`.
     ///
     /// # Errors
-    /// A block that differs.
-    pub fn look_at_installed(&mut self, replica: ReplicaId, held: &Contents) -> Result<(), String> {
-        let Some((s, cut)) = self.cuts.remove(&replica) else { return Ok(()) };
+    /// A replica that was filled held something else at that index.
+    pub fn look_at_contents(
+        &mut self,
+        replica: ReplicaId,
+        applied: Index,
+        peers: &[ReplicaId],
+        held: &Contents,
+    ) -> Result<(), String> {
+        if let Some(filled) = self.filled.get_mut(&replica).filter(|f| f.held.len() < LOOKS_MAX) {
+            filled.held.insert(applied, held.clone());
+        }
+        let Some(other) = self.comparable(replica, applied, peers) else { return Ok(()) };
+        let filled = self.filled.get_mut(&other).expect("it is comparable");
+        filled.compared = true;
         self.installed += 1;
-        let differs = cut.keys().chain(held.keys()).find(|at| cut.get(at) != held.get(at));
+        let theirs = &filled.held[&applied];
+        let differs = theirs.keys().chain(held.keys()).find(|at| theirs.get(at) != held.get(at));
         match differs {
             None => Ok(()),
             Some((chunk, block)) => Err(format!(
-                "{replica} was installed as of {s} and differs from its leader then: block {block} of {chunk}"
+                "{other} was filled and differs from {replica} at {applied}: block {block} of {chunk}"
             )),
         }
     }
@@ -204,18 +223,19 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_that_is_not_what_the_leader_held_is_found() {
-        let (replica, chunk) = (ReplicaId(4), ChunkKey { volume: VolumeId(1), index: 0 });
+    fn a_filled_replica_that_differs_from_another_one_is_found() {
+        let (a, b, chunk) = (ReplicaId(4), ReplicaId(5), ChunkKey { volume: VolumeId(1), index: 0 });
         let contents = |crc| Contents::from([((chunk, 7), crc)]);
-        let mut stores = Stores::default();
-        for (held, same) in [(contents(1), true), (contents(2), false), (Contents::new(), false)] {
-            stores.note_cut(replica, Index(9), contents(1));
-            assert!(stores.knows_cut(replica, Index(9)) && !stores.awaits(replica, Index(8)));
-            assert!(stores.awaits(replica, Index(9)));
-            assert_eq!(stores.look_at_installed(replica, &held).is_ok(), same);
+        for (theirs, same) in [(contents(1), true), (contents(2), false), (Contents::new(), false)] {
+            let mut stores = Stores::default();
+            assert!(!stores.wants(a, Index(9), &[a, b]), "it was never filled");
+            stores.note_whole(a, false);
+            stores.note_whole(a, true);
+            assert!(stores.wants(a, Index(9), &[a, b]) && !stores.wants(b, Index(9), &[a, b]));
+            assert_eq!(stores.look_at_contents(a, Index(9), &[a, b], &contents(1)), Ok(()));
+            assert!(stores.wants(b, Index(9), &[a, b]) && !stores.wants(b, Index(8), &[a, b]));
+            assert_eq!(stores.look_at_contents(b, Index(9), &[a, b], &theirs).is_ok(), same);
+            assert_eq!(stores.installed(), 1);
         }
-        stores.note_cut(replica, Index(9), contents(1));
-        assert!(!stores.awaits(replica, Index(10)) && !stores.knows_cut(replica, Index(9)), "it came to nothing");
-        assert_eq!(stores.installed(), 3);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - A log frees segments beside a leader that is not heard (R9).
 //! - An installation does not come to its end while another stream writes (R8).
-//! - The reads of a snapshot are slow, or an OSD that was full installs a stream (R12).
+//! - The reads of a stream are slow, or an OSD that was full installs one (R12).
+//! - A follower that a stream fills counts, and others die (R16).
 //!
 //! They strike in aimed runs alone (see `aim`), one after the other, and end their faults whether or not the awaited
 //! condition came.
@@ -43,7 +44,8 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     match class {
         Class::FullLog => full_log(s, leader, follower),
         Class::CrashInInstall => crash_in_install(s, follower),
-        Class::SlowCut => slow_cut(s, follower),
+        Class::SlowStream => slow_stream(s, follower),
+        Class::FillingCounts => filling_counts(s, follower),
         Class::FilledBehind => return filled_behind(s),
         other => unreachable!("{other:?} is aimed at no stream"),
     }
@@ -98,23 +100,42 @@ fn die_in_install(s: &mut Strike<'_>, follower: usize, skip: u32) {
     });
 }
 
-/// A follower is away until only a stream helps. The reads of its leader for the snapshot take long, and nothing else
-/// does: a destage that began meanwhile would end before the snapshot is read (R12).
-fn slow_cut(s: &mut Strike<'_>, follower: usize) {
-    away(s, follower, |s| slow_until_cut(s, CUT_LOOKS_MAX, false));
+/// A follower is away until only a stream helps. The reads of its leader take long, so that contents are much newer than the index
+/// at which the follower's log begins (R16).
+fn slow_stream(s: &mut Strike<'_>, follower: usize) {
+    away(s, follower, |s| slow_while_sent(s, CUT_LOOKS_MAX, false));
 }
 
-/// Slows the reads of disks that send streams, until a stream reads its snapshot. `seen`: there were streams.
-fn slow_until_cut(s: &mut Strike<'_>, tries: u32, seen: bool) {
+/// Slows the reads of disks that send streams. `seen`: there were streams.
+fn slow_while_sent(s: &mut Strike<'_>, tries: u32, seen: bool) {
     let mut streams = false;
     for i in 0..s.cluster.osd_count() {
-        let (sends, cuts) = s.cluster.sends_streams(i);
+        let sends = s.cluster.streams(i);
         streams |= sends;
-        s.cluster.disk_faults(i, |f| f.slow_reads = if sends && !cuts && tries > 0 { SLOW } else { 1 });
+        s.cluster.disk_faults(i, |f| f.slow_reads = if sends && tries > 0 { SLOW } else { 1 });
     }
     if tries > 0 && (streams || !seen) {
-        s.after(LOOK, move |s| slow_until_cut(s, tries - 1, streams || seen));
+        s.after(LOOK, move |s| slow_while_sent(s, tries - 1, streams || seen));
     }
+}
+
+/// A follower is away until only a stream helps. When its log has begun, it counts (R16): the OSD that sends the stream dies, or
+/// another one, or the follower itself, and stays away for longer than an election takes. Then the next one.
+fn filling_counts(s: &mut Strike<'_>, follower: usize) {
+    away(s, follower, move |s| {
+        let (sends, gone, next) = (s.rng.below(3), ms(s, 300, 2500), ms(s, 5, 400));
+        let filling = |s: &mut Strike<'_>| (0..s.cluster.osd_count()).find(|i| s.cluster.fills(*i));
+        when(s, STREAM_LOOKS_MAX, filling, move |s, sender| {
+            let Some(sender) = sender else { return };
+            s.after(next, move |s| {
+                let third = (0..s.cluster.osd_count()).find(|i| ![sender, follower].contains(i));
+                let victim = [Some(sender), third, Some(follower)][sends as usize].unwrap_or(sender);
+                let power = s.rng.chance(1, 2);
+                s.cluster.stop_osd(victim, power);
+                s.after(gone, move |s| s.cluster.start_osd(victim));
+            });
+        });
+    });
 }
 
 /// The small OSD is full, and misses writes that need space. When it is back, its log brings it more than its home

@@ -164,8 +164,10 @@ pub enum Class {
     FullLog,
     /// A process dies during an installation, while other streams write.
     CrashInInstall,
-    /// Streams read their snapshots while disks are slow.
-    SlowCut,
+    /// The disks that streams read from are slow.
+    SlowStream,
+    /// A follower that a stream fills counts, and the sender, another member or the follower dies.
+    FillingCounts,
     /// One direction between a writer and a leader is broken, and every other path is whole.
     BrokenPath,
     /// A small OSD is full, misses writes that need space, and falls behind; then space is freed, and a stream brings
@@ -284,7 +286,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 13] = [
+    pub const LATER_AIMS: [Class; 14] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -298,6 +300,7 @@ impl Class {
         Class::ReplacedOsds,
         Class::PairsOfReplicas,
         Class::StuckPg,
+        Class::FillingCounts,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -307,7 +310,7 @@ impl Class {
     pub const DAMAGE: [Class; 3] = [Class::UnreadableSectors, Class::UnreadableTail, Class::RottenRun];
 
     /// Further aims of whole runs: stores that free space and take data in.
-    pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowCut];
+    pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowStream];
 
     /// Returns all classes: those of the swarm, of runs that wear the devices, and of aimed runs; then those that were
     /// added later.
@@ -354,7 +357,7 @@ impl Class {
             UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {
                 damage::strike(self, s)
             }
-            FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
+            FullLog | CrashInInstall | SlowStream | FillingCounts | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteAfterLoss | FailedTail => aimed_logs::strike(self, s),
         }
     }

@@ -64,7 +64,7 @@ fn record() -> File {
     constants.extend(rows!("role::", record::role { OSD, CLIENT }));
     constants.extend(rows!(
         "stream_body::",
-        record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT, DIGESTS, WANTS }
+        record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT, DIGESTS, WANTS, FILL, FILLING }
     ));
     constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK }));
     constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCK, NOT_NOW, DAMAGED, NO_PART }));

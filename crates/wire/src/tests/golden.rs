@@ -96,7 +96,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     all.push(("raft", Message::Raft(raft())));
     let renewal = LeaseRenewal { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
     all.push(("lease renewal", Message::LeaseRenewal(renewal)));
-    let renewed = vec![(PG, Term(0xa2))];
+    let renewed = vec![(PG, Term(0xa2), true)];
     let ack = LeaseAck { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
     all.push(("lease ack", Message::LeaseAck(ack)));
     all.push(("lease release", Message::LeaseRelease(vec![PG])));
@@ -118,13 +118,15 @@ fn streams() -> Vec<(&'static str, Message)> {
     let digests = Bytes::from_static(&[0xca; 32]);
     vec![
         ("stream open", stream(StreamBody::Open)),
-        ("stream accept", stream(StreamBody::Accept { term, commit, compare: false })),
-        ("stream accept, older contents", stream(StreamBody::Accept { term, commit, compare: true })),
+        ("stream accept", stream(StreamBody::Accept { term, commit, compare: false, fills_from: Index(0) })),
+        ("stream accept, older contents", stream(StreamBody::Accept { term, commit, compare: true, fills_from: Index(0xca) })),
         ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK, start: 1024, digests })),
         ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
         ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
         ("stream zeros", stream(blocks(SectorRange::CHUNK, Vec::new(), IoBuf::EMPTY))),
         ("stream decision", stream(StreamBody::Decision { seq, bytes: Bytes::from_static(b"decision") })),
+        ("stream fill", stream(StreamBody::Fill { seq, index: commit, term })),
+        ("stream filling", stream(StreamBody::Filling { term, commit })),
         ("stream end", stream(StreamBody::End { seq, index: commit, term })),
         ("stream ack", stream(StreamBody::Ack { seq })),
         ("stream done", stream(StreamBody::Done { term, commit })),

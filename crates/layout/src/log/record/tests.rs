@@ -18,6 +18,7 @@ fn replica_record() -> ReplicaRecord {
         },
         hard_state: HardState { term: Term(4), vote: Some(ReplicaId(78)), commit: Index(11) },
         decision: Bytes::from_static(b"decision"),
+        fills_from: Some((Index(7), Term(3))),
         failure: Some(Failure { reason: "why".to_owned(), is_past: false }),
     }
 }

@@ -1,0 +1,117 @@
+//! Filling: a replica behind the log of its PG begins a new log, and a stream brings the contents as of its beginning (R16, ADR 0025).
+//!
+//! The record that begins the log voids the replica's old log: it shares a batch with the decision state there. The group then
+//! votes and acknowledges as any other follower's does. Nothing is read and no round takes the replica until the contents are
+//! installed. The old contents stay at home until then, as the base that the stream is compared with.
+//!
+//! Invariant: the checkpoint index in memory is the entry behind which the log begins. A mount takes a replica for one that is being
+//! filled while the checkpoint index at home is below that entry.
+
+use crate::api::EngineEvent;
+use crate::engine::Engine;
+use crate::log::{Log, ReplicaLog, Work};
+use crate::replica::{Replica, ReplicaState};
+use types::planted::{Bug, on};
+use types::store::{DecisionState, HardState, Recovered};
+use types::{Index, ReplicaId};
+
+/// Share of the log, as a divisor, that the replicas which are being filled hold together.
+const LOG_SHARE: u64 = 4;
+
+impl Engine {
+    /// Begins the replica's log behind `decision.index`, which is committed: a stream will bring its contents. The replica's group
+    /// neither appends nor applies until [`EngineEvent::Filling`] or [`EngineEvent::FillRefused`]. A replica that is being
+    /// filled already drops the entries up to that index.
+    pub fn fill(&mut self, decision: DecisionState) {
+        self.fills.push_back(decision);
+    }
+
+    /// Begins what was asked for, unless the running round takes the replica.
+    pub(crate) fn begin_fills(&mut self) {
+        for decision in std::mem::take(&mut self.fills) {
+            match self.round.takes(decision.replica) {
+                true => self.fills.push_back(decision),
+                false => self.begin_fill(decision),
+            }
+        }
+    }
+
+    fn begin_fill(&mut self, decision: DecisionState) {
+        let replica = decision.replica;
+        // Entries above the index would be lost. The leader has none that is committed, and tries again with a later index.
+        let fits = |r: &&mut Replica| match r.state {
+            ReplicaState::Running => r.born && decision.index > r.hard_state.commit,
+            ReplicaState::Filling { .. } => decision.index >= r.log.last() && decision.index > r.applied,
+            _ => false,
+        };
+        if self.replicas.get_mut(&replica).filter(fits).is_none() {
+            return self.events.push(EngineEvent::FillRefused { replica });
+        }
+        let older = self.take_overlay(replica);
+        let r = self.replicas.get_mut(&replica).expect("it was just there");
+        if !r.is_filling() {
+            r.bad.clear();
+            r.turn(ReplicaState::Filling { older: Box::new(older), bytes: 0 });
+        }
+        let log = self.log.as_mut().expect("a running engine has a log");
+        log.drop_work_of(replica);
+        self.queue(Work::Fill(decision));
+    }
+
+    /// Notes that the log begins there, durably.
+    pub(crate) fn filling(&mut self, decision: DecisionState) {
+        let Some(r) = self.replicas.get(&decision.replica).filter(|r| r.is_filling()) else { return };
+        assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was begun with the batch");
+        let (identity, hard_state) = (r.identity.clone(), r.hard_state);
+        let before = (decision.index, decision.term);
+        let (entries, lost) = (Vec::new(), Vec::new());
+        let recovered =
+            Recovered { identity, hard_state, checkpoint: decision, before, entries, lost, failure: None, fills: true };
+        self.find_freeable();
+        self.events.push(EngineEvent::Filling(Box::new(recovered)));
+    }
+
+    /// Returns the entry behind which the log of the replica begins, while its contents are missing; otherwise 0.
+    pub fn fills_from(&self, replica: ReplicaId) -> Index {
+        self.replicas.get(&replica).and_then(|r| r.fills_from).map_or(Index(0), |(index, _)| index)
+    }
+
+    /// Whether the log of a replica that is being filled holds its share of the device's log: no round frees it, so that it takes no
+    /// more entries until the contents are here, or its log begins at a later index.
+    pub fn is_filled_up(&self, replica: ReplicaId) -> bool {
+        let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
+        let Some(held) = self.replicas.get(&replica).and_then(bytes) else { return false };
+        let count = self.replicas.values().filter_map(bytes).count() as u64;
+        held > self.log_bytes() / LOG_SHARE / count.max(1)
+    }
+}
+
+impl Replica {
+    /// Begins the log behind the index of this state, while the batch that says so is built: from here on no entry of the old log
+    /// can reach the new one. Raising the term forgets no vote that was cast in it; a vote of a lower term does not bind any more.
+    pub(crate) fn begin_at(&mut self, decision: &DecisionState) {
+        let DecisionState { index, term, .. } = *decision;
+        self.log = ReplicaLog::new(Index(index.0 + 1));
+        self.replaced.clear();
+        let mut next = HardState { commit: index, ..self.hard_state };
+        if next.term < term || on(Bug::InstallForgetsVote) {
+            (next.term, next.vote) = (term.max(next.term), None);
+        }
+        (self.hard_state, self.written_hard_state) = (next, next);
+        (self.checkpoint, self.applied) = ((index, term), index);
+        if let ReplicaState::Filling { bytes, .. } = &mut self.state {
+            *bytes = 0;
+        }
+        (self.first_decision, self.fills_from) = (decision.bytes.clone(), Some((index, term)));
+    }
+}
+
+impl Log {
+    /// Drops the queued work of this replica's group, and copies of its entries: its log begins anew.
+    fn drop_work_of(&mut self, id: ReplicaId) {
+        self.pending.retain(|work| match work {
+            Work::Persist { replica, .. } | Work::Copy { replica, .. } => *replica != id,
+            _ => true,
+        });
+    }
+}
