@@ -118,9 +118,9 @@ pub enum EngineEvent {
     Unstaged {
         replica: ReplicaId,
     },
-    /// The replica's log begins behind the checkpoint index of this state, durably: its group restarts from here, and a stream brings
-    /// the contents.
-    Filling(Box<Recovered>),
+    /// The replica's log begins behind the checkpoint index of this state, durably: its group restarts from here. A stream has still to
+    /// bring the contents of one that is being filled.
+    Begun(Box<Recovered>),
     /// The log of the replica stays as it is.
     FillRefused {
         replica: ReplicaId,

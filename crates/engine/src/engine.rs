@@ -9,6 +9,7 @@
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
 use crate::home::Home;
 use crate::home_api::HOME_KEY_BIT;
+use crate::install::Install;
 use crate::keep::Relic;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
@@ -124,7 +125,7 @@ pub struct Engine {
     pub(crate) now: Time,
     /// Replicas whose log is to begin behind the index of a stream, and installations that wait for their round (R12, R16).
     pub(crate) fills: VecDeque<DecisionState>,
-    pub(crate) installs: VecDeque<ReplicaId>,
+    pub(crate) installs: VecDeque<Install>,
     /// Operations and events created outside `end_turn` and `handle_event`; the next of these calls returns them.
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
@@ -678,7 +679,7 @@ impl Engine {
                 let oldest = self.replicas.get_mut(&replica).and_then(|r| r.replaced.pop_front());
                 assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
-            Done::Filling(decision) => self.filling(decision),
+            Done::Filling(decision) => self.log_begun(decision),
             Done::RoundMark => self.round_marked(),
             Done::Told => self.log.as_mut().expect("a batch was in flight").untold -= 1,
             Done::Stated { segment } => {

@@ -20,7 +20,7 @@ const LOG_SHARE: u64 = 4;
 
 impl Engine {
     /// Begins the replica's log behind `decision.index`, which is committed: a stream will bring its contents. The replica's group
-    /// neither appends nor applies until [`EngineEvent::Filling`] or [`EngineEvent::FillRefused`]. A replica that is being
+    /// neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::FillRefused`]. A replica that is being
     /// filled already drops the entries up to that index.
     pub fn fill(&mut self, decision: DecisionState) {
         self.fills.push_back(decision);
@@ -59,16 +59,17 @@ impl Engine {
     }
 
     /// Notes that the log begins there, durably.
-    pub(crate) fn filling(&mut self, decision: DecisionState) {
-        let Some(r) = self.replicas.get(&decision.replica).filter(|r| r.is_filling()) else { return };
+    pub(crate) fn log_begun(&mut self, decision: DecisionState) {
+        let Some(r) = self.replicas.get(&decision.replica).filter(|r| r.may_take_part()) else { return };
+        let fills = r.is_filling();
         assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was begun with the batch");
         let (identity, hard_state) = (r.identity.clone(), r.hard_state);
         let before = (decision.index, decision.term);
         let (entries, lost) = (Vec::new(), Vec::new());
         let recovered =
-            Recovered { identity, hard_state, checkpoint: decision, before, entries, lost, failure: None, fills: true };
+            Recovered { identity, hard_state, checkpoint: decision, before, entries, lost, failure: None, fills };
         self.find_freeable();
-        self.events.push(EngineEvent::Filling(Box::new(recovered)));
+        self.events.push(EngineEvent::Begun(Box::new(recovered)));
     }
 
     /// Returns the entry behind which the log of the replica begins, while its contents are missing; otherwise 0.

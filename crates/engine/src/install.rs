@@ -5,19 +5,31 @@
 //! log begins. A staged block may show later entries. These are applied here when the installation begins, so the overlay covers what
 //! they have changed; and the commit index that is durable with the checkpoint makes a mount apply them again.
 //!
-//! Invariant: until the checkpoint of that round is durable, the replica is one that is being filled; from then on it is whole.
+//! A replica that is not being filled is installed exactly as of an index, and its log begins there with the checkpoint of that
+//! round. That is the way of a PG of which no majority is known to have all contents: until the end the old contents count.
+//!
+//! Invariant: until the checkpoint of that round is durable, the replica is what it was; from then on it is whole.
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, Round, RoundState};
-use crate::log::Work;
-use crate::replica::ReplicaState;
+use crate::log::{Log, Work};
+use crate::replica::{Replica, ReplicaState};
+use std::collections::VecDeque;
 use crate::round::{RoundStep, Run};
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
+
+/// An installation that waits for its round.
+#[derive(Clone, Debug)]
+pub(crate) struct Install {
+    replica: ReplicaId,
+    /// The replica is not being filled: its log begins at this state with the installation.
+    begins: Option<DecisionState>,
+}
 
 impl Engine {
     /// Whether a destage round is running: from its begin to its flip.
@@ -32,7 +44,7 @@ impl Engine {
 
     /// Returns the replica whose installation was requested and has not begun.
     pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
-        self.installs.front().copied()
+        self.installs.front().map(|install| install.replica)
     }
 
     /// Stages whole blocks beside the contents of the replica: `payload` with one CRC a block, or zeros. Ends with
@@ -50,7 +62,7 @@ impl Engine {
     ) -> bool {
         let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.count.is_multiple_of(SECTORS_PER_BLOCK);
         assert!(aligned, "{range} is not made of blocks");
-        let usable = self.replicas.get(&replica).is_some_and(|r| r.is_filling());
+        let usable = self.replicas.get(&replica).is_some_and(|r| r.born && matches!(r.state, ReplicaState::Running | ReplicaState::Filling { .. }));
         if !usable || !matches!(self.state, State::Running) {
             return false;
         }
@@ -90,7 +102,7 @@ impl Engine {
     /// there was one.
     fn cancel_install(&mut self, replica: ReplicaId) -> bool {
         let count = self.installs.len();
-        self.installs.retain(|id| *id != replica);
+        self.installs.retain(|install| install.replica != replica);
         self.installs.len() < count
     }
 
@@ -98,34 +110,61 @@ impl Engine {
     /// staged, and what they show of later entries is applied here: the overlay lies above it. Ends with
     /// [`EngineEvent::Installed`] or [`EngineEvent::InstallRefused`]; the group goes on meanwhile.
     pub fn install(&mut self, replica: ReplicaId) {
-        self.installs.push_back(replica);
+        self.installs.push_back(Install { replica, begins: None });
     }
 
-    /// Begins the next installation, unless a round runs.
+    /// Makes the staged blocks the contents of a replica that is not being filled, exactly as of `decision.index`, and has its log begin
+    /// there. The group neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::InstallRefused`].
+    pub fn install_as_of(&mut self, decision: DecisionState) {
+        self.installs.push_back(Install { replica: decision.replica, begins: Some(decision) });
+    }
+
+    /// Begins the next installation, unless a round runs or work of its replica is queued for the log.
     pub(crate) fn begin_install(&mut self) {
         if !matches!(self.round, RoundStep::Idle) {
             return;
         }
-        let Some(replica) = self.installs.pop_front() else { return };
+        let Some(Install { replica, begins }) = self.installs.front().cloned() else { return };
+        if begins.is_some() && self.log.as_ref().is_some_and(|log| log.has_work_of(replica)) {
+            return;
+        }
+        self.installs.pop_front();
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && r.fills_from.is_some() && !spoiled)
-        else {
+        let fits = |r: &&mut Replica| match &begins {
+            None => r.is_filling() && r.fills_from.is_some(),
+            Some(decision) => matches!(r.state, ReplicaState::Running) && decision.index > r.hard_state.commit,
+        };
+        let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| !spoiled) else {
             self.unstage(replica);
             return self.events.push(EngineEvent::InstallRefused { replica });
         };
         pass(Point::InstallBegun);
         let (index, term) = r.checkpoint;
-        let decision = DecisionState { replica, index, term, bytes: r.first_decision.clone() };
-        // The staged blocks show entries up to the applied index: a mount applies them before anything is read.
-        let commit = r.written_hard_state.commit.max(r.applied);
-        if r.written_hard_state.commit < commit && !on(Bug::InstallForgetsCommit) {
+        let bytes = r.first_decision.clone();
+        let (decision, commit) = match &begins {
+            Some(decision) => (decision.clone(), decision.index),
+            // The staged blocks show entries up to the applied index: a mount applies them before anything is read.
+            None => (DecisionState { replica, index, term, bytes }, r.written_hard_state.commit.max(r.applied)),
+        };
+        let is_older = begins.is_none() && r.written_hard_state.commit < commit;
+        let aside = match begins {
+            None => Vec::new(),
+            Some(_) => {
+                let older = Box::new(self.take_overlay(replica));
+                let r = self.replicas.get_mut(&replica).expect("it was just there");
+                r.turn(ReplicaState::Filling { older, bytes: 0 });
+                self.log.as_mut().expect("a running engine has a log").set_aside(replica)
+            }
+        };
+        if is_older && !on(Bug::InstallForgetsCommit) {
             self.queue(Work::Commit { replica, commit });
         }
         let base = self.home.as_ref().and_then(|home| home.base_of(replica));
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));
         let round = RoundState { decision, commit };
-        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon) };
+        let begins = begins.is_some().then_some(aside);
+        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, begins) };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
@@ -133,24 +172,42 @@ impl Engine {
         self.home_events(events);
     }
 
-    /// Gives up an installation that does not fit the device.
-    pub(crate) fn install_full(&mut self, replica: ReplicaId) {
+    /// Gives up an installation that does not fit the device. `aside`: the old contents of a replica that was not being filled stay,
+    /// and its group's work is queued again.
+    pub(crate) fn install_full(&mut self, replica: ReplicaId, aside: Option<Vec<Work>>) {
+        if let Some(aside) = aside {
+            let log = self.log.as_mut().expect("a running engine has a log");
+            aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
+            if let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling()) {
+                let ReplicaState::Filling { older, .. } = std::mem::replace(&mut r.state, ReplicaState::Running) else {
+                    unreachable!("seen above")
+                };
+                r.overlay = *older;
+                self.overlay_bytes += r.overlay.bytes();
+                self.partial_blocks += r.overlay.partial_blocks();
+            }
+        }
         self.copy_forward();
         self.unstage(replica);
         self.drop_relics();
         self.events.push(EngineEvent::InstallRefused { replica });
     }
 
-    /// Completes an installation whose checkpoint is durable: the replica has the new contents.
-    pub(crate) fn installed(&mut self, replica: ReplicaId) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+    /// Completes an installation whose checkpoint is durable: the replica has the new contents. `begun`: its log began with it.
+    pub(crate) fn installed(&mut self, state: RoundState, begun: bool) {
+        let decision = state.decision;
+        let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
         (r.fills_from, r.first_decision) = (None, bytes::Bytes::new());
         if r.has_failed() {
             return;
         }
         r.turn(ReplicaState::Running);
+        let replica = decision.replica;
+        match begun {
+            true => self.log_begun(decision),
+            false => self.events.push(EngineEvent::Installed { replica }),
+        }
         self.judge_all_space(replica);
-        self.events.push(EngineEvent::Installed { replica });
     }
 
     /// Drops staged blocks for a round that did not fit into home. False when there were none.
@@ -166,5 +223,30 @@ impl Engine {
             });
         }
         some
+    }
+}
+
+impl Log {
+    /// Takes the queued work of this replica's group out of the queue, in its order, and drops copies of its entries.
+    /// The segments that hold these entries stay until the installation ends.
+    fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
+        self.pending.retain(|work| !matches!(work, Work::Copy { replica, .. } if *replica == id));
+        let of = |work: &Work| matches!(work, Work::Persist { replica, .. } if *replica == id);
+        let (aside, rest): (VecDeque<_>, _) = std::mem::take(&mut self.pending).into_iter().partition(of);
+        self.pending = rest;
+        aside.into()
+    }
+
+    /// Whether the queue holds work of this replica other than its group's entries and copies.
+    fn has_work_of(&self, id: ReplicaId) -> bool {
+        // A batch in flight precedes all work queued now, so only queued work counts.
+        self.pending.iter().any(|work| match work {
+            Work::Commit { replica, .. }
+            | Work::Create { replica }
+            | Work::Destroy { replica }
+            | Work::Failed { replica, .. }
+            | Work::Block { replica, .. } => *replica == id,
+            _ => false,
+        })
     }
 }

@@ -91,14 +91,21 @@ pub(crate) struct Run {
     horizon: u64,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
+    /// Log work that the group of the installed replica had queued, if its log begins with the installation.
+    begins: Option<Vec<Work>>,
 }
 
 impl Run {
     /// Creates a round that installs and destages nothing: `horizon` stays as it was.
-    pub fn install(state: RoundState, horizon: u64) -> Run {
+    pub fn install(state: RoundState, horizon: u64, begins: Option<Vec<Work>>) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
-        Run { states, destroyed, horizon, install: Some(replica) }
+        Run { states, destroyed, horizon, install: Some(replica), begins }
+    }
+
+    fn begins(&self) -> Option<DecisionState> {
+        let replica = self.begins.as_ref().and(self.install)?;
+        Some(self.states[&replica].decision.clone())
     }
 
     /// Takes a replica out of the round. False when it was not in it.
@@ -222,7 +229,7 @@ impl Engine {
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None };
+        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None, begins: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -394,8 +401,10 @@ impl Engine {
         let log = self.log.as_mut().expect("a running engine has a log");
         log.checkpoint_id += 1;
         let (id, parts) = (log.checkpoint_id, records.len() as u32);
+        let begins = run.begins();
         for (part, bytes) in (0..).zip(records) {
-            self.queue(Work::Checkpoint(CheckpointPart { id, part, parts, bytes }));
+            let begins = begins.clone().filter(|_| part + 1 == parts);
+            self.queue(Work::Checkpoint { part: CheckpointPart { id, part, parts, bytes }, begins });
         }
         self.round = RoundStep::Recording { run, begun: None };
     }
@@ -406,7 +415,7 @@ impl Engine {
             panic!("a verdict outside its phase")
         };
         if let Some(replica) = run.install {
-            return self.install_full(replica);
+            return self.install_full(replica, run.begins);
         }
         for id in run.states.keys() {
             let Some(r) = self.replicas.get_mut(id) else { continue };
@@ -448,7 +457,7 @@ impl Engine {
         for (replica, state) in run.states {
             if run.install.is_some() {
                 advanced.push((replica, state.decision.index));
-                self.installed(replica);
+                self.installed(state, run.begins.is_some());
                 continue;
             }
             let Some(r) = self.replicas.get_mut(&replica) else { continue };

@@ -289,7 +289,7 @@ impl Osd {
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
             EngineEvent::Staged { token } => self.piece_staged(token),
             EngineEvent::Unstaged { replica } => self.stream_evicted(replica),
-            EngineEvent::Filling(recovered) => self.stream_filling(*recovered),
+            EngineEvent::Begun(recovered) => self.log_begun(*recovered),
             EngineEvent::FillRefused { replica } => self.fill_refused(replica),
             EngineEvent::Installed { replica } => self.stream_installed(replica),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),

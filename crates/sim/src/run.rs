@@ -469,7 +469,9 @@ type Applied = (OsdId, Option<Index>);
 fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
     let mut applied: BTreeMap<(PgId, OsdId), Index> = BTreeMap::new();
     for (id, osd) in cluster.running() {
-        applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));
+        // A replica that is being filled or repaired does not serve.
+        let whole = osd.reports_for_tools().into_iter().filter(|report| !report.repairing);
+        applied.extend(whole.map(|r| ((r.pg, id), r.applied)));
     }
     // A replica that does not serve because its disk lied is excused.
     let excused = |pg: PgId, (osd, applied): &Applied| {

@@ -78,7 +78,11 @@ pub(crate) enum Work {
     },
     /// Marks the end of the round's work so far: all of it is durable when this is.
     RoundMark,
-    Checkpoint(CheckpointPart),
+    Checkpoint {
+        part: CheckpointPart,
+        /// With the last part only: one batch makes durable the checkpoint and the beginning of a replica's log at its index.
+        begins: Option<DecisionState>,
+    },
     /// The replica's log begins anew, behind the index of this decision state: a stream brings the contents.
     Fill(DecisionState),
     /// The cluster map, as it is when the batch is built.
@@ -295,8 +299,22 @@ impl Fill {
         self.done.push(Done::Filling(decision.clone()));
     }
 
-    fn put_checkpoint(&mut self, part: &CheckpointPart) {
+    /// Puts a part of a checkpoint. Behind the last part come the records of a log that begins there.
+    fn put_checkpoint(
+        &mut self,
+        part: &CheckpointPart,
+        begins: Option<&DecisionState>,
+        replicas: &mut BTreeMap<ReplicaId, Replica>,
+    ) {
         self.put(Record::Checkpoint(part.clone()));
+        if let Some(decision) = begins
+            && let Some(r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())
+        {
+            let DecisionState { replica, index, term, .. } = *decision;
+            r.begin_at(decision);
+            self.put(Record::Reset { replica, index, term });
+            self.put(Record::HardState { replica, hard_state: r.hard_state });
+        }
         if part.part == 0 {
             self.done.push(Done::CheckpointBegun { segment: self.segment });
         }
@@ -433,7 +451,7 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
             (RECORD_SLACK + REASON_MAX + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
-        Work::Checkpoint(part) => (RECORD_SLACK + part.bytes.len(), 0),
+        Work::Checkpoint { part, .. } => (RECORD_SLACK + part.bytes.len(), 0),
         Work::Fill(decision) => (2 * RECORD_SLACK + decision.bytes.len(), 0),
         Work::Map => (RECORD_SLACK + parts.map.len(), 0),
         _ => (RECORD_SLACK, 0),
@@ -489,7 +507,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.blocks.push((replica, index.0));
         }
         Work::RoundMark => fill.done.push(Done::RoundMark),
-        Work::Checkpoint(ref part) => fill.put_checkpoint(part),
+        Work::Checkpoint { ref part, ref begins } => fill.put_checkpoint(part, begins.as_ref(), parts.replicas),
         Work::Fill(ref decision) => fill.put_fill(decision, parts.replicas),
         Work::Map => {
             fill.put(Record::Map(parts.map.clone()));

@@ -167,6 +167,7 @@ impl Engine {
             entries: self.log.entries.iter().cloned().collect(),
             lost: Vec::new(),
             failure: None,
+            fills: false,
         }
     }
 }

@@ -57,7 +57,7 @@ fn restarted(rig: &Rig, osd: u32) -> Recovered {
         }
     }
     let before = (Index(0), Term(0));
-    Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None }
+    Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None, fills: false }
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn new_group_is_kept_when_its_log_makes_it_a_voter() {
         let hard_state = HardState { term: Term(1), vote: None, commit: Index(0) };
         let before = (Index(0), Term(0));
         let recovered =
-            Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None };
+            Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None, fills: false };
         let mut rig = Rig::new(0, true);
         rig.advance(1000);
         let now = rig.at();

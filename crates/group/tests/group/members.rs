@@ -42,6 +42,7 @@ fn install(rig: &mut Rig, leader: u32) {
         entries: Vec::new(),
         lost: Vec::new(),
         failure: None,
+        fills: false,
     };
     let group = Group::new(GroupConfig::new(NEW.osd), recovered, rig.at(), u64::from(osd)).expect("a streamed replica");
     rig.groups.insert(osd, group);

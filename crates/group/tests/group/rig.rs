@@ -39,6 +39,7 @@ pub fn recovered(osd: u32, size: u32) -> Recovered {
         entries: Vec::new(),
         lost: Vec::new(),
         failure: None,
+        fills: false,
     }
 }
 
@@ -267,7 +268,7 @@ impl Rig {
                 renewed.push(osd);
                 self.steps.push((self.now, osd, Step::Renews(leader)));
                 if !self.loses(osd, leader) {
-                    self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, item.term, actions));
+                    self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, (item.term, true), actions));
                 }
             }
         }

@@ -229,12 +229,12 @@ impl World {
                         .items
                         .iter()
                         .filter(|i| group.handle_renewal_item(now, osd, **i, renewal.full, actions));
-                    let renewed: Vec<PgId> = renewed.map(|item| item.pg).collect();
+                    let renewed: Vec<(PgId, bool)> = renewed.map(|item| (item.pg, true)).collect();
                     answer = Some(Message::LeaseAck(Pairs::ack(&renewal, renewed.into_iter())));
                 }
                 Message::LeaseAck(ack) => {
-                    for (_, term) in ack.renewed {
-                        group.handle_lease_ack(now, osd, Time(ack.sent_at), term, actions);
+                    for (_, term, whole) in ack.renewed {
+                        group.handle_lease_ack(now, osd, Time(ack.sent_at), (term, whole), actions);
                     }
                 }
                 Message::LeaseRelease(_) => group.handle_lease_release(now, osd, actions),

@@ -30,6 +30,7 @@ fn repair(members: u64, commit: u64, lost: u64) -> Repair {
             entries: Vec::new(),
             lost: lost.collect(),
             failure: None,
+            fills: false,
         },
         all,
         OsdId(1),

@@ -270,43 +270,78 @@ impl Osd {
             }
             if let Some((index, term, bytes)) = beginning {
                 self.begin_log(pg, DecisionState { replica, index, term, bytes });
-            } else if whole.is_some_and(|shown| shown <= applied || on(Bug::InstallBeforeApplied)) {
-                let receiver = self.streams.receivers.get_mut(&pg).expect("listed above");
-                receiver.installing = true;
-                let kept_mib = receiver.kept_bytes >> 20;
-                tracing::info!(%pg, replica = replica.0, kept_mib, "backfill received: installing it");
-                self.engine.install(replica);
+            } else if let Some((index, term, bytes)) = whole {
+                match bytes.is_empty() {
+                    true if index <= applied || on(Bug::InstallBeforeApplied) => {
+                        self.installs(pg);
+                        self.engine.install(replica);
+                    }
+                    true => {}
+                    false => self.install_at_once(pg, DecisionState { replica, index, term, bytes }),
+                }
             }
         }
     }
 
-    /// Has the replica's log begin behind the index of this state. The group waits until that is durable.
-    fn begin_log(&mut self, pg: PgId, decision: DecisionState) {
+    fn installs(&mut self, pg: PgId) {
+        let receiver = self.streams.receivers.get_mut(&pg).expect("the caller saw it");
+        receiver.installing = true;
+        let (replica, kept_mib) = (receiver.replica.0, receiver.kept_bytes >> 20);
+        tracing::info!(%pg, replica, kept_mib, "backfill received: installing it");
+    }
+
+    /// Returns whether a log here may begin at this state. If not, the stream ends.
+    fn may_begin(&mut self, pg: PgId, decision: &DecisionState) -> bool {
         let (slot, link) = (self.streams.receivers[&pg].slot, self.streams.receivers[&pg].link);
-        let Some(group) = self.pgs.group(slot) else { return self.drop_receiver(pg, StreamAbort::Busy, true) };
-        if group.is_elected() {
-            return self.drop_receiver(pg, StreamAbort::Busy, true);
-        }
+        let Some(group) = self.pgs.group(slot).filter(|group| !group.is_elected()) else {
+            self.drop_receiver(pg, StreamAbort::Busy, true);
+            return false;
+        };
         if !group.can_start_from(&decision.bytes) || decision.term.0 == 0 || decision.index.0 == 0 {
             self.drop_receiver(pg, StreamAbort::Failed, true);
-            return self.bus.disconnect(link, "a stream begins with an invalid decision state");
+            self.bus.disconnect(link, "a stream brought an invalid decision state");
+            return false;
+        }
+        true
+    }
+
+    /// Installs contents that are exactly those at the index of this state, at which the log begins then.
+    fn install_at_once(&mut self, pg: PgId, decision: DecisionState) {
+        let slot = self.streams.receivers[&pg].slot;
+        if self.engine.fills_from(decision.replica).0 > 0 || !self.may_begin(pg, &decision) {
+            return self.drop_receiver(pg, StreamAbort::Busy, true);
+        }
+        self.installs(pg);
+        self.pgs.pause(slot);
+        self.engine.install_as_of(decision);
+    }
+
+    /// Has the replica's log begin behind the index of this state. The group waits until that is durable.
+    fn begin_log(&mut self, pg: PgId, decision: DecisionState) {
+        let slot = self.streams.receivers[&pg].slot;
+        if !self.may_begin(pg, &decision) {
+            return;
         }
         self.pgs.pause(slot);
         self.engine.fill(decision);
     }
 
     /// Starts a new group for the replica: its log begins at another index, durably, and it counts from there on.
-    pub(crate) fn stream_filling(&mut self, recovered: Recovered) {
+    pub(crate) fn log_begun(&mut self, recovered: Recovered) {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let commit = recovered.checkpoint.index;
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         if !matches!(self.pgs.get(slot).state, State::Paused(_)) {
             return;
         }
+        let fills = recovered.fills;
         let state = self.start_group(recovered);
         self.pgs.set_state(slot, state);
         self.members_changed(slot);
         self.pgs.touch(slot);
+        if !fills {
+            return self.stream_installed(replica);
+        }
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };
         let now = self.now;
         if let Some(r) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
@@ -348,6 +383,7 @@ impl Osd {
     pub(crate) fn install_refused(&mut self, replica: ReplicaId) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         let pg = self.pgs.get(slot).identity.pg;
+        self.pgs.resume(slot);
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
             receiver.installing = false;
             self.drop_receiver(pg, StreamAbort::Full, true);

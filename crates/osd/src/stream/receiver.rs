@@ -139,8 +139,8 @@ pub(crate) struct Receiver {
     decision: BytesMut,
     /// The log is to begin here; pieces wait until it does.
     beginning: Option<Beginning>,
-    /// The last entry that the contents may show, once all are sent.
-    end: Option<Index>,
+    /// The last entry that the contents may show, once all are sent. With a decision state: the contents are exactly those.
+    end: Option<(Index, Term)>,
     /// True once the engine has the contents to install.
     pub installing: bool,
     pub heard_at: Time,
@@ -233,7 +233,7 @@ impl Receiver {
                 let bytes = std::mem::take(&mut self.decision).freeze();
                 self.beginning = Some(Beginning { seq, index, term, bytes, asked: false });
             }
-            StreamBody::End { index, .. } => self.end = Some(index),
+            StreamBody::End { index, term, .. } => self.end = Some((index, term)),
             _ => unreachable!("it has a number"),
         }
         self.heard_at = now;
@@ -333,10 +333,12 @@ impl Receiver {
         (self.beginning, self.heard_at) = (None, now);
     }
 
-    /// Returns the last entry that the contents may show, once every piece is staged.
-    pub fn complete(&self) -> Option<Index> {
+    /// Returns the last entry that the contents may show, its term and the decision state there, once every piece is staged. A
+    /// log that has begun needs no decision state.
+    pub fn complete(&self) -> Option<(Index, Term, Bytes)> {
         let written = self.busy.is_empty() || on(Bug::InstallBeforeStaged);
-        self.end.filter(|_| self.waiting.is_empty() && self.beginning.is_none() && written)
+        let (index, term) = self.end.filter(|_| self.waiting.is_empty() && self.beginning.is_none() && written)?;
+        Some((index, term, self.decision.clone().freeze()))
     }
 }
 
@@ -386,7 +388,7 @@ mod tests {
         assert_eq!(r.complete(), None, "3 is in flight");
         r.done(Time(2), 3);
         assert_eq!(r.ack_due(), Some(5));
-        assert_eq!(r.complete(), Some(Index(9)));
+        assert_eq!(r.complete(), Some((Index(9), Term(2), Bytes::new())));
     }
 
     #[test]

@@ -166,16 +166,15 @@ impl Osd {
         if goes_on && fills_from == Index(0) {
             return self.drop_sender(id, StreamAbort::Needless, true);
         }
-        let state = match goes_on && fills_from <= applied {
-            true => None,
-            false => match group.fill_state(now, follower) {
-                Some(state) => Some(state),
-                None => return self.drop_sender(id, StreamAbort::Busy, true),
-            },
-        };
+        let goes_on = goes_on && fills_from <= applied;
+        let state = if goes_on { None } else { group.fill_state(now, follower) };
+        if fills_from > Index(0) && !goes_on && state.is_none() {
+            // What the follower lacks between two logs must not be taken for something that it has.
+            return self.drop_sender(id, StreamAbort::Busy, true);
+        }
         let chunks = self.engine.chunks(replica);
         let sender = self.sender(id).expect("it was just there");
-        sender.fills_from = fills_from;
+        sender.fills_from = goes_on.then_some(fills_from);
         state.iter().for_each(|state| sender.push_fill(state));
         sender.begin(chunks, compare, applied);
     }
@@ -323,7 +322,11 @@ impl Osd {
         if sender.is_beginning {
             return;
         }
-        if sender.mends_since.take().is_some() || sender.plan.owes() || !sender.may_end() {
+        let owes = sender.mends_since.take().is_some() || sender.plan.owes();
+        if sender.fills_from.is_none() && !owes && applied == sender.round_start {
+            return sender.push_exact_end(&group.decision());
+        }
+        if owes || !sender.may_end() {
             sender.next_round(applied);
             return self.read_round(id);
         }
@@ -336,16 +339,21 @@ impl Osd {
         }
     }
 
-    /// Has the log of a follower begin at a later index, when the follower cannot go on: its next entry is no longer in the log here,
-    /// or it lacks entries that the round shows, since its log has no room for more. A later round brings what has changed.
+    /// Has the log of a follower begin, when that was not possible before; or at a later index, when the follower cannot go on: its next
+    /// entry is no longer in the log here, or it lacks entries that the round shows, since its log has no room for more. A later
+    /// round brings what has changed.
     fn begin_again(&mut self, id: u64) {
         let (now, StreamTuning { catch_up_max, answer_max, .. }) = (self.now, self.streams.tuning);
         let Some(sender) = self.sender(id).filter(|s| s.tracks() && !s.is_beginning) else { return };
         let (replica, slot, follower) = (sender.replica, sender.slot, sender.follower);
         let (waits, at) = (sender.catches_up.map(|(_, since)| since), sender.begins_again_at);
+        let is_late = sender.fills_from.is_none();
         let first = self.engine.first_index(replica);
         let Some(group) = self.pgs.group(slot) else { return };
-        let due = if waits.is_some() { now >= at } else { group.is_behind_log(follower, first) };
+        let due = match waits {
+            Some(_) => now >= at,
+            None => is_late || group.is_behind_log(follower, first),
+        };
         if !due {
             return;
         }

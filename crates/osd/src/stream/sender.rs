@@ -63,8 +63,9 @@ pub(crate) struct Sender {
     pub equal_bytes: u64,
     /// Time of the follower's last message.
     pub heard_at: Time,
-    /// The index behind which the follower's log begins, and whether that is still on its way.
-    pub fills_from: Index,
+    /// The index behind which the follower's log begins, and whether that is still on its way. `None`: no majority is known to have all
+    /// contents without the follower; its log begins when it has them, too.
+    pub fills_from: Option<Index>,
     pub is_beginning: bool,
     /// The applied index when the present round began.
     pub round_start: Index,
@@ -122,7 +123,7 @@ impl Sender {
             unanswered: 0,
             equal_bytes: 0,
             heard_at: now,
-            fills_from: Index(0),
+            fills_from: None,
             is_beginning: false,
             round_start: Index(0),
             catches_up: None,
@@ -147,7 +148,7 @@ impl Sender {
 
     /// Whether the follower's log has what has changed since the blocks of this round were read, or will have it.
     pub fn may_end(&self) -> bool {
-        !self.is_beginning && (self.fills_from <= self.round_start || on(Bug::FilledFromLate))
+        !self.is_beginning && self.fills_from.is_some_and(|from| from <= self.round_start || on(Bug::FilledFromLate))
     }
 
     /// Whether changes are still to be noted.
@@ -191,13 +192,23 @@ impl Sender {
 
     /// Queues the state at which the follower's log is to begin.
     pub fn push_fill(&mut self, state: &DecisionState) {
-        (self.fills_from, self.is_beginning) = (state.index, true);
+        (self.fills_from, self.is_beginning) = (Some(state.index), true);
+        self.push_decision(state);
+        self.push(StreamBody::Fill { seq: 0, index: state.index, term: state.term });
+    }
+
+    fn push_decision(&mut self, state: &DecisionState) {
         let mut rest = state.bytes.clone();
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(STREAM_PIECE_MAX));
             self.push(StreamBody::Decision { seq: 0, bytes: piece });
         }
-        self.push(StreamBody::Fill { seq: 0, index: state.index, term: state.term });
+    }
+
+    /// Queues the end of a stream to a follower whose log has not begun: what was sent are the contents exactly at this state.
+    pub fn push_exact_end(&mut self, state: &DecisionState) {
+        self.push_decision(state);
+        self.push_end(state.index, state.term);
     }
 
     /// Queues the end: what was sent shows entries up to this one.
@@ -307,7 +318,7 @@ mod tests {
     fn a_log_that_begins_behind_a_round_takes_another_round() {
         let mut s = sender();
         s.begin([], false, Index(40));
-        s.fills_from = Index(41);
+        s.fills_from = Some(Index(41));
         assert!(!s.may_end());
         s.next_round(Index(41));
         assert!(s.may_end());

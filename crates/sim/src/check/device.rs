@@ -88,7 +88,7 @@ impl Place {
 enum Fact {
     Entry { replica: u64, index: u64, term: u64, copied: bool, payload: Payload },
     Hard { replica: u64, term: u64, vote: Option<u64> },
-    State { replica: u64, term: u64, vote: Option<u64>, failed: bool },
+    State { replica: u64, term: u64, vote: Option<u64>, failed: bool, begins: u64 },
     Gone(Vec<u64>),
     Checkpoint { id: u64, part: usize, parts: usize, bytes: Vec<u8> },
     /// The log begins behind this index: what was committed up to there is not acknowledged by it any more.
@@ -251,9 +251,10 @@ impl Replica {
     }
 
     fn raise(&mut self, checkpoint: u64) {
-        self.checkpoint = checkpoint;
-        self.log = self.log.split_off(&(checkpoint + 1));
-        self.ever = self.ever.split_off(&(checkpoint + 1, 0));
+        // A replica whose log begins behind an entry has older contents at home until a stream has ended.
+        self.checkpoint = self.checkpoint.max(checkpoint);
+        self.log = self.log.split_off(&(self.checkpoint + 1));
+        self.ever = self.ever.split_off(&(self.checkpoint + 1, 0));
     }
 }
 
@@ -299,9 +300,10 @@ impl Contents {
 
     fn learn(&mut self, fact: &Fact) {
         match fact {
-            Fact::State { replica, term, vote, failed } => {
+            Fact::State { replica, term, vote, failed, begins } => {
                 if !self.gone.contains(replica) {
                     let r = self.replicas.entry(*replica).or_default();
+                    r.raise(*begins);
                     (r.term, r.vote) = (*term, *vote);
                     r.is_marked |= failed;
                 }
