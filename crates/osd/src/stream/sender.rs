@@ -213,7 +213,7 @@ impl Sender {
 
     /// Queues the end: what was sent shows entries up to this one.
     pub fn push_end(&mut self, index: Index, term: Term) {
-        self.phase = Phase::Ending;
+        (self.phase, self.begins_again_at) = (Phase::Ending, Time::NEVER);
         self.push(StreamBody::End { seq: 0, index, term });
     }
 

@@ -379,7 +379,7 @@ impl Rig {
         let reports: Vec<_> = running.filter_map(|(osd, _)| report(osd)).collect();
         let applied = reports.first().map(|r| r.applied);
         reports.len() == self.machines.len()
-            && reports.iter().all(|r| Some(r.applied) == applied)
+            && reports.iter().all(|r| Some(r.applied) == applied && !r.repairing)
             && reports
                 .iter()
                 .filter_map(|r| r.leading.as_ref())
