@@ -528,9 +528,11 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 segments: places_to(&o.segments),
                 view: Some((&o.view).into()),
             }),
-            ClientAnswer::Segments { segments, view } => {
-                Answer::Segments(pb::Segments { segments: places_to(&segments), view: Some((&view).into()) })
-            }
+            ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
+                segments: places_to(&segments),
+                view: Some((&view).into()),
+                pending: pending.iter().map(|segment| segment.0).collect(),
+            }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
             ClientAnswer::Alive => Answer::Alive(pb::Empty {}),
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
@@ -556,9 +558,11 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 segments: places_from(&o.segments),
                 view: need(o.view, "view")?.try_into()?,
             }),
-            Answer::Segments(s) => {
-                ClientAnswer::Segments { segments: places_from(&s.segments), view: need(s.view, "view")?.try_into()? }
-            }
+            Answer::Segments(s) => ClientAnswer::Segments {
+                segments: places_from(&s.segments),
+                pending: s.pending.iter().copied().map(SegmentIndex).collect(),
+                view: need(s.view, "view")?.try_into()?,
+            },
             Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
             Answer::Alive(_) => ClientAnswer::Alive,
             Answer::Closed(_) => ClientAnswer::Closed,

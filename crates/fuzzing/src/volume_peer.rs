@@ -155,7 +155,8 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
                 pg: s.flag().then(|| pg(s.number(1) as u32)),
             };
             let segments = (0..source.below(5)).map(|_| place(source)).collect();
-            ClientAnswer::Segments { segments, view: wild_view(source) }
+            let pending = (0..source.below(2)).map(|_| SegmentIndex(source.number(1) as u32)).collect();
+            ClientAnswer::Segments { segments, pending, view: wild_view(source) }
         }
         // Mostly refusals other than the two that end a volume.
         _ => {
@@ -172,7 +173,7 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             let place = |s: &SegmentIndex| SegmentPlace { segment: *s, pg: allocate.then(|| pg(s.0)) };
             let segments: Vec<SegmentPlace> = segments.iter().map(place).collect();
             let view = honest_view(segments.iter().filter_map(|s| s.pg).collect::<Vec<_>>());
-            ClientAnswer::Segments { segments, view }
+            ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
         _ => ClientAnswer::Alive,

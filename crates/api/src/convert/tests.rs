@@ -149,7 +149,7 @@ fn answers() -> Vec<ClientAnswer> {
     let refusal = Refusal { code: 2020, message: "held".into() };
     vec![
         ClientAnswer::Opened(opened),
-        ClientAnswer::Segments { segments, view: view.clone() },
+        ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
         ClientAnswer::Alive,
         ClientAnswer::Closed,

@@ -190,7 +190,7 @@ impl Run {
             }),
             ClientAsk::Segments { segments, .. } => {
                 let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pg: Some(pg()) }).collect();
-                ClientAnswer::Segments { segments, view: view() }
+                ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
             ClientAsk::Keepalive { .. } => ClientAnswer::Alive,
