@@ -69,7 +69,6 @@ impl From<&PgMap> for pb::PgMap {
         let member = |m: &Member| pb::Member { replica: m.replica.0, osd: m.osd.0 };
         pb::PgMap {
             pg: Some(map.pg.into()),
-            lineage: map.lineage,
             conf_epoch: map.conf_epoch.0,
             members: map.members.iter().map(member).collect(),
         }
@@ -91,7 +90,7 @@ impl TryFrom<pb::PgMap> for PgMap {
         if members.iter().enumerate().any(twice) || nobody {
             return Err(Malformed::Range("members"));
         }
-        Ok(PgMap { pg: pg(map.pg)?, lineage: map.lineage, conf_epoch: Epoch(map.conf_epoch), members })
+        Ok(PgMap { pg: pg(map.pg)?, conf_epoch: Epoch(map.conf_epoch), members })
     }
 }
 

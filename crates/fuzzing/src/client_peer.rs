@@ -41,7 +41,7 @@ fn addr(osd: u32) -> SocketAddr {
 
 fn view(source: Option<&mut Source<'_>>) -> MapView {
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-    let mut map = PgMap { pg: PG, lineage: 1, conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
+    let mut map = PgMap { pg: PG, conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
     let mut osds: Vec<OsdAddr> = (1..=OSDS).map(|n| OsdAddr { osd: OsdId(n), addr: addr(n) }).collect();
     let mut leaders = vec![(PG, OsdId(1))];
     if let Some(source) = source {

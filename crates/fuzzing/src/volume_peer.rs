@@ -73,7 +73,7 @@ struct Table {
 
 fn honest_view(pgs: impl IntoIterator<Item = PgId>) -> MapView {
     let members = (1..=3).map(|n| Member { replica: ReplicaId(n.into()), osd: OsdId(n) }).collect::<Vec<_>>();
-    let map = |pg| PgMap { pg, lineage: 1, conf_epoch: Epoch(1), members: members.clone() };
+    let map = |pg| PgMap { pg, conf_epoch: Epoch(1), members: members.clone() };
     let osds = (1..=3).map(|n| OsdAddr { osd: OsdId(n), addr: ([10, 0, 0, n as u8], 7400).into() }).collect();
     MapView { pgs: pgs.into_iter().map(map).collect(), leaders: Vec::new(), osds }
 }
@@ -138,7 +138,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
     let mut view = MapView::default();
     for _ in 0..source.below(3) {
         let members = (0..source.below(6)).map(|_| Member { replica: ReplicaId(1), osd: some_osd(source) }).collect();
-        view.pgs.push(PgMap { pg: some_pg(source), lineage: 1, conf_epoch: Epoch(source.number(1)), members });
+        view.pgs.push(PgMap { pg: some_pg(source), conf_epoch: Epoch(source.number(1)), members });
     }
     view.leaders = (0..source.below(3)).map(|_| (some_pg(source), some_osd(source))).collect();
     view

@@ -15,7 +15,7 @@ const MS: u64 = 1_000_000;
 /// Makes the map of PG `n`, which lies on OSDs 1, 2, 3.
 pub(super) fn pg_map(n: u32) -> PgMap {
     let member = |osd: u32| Member { replica: ReplicaId(u64::from(n * 10 + osd)), osd: OsdId(osd) };
-    PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
+    PgMap { pg: pg(n), conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
 }
 
 pub(super) fn pg(n: u32) -> PgId {
