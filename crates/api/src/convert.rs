@@ -69,7 +69,6 @@ impl From<&PgMap> for pb::PgMap {
         let member = |m: &Member| pb::Member { replica: m.replica.0, osd: m.osd.0 };
         pb::PgMap {
             pg: Some(map.pg.into()),
-            lineage: map.lineage,
             conf_epoch: map.conf_epoch.0,
             members: map.members.iter().map(member).collect(),
         }
@@ -91,7 +90,7 @@ impl TryFrom<pb::PgMap> for PgMap {
         if members.iter().enumerate().any(twice) || nobody {
             return Err(Malformed::Range("members"));
         }
-        Ok(PgMap { pg: pg(map.pg)?, lineage: map.lineage, conf_epoch: Epoch(map.conf_epoch), members })
+        Ok(PgMap { pg: pg(map.pg)?, conf_epoch: Epoch(map.conf_epoch), members })
     }
 }
 
@@ -528,9 +527,11 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 segments: places_to(&o.segments),
                 view: Some((&o.view).into()),
             }),
-            ClientAnswer::Segments { segments, view } => {
-                Answer::Segments(pb::Segments { segments: places_to(&segments), view: Some((&view).into()) })
-            }
+            ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
+                segments: places_to(&segments),
+                view: Some((&view).into()),
+                pending: pending.iter().map(|segment| segment.0).collect(),
+            }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
             ClientAnswer::Alive => Answer::Alive(pb::Empty {}),
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
@@ -556,9 +557,11 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 segments: places_from(&o.segments),
                 view: need(o.view, "view")?.try_into()?,
             }),
-            Answer::Segments(s) => {
-                ClientAnswer::Segments { segments: places_from(&s.segments), view: need(s.view, "view")?.try_into()? }
-            }
+            Answer::Segments(s) => ClientAnswer::Segments {
+                segments: places_from(&s.segments),
+                pending: s.pending.iter().copied().map(SegmentIndex).collect(),
+                view: need(s.view, "view")?.try_into()?,
+            },
             Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
             Answer::Alive(_) => ClientAnswer::Alive,
             Answer::Closed(_) => ClientAnswer::Closed,

@@ -41,7 +41,7 @@ fn addr(osd: u32) -> SocketAddr {
 
 fn view(source: Option<&mut Source<'_>>) -> MapView {
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-    let mut map = PgMap { pg: PG, lineage: 1, conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
+    let mut map = PgMap { pg: PG, conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
     let mut osds: Vec<OsdAddr> = (1..=OSDS).map(|n| OsdAddr { osd: OsdId(n), addr: addr(n) }).collect();
     let mut leaders = vec![(PG, OsdId(1))];
     if let Some(source) = source {
@@ -81,7 +81,7 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
         ClientAsk::Open { .. } => opened(None),
         ClientAsk::Segments { segments, .. } => {
             let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pg: Some(PG) }).collect();
-            ClientAnswer::Segments { segments, view: view(None) }
+            ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
         ClientAsk::Keepalive { .. } => ClientAnswer::Alive,
@@ -101,7 +101,8 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
                 pg: s.flag().then(|| PgId { pool: PoolId(1), n: s.number(0) as u32 }),
             };
             let segments = (0..source.below(6)).map(|_| place(source)).collect();
-            ClientAnswer::Segments { segments, view: view(Some(source)) }
+            let pending = (0..source.below(2)).map(|_| SegmentIndex(source.number(1) as u32)).collect();
+            ClientAnswer::Segments { segments, pending, view: view(Some(source)) }
         }
         _ => {
             let code = [2001, 2020, 2021, 2011, 2022, u32::MAX][source.below(6) as usize];

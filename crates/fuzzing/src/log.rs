@@ -6,8 +6,8 @@
 use crate::{Verdict, meter};
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, LogIdentity, PayloadAt, Record, ReplicaRecord,
-    SaltKey, decode_records,
+    BATCH_ALIGN, BATCH_VERSION, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, LogIdentity, MAGIC, PayloadAt,
+    Record, ReplicaRecord, SaltKey, decode_records,
 };
 use std::borrow::Cow;
 use types::map::Member;
@@ -55,7 +55,7 @@ fn replica_record(rng: &mut Rng) -> ReplicaRecord {
     let pg = PgId { pool: PoolId(1), n: number(rng) as u32 };
     let replica = ReplicaId(number(rng));
     ReplicaRecord {
-        identity: ReplicaIdentity { pg, replica, lineage: number(rng), conf_epoch: Epoch(number(rng)), members },
+        identity: ReplicaIdentity { pg, replica, conf_epoch: Epoch(number(rng)), members },
         hard_state: hard_state(rng),
         decision: bytes(rng, 100),
         failure: rng.chance(1, 3).then(|| Failure { reason: "dämage".into(), is_past: rng.chance(1, 2) }),
@@ -190,7 +190,8 @@ pub fn fix(data: &mut Vec<u8>) {
     data[96..100].copy_from_slice(&(copy_len as u32).to_le_bytes());
     let copy_crc = crc32c(&data[copy_at..]);
     data[100..104].copy_from_slice(&copy_crc.to_le_bytes());
-    data[..12].copy_from_slice(b"BSLTBTCH\x03\0\0\0");
+    data[..8].copy_from_slice(&MAGIC);
+    data[8..12].copy_from_slice(&BATCH_VERSION.to_le_bytes());
     data[16..20].copy_from_slice(&header_len.to_le_bytes());
     data[20..24].copy_from_slice(&(records_len as u32).to_le_bytes());
     data[24..28].copy_from_slice(&count.to_le_bytes());

@@ -97,7 +97,7 @@ impl Table {
         let mut table = Table { world, osd: None, node, lines, peers: Peers::default(), lives: 0, refused: false };
         table.boot();
         assert!(table.runs(), "a formatted device mounts");
-        let map = PgMap { pg: PG, lineage: 1, conf_epoch: Epoch(1), members: members() };
+        let map = PgMap { pg: PG, conf_epoch: Epoch(1), members: members() };
         let replica = members()[0].replica;
         table.tell(OsdDown::EnsureReplica { created: map, replica });
         table.steps(60, |_| false);

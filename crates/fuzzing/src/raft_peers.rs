@@ -26,7 +26,7 @@ const MAIL_MAX: usize = 200;
 
 fn identity(osd: u32) -> ReplicaIdentity {
     let members = (1..=3).map(|n| Member { replica: ReplicaId(u64::from(n)), osd: OsdId(n) }).collect();
-    ReplicaIdentity { pg: PG, replica: ReplicaId(osd.into()), lineage: 1, conf_epoch: Epoch(1), members }
+    ReplicaIdentity { pg: PG, replica: ReplicaId(osd.into()), conf_epoch: Epoch(1), members }
 }
 
 /// One member: its group, and the state that its engine holds.

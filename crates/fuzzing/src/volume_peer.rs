@@ -73,7 +73,7 @@ struct Table {
 
 fn honest_view(pgs: impl IntoIterator<Item = PgId>) -> MapView {
     let members = (1..=3).map(|n| Member { replica: ReplicaId(n.into()), osd: OsdId(n) }).collect::<Vec<_>>();
-    let map = |pg| PgMap { pg, lineage: 1, conf_epoch: Epoch(1), members: members.clone() };
+    let map = |pg| PgMap { pg, conf_epoch: Epoch(1), members: members.clone() };
     let osds = (1..=3).map(|n| OsdAddr { osd: OsdId(n), addr: ([10, 0, 0, n as u8], 7400).into() }).collect();
     MapView { pgs: pgs.into_iter().map(map).collect(), leaders: Vec::new(), osds }
 }
@@ -138,7 +138,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
     let mut view = MapView::default();
     for _ in 0..source.below(3) {
         let members = (0..source.below(6)).map(|_| Member { replica: ReplicaId(1), osd: some_osd(source) }).collect();
-        view.pgs.push(PgMap { pg: some_pg(source), lineage: 1, conf_epoch: Epoch(source.number(1)), members });
+        view.pgs.push(PgMap { pg: some_pg(source), conf_epoch: Epoch(source.number(1)), members });
     }
     view.leaders = (0..source.below(3)).map(|_| (some_pg(source), some_osd(source))).collect();
     view
@@ -155,7 +155,8 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
                 pg: s.flag().then(|| pg(s.number(1) as u32)),
             };
             let segments = (0..source.below(5)).map(|_| place(source)).collect();
-            ClientAnswer::Segments { segments, view: wild_view(source) }
+            let pending = (0..source.below(2)).map(|_| SegmentIndex(source.number(1) as u32)).collect();
+            ClientAnswer::Segments { segments, pending, view: wild_view(source) }
         }
         // Mostly refusals other than the two that end a volume.
         _ => {
@@ -172,7 +173,7 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             let place = |s: &SegmentIndex| SegmentPlace { segment: *s, pg: allocate.then(|| pg(s.0)) };
             let segments: Vec<SegmentPlace> = segments.iter().map(place).collect();
             let view = honest_view(segments.iter().filter_map(|s| s.pg).collect::<Vec<_>>());
-            ClientAnswer::Segments { segments, view }
+            ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
         _ => ClientAnswer::Alive,

@@ -23,8 +23,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of a batch.
 pub const MAGIC: [u8; 8] = *b"BSLTBTCH";
 /// Version of the batch format that this build writes. 1: a state block is one batch. 2: it ends with a record of its own.
-/// 3: a batch copies the records of the batch before, and has a checksum of its payload area.
-pub const BATCH_VERSION: u32 = 3;
+/// 3: a batch copies the records of the batch before, and has a checksum of its payload area. 4: create records do not name a timeline.
+pub const BATCH_VERSION: u32 = 4;
 /// Alignment of batches and of their two areas.
 pub const BATCH_ALIGN: usize = 4096;
 /// Length of the fixed header.
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn batch_header_bytes_never_change() {
         let bytes = sample().encode(&LOG);
-        assert_eq!(&bytes[..12], b"BSLTBTCH\x03\0\0\0");
+        assert_eq!(&bytes[..12], b"BSLTBTCH\x04\0\0\0");
         assert_eq!(&bytes[16..20], &4096u32.to_le_bytes());
         assert_eq!(&bytes[40..48], &LOG.salt_key.salt(880).to_le_bytes());
         assert_eq!(&bytes[56..64], &900u64.to_le_bytes());
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
-        assert_eq!(crc32c(&bytes), 1_376_943_923, "golden");
+        assert_eq!(crc32c(&bytes), 1_846_740_393, "golden");
         assert_eq!(BatchHeader::decode(&bytes, &LOG, 1 << 20), Some(sample()));
     }
 

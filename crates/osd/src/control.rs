@@ -300,13 +300,7 @@ impl Osd {
                  --log-size");
             return;
         }
-        let identity = ReplicaIdentity {
-            pg: map.pg,
-            replica,
-            lineage: map.lineage,
-            conf_epoch: map.conf_epoch,
-            members: map.members,
-        };
+        let identity = ReplicaIdentity { pg: map.pg, replica, conf_epoch: map.conf_epoch, members: map.members };
         self.engine.create_replica(identity.clone(), fresh_state(&identity));
         let members = Membership::fresh(identity.conf_epoch, &identity.members);
         self.pgs.insert(identity, members, State::Creating);

@@ -349,8 +349,8 @@ impl Osd {
         self.mends.next_id += 1;
         let id = self.mends.next_id;
         bad.asked = Some(Asked { id, osd, copy: None });
-        let (pg, lineage, body) = (identity.pg, identity.lineage, MendBody::Ask);
-        self.bus.send(link, Message::Mend(MendMsg { pg, from: replica, to, lineage, id, chunk, block, body }));
+        let (pg, body) = (identity.pg, MendBody::Ask);
+        self.bus.send(link, Message::Mend(MendMsg { pg, from: replica, to, id, chunk, block, body }));
     }
 
     /// Whether no other block is known to be bad among those that are read with this one.
@@ -434,7 +434,7 @@ impl Osd {
             // A replica of an ended timeline may name indexes of other entries (ADR 0020).
             let of_now = slot.members.admits(question.from);
             let asks = of_now && slot.members.osd_of(question.from).is_none_or(|osd| osd == from);
-            let ours = id.replica == question.to && id.lineage == question.lineage;
+            let ours = id.replica == question.to;
             asks && ours && matches!(slot.state, State::Running(_))
         });
         let low = slot.and_then(|_| self.engine.reads_as_of(question.to));
@@ -488,7 +488,7 @@ impl Osd {
 
     fn answer_mend(&mut self, link: LinkId, q: &MendMsg, body: MendBody) {
         let (from, to) = (q.to, q.from);
-        let answer = MendMsg { pg: q.pg, from, to, lineage: q.lineage, id: q.id, chunk: q.chunk, block: q.block, body };
+        let answer = MendMsg { pg: q.pg, from, to, id: q.id, chunk: q.chunk, block: q.block, body };
         self.bus.send(link, Message::Mend(answer));
     }
 

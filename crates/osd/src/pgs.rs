@@ -268,8 +268,7 @@ mod tests {
     #[test]
     fn deadline_replaced_by_an_earlier_one_touches_no_slot() {
         let pg = PgId { pool: PoolId(1), n: 0 };
-        let identity =
-            ReplicaIdentity { pg, replica: ReplicaId(1), lineage: 1, conf_epoch: Epoch(1), members: Vec::new() };
+        let identity = ReplicaIdentity { pg, replica: ReplicaId(1), conf_epoch: Epoch(1), members: Vec::new() };
         let mut pgs = Pgs::default();
         let key = pgs.insert(identity, Membership::default(), State::Creating);
         let mut taken = Vec::new();

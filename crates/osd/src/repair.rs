@@ -274,18 +274,18 @@ impl Osd {
     }
 
     fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
-        let (pg, from, lineage) = (identity.pg, identity.replica, identity.lineage);
+        let (pg, from) = (identity.pg, identity.replica);
         if let Some(link) = self.bus.link_to(osd) {
-            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, body }));
+            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, body }));
         }
     }
 
-    /// R4: only between members of one PG of one lineage, each at its own place.
+    /// R4: only between members of one PG, each at its own place.
     pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
         // A replica that has failed gives what it can read, beside the one that replaces it.
         let Some(slot) = self.pgs.by_replica(msg.to) else { return };
         let held = self.pgs.get(slot);
-        let ours = (held.identity.pg, held.identity.lineage) == (msg.pg, msg.lineage);
+        let ours = held.identity.pg == msg.pg;
         // A new member may ask one that does not know it yet. Only members that this one knows answer.
         let theirs = match held.members.osd_of(msg.from) {
             Some(osd) => osd == from,

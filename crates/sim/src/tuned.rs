@@ -229,6 +229,8 @@ fn draw_volume(draw: &mut Draw) {
         client.volume.ask_timeout: [ms(500)],
         client.volume.ask_backoff_first: [ms(5), ms(500)],
         client.volume.ask_backoff_last: [ms(100), ms(4000)],
+        client.volume.attach_pause_first: [ms(1), ms(200)],
+        client.volume.attach_pause_last: [ms(200), ms(500)],
     );
 }
 

@@ -274,7 +274,13 @@ pub enum ClientAsk {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientAnswer {
     Opened(Opened),
-    Segments { segments: Vec<SegmentPlace>, view: MapView },
+    /// `pending`: segments that have a place, and whose PG has not committed the attach record of the volume yet. They are not
+    /// among `segments`, and are asked for again after a pause.
+    Segments {
+        segments: Vec<SegmentPlace>,
+        pending: Vec<SegmentIndex>,
+        view: MapView,
+    },
     Refreshed(MapView),
     Alive,
     Closed,

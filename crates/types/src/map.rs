@@ -22,8 +22,6 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PgMap {
     pub pg: PgId,
-    /// Forced recovery alone changes it; delta and repair need equal lineage.
-    pub lineage: u64,
     /// Version of the member list.
     pub conf_epoch: Epoch,
     /// Members in the order of placement; the first is the preferred leader.

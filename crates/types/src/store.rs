@@ -91,7 +91,6 @@ pub enum Effect {
 pub struct ReplicaIdentity {
     pub pg: PgId,
     pub replica: ReplicaId,
-    pub lineage: u64,
     pub conf_epoch: Epoch,
     /// Members at creation, with their OSDs. A replica that joined the PG later is none of them.
     pub members: Vec<Member>,

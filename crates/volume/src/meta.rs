@@ -24,12 +24,15 @@ impl Volume {
             return;
         }
         match (ask, answer) {
-            (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, view }) => {
+            (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, pending, view }) => {
                 self.learn(now, &view);
-                // True when the answer brought anything: the next question then needs no pause.
-                let mut placed = false;
+                // True when the answer named anything: the next question then needs no pause.
+                let mut named = false;
                 for place in &segments {
-                    placed |= self.place(now, place);
+                    named |= self.place(now, place);
+                }
+                for segment in pending {
+                    named |= self.segments.is_pending(now, segment, &mut self.rng);
                 }
                 for (segment, waiters) in self.segments.still_holes() {
                     for request in waiters {
@@ -37,10 +40,10 @@ impl Volume {
                         let sure = if self.write { Sure::OfAll } else { Sure::OfOne(segment) };
                         self.requests[request as usize].sure = sure;
                         self.unsplit.push_back(request);
-                        placed = true;
+                        named = true;
                     }
                 }
-                self.segments.answered(now, placed, &mut self.rng);
+                self.segments.answered(now, named, &mut self.rng);
                 self.split(now);
             }
             (ClientAsk::Refresh { .. }, ClientAnswer::Refreshed(view)) => {

@@ -1,5 +1,8 @@
 //! Places of the volume's segments, and the question to meta for those that are needed; one is out at a time.
 //!
+//! Meta answers at once. It names a segment as pending while its PG has not committed the attach record. Each pending segment is
+//! asked for again after a pause of its own, so a PG without a quorum delays no segment of another PG.
+//!
 //! A reader may share the volume with a writer that allocates at any time. It asks meta before it answers zeros, and waits
 //! for the answer. A writer that still holds the volume is alone and knows its allocations. It asks a PG whether it
 //! still holds the volume (`fence_check`); it asks meta only while no segment exists.
@@ -9,6 +12,7 @@
 
 use crate::tuning::VolumeTuning;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use types::control::SEGMENTS_PER_ASK_MAX;
 use types::rng::Rng;
 use types::{SEGMENT, SegmentIndex, Time};
@@ -42,6 +46,21 @@ pub(crate) struct Segments {
     looked: BTreeMap<u32, Vec<u32>>,
     /// Holes and requests of the pending question.
     looking: BTreeMap<u32, Vec<u32>>,
+    /// Segments whose PG has not committed the attach record, as meta said last.
+    pending: BTreeMap<u32, Pending>,
+}
+
+/// The pause before a pending segment is asked for again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pending {
+    answers: u32,
+    until: Time,
+}
+
+/// Draws a pause that doubles with `count` from `first` to `last`, with jitter.
+fn pause(first: Duration, last: Duration, count: u32, rng: &mut Rng) -> Duration {
+    let full = (first * (1 << count.min(6))).min(last).as_nanos() as u64;
+    Duration::from_nanos(rng.between(full / 2, full))
 }
 
 impl Segments {
@@ -56,6 +75,7 @@ impl Segments {
             resume_at: Time::ZERO,
             looked: BTreeMap::new(),
             looking: BTreeMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
@@ -110,8 +130,30 @@ impl Segments {
             return None;
         }
         self.slots[segment.0 as usize] = slot;
+        self.pending.remove(&segment.0);
         let lists = [&mut self.wanted, &mut self.looked, &mut self.looking];
         Some(lists.into_iter().filter_map(|list| list.remove(&segment.0)).flatten().collect())
+    }
+
+    /// Notes that meta named a segment as pending: it is no hole, and has no place yet. Returns whether it was asked for.
+    pub fn is_pending(&mut self, now: Time, segment: SegmentIndex, rng: &mut Rng) -> bool {
+        let looked = self.looking.remove(&segment.0);
+        if looked.is_none() && !self.wanted.contains_key(&segment.0) {
+            return false;
+        }
+        if let Some(mut waiters) = looked {
+            self.looked.entry(segment.0).or_default().append(&mut waiters);
+        }
+        let (first, last) = (self.tuning.attach_pause_first, self.tuning.attach_pause_last);
+        let pending = self.pending.entry(segment.0).or_default();
+        pending.until = now + pause(first, last, pending.answers, rng);
+        pending.answers = pending.answers.saturating_add(1);
+        true
+    }
+
+    /// Returns the time from which a segment may be asked for.
+    fn due(&self, segment: u32) -> Time {
+        self.pending.get(&segment).map_or(Time::ZERO, |pending| pending.until)
     }
 
     /// Returns the segments of the next question, when one is due, and whether meta is to allocate those that do not exist.
@@ -126,7 +168,9 @@ impl Segments {
         }
         self.look_again();
         // Between two refusals to allocate a segment, other requests learn whether their segment is still a hole.
-        if self.wanted.is_empty() || (self.refusals % 2 == 1 && !self.looked.is_empty()) {
+        let is_wanted = self.wanted.keys().any(|segment| self.due(*segment) <= now);
+        let is_looked = self.looked.keys().any(|segment| self.due(*segment) <= now);
+        if !is_wanted || (self.refusals % 2 == 1 && is_looked) {
             return self.ask_of_looked(now).map(|segments| (segments, false));
         }
         let last = *self.wanted.keys().next_back().expect("not empty");
@@ -136,7 +180,8 @@ impl Segments {
         }
         self.asked = Asked::Since(now);
         // Segments with waiters come first: one requested ahead must not displace a needed one.
-        let (needed, ahead): (Vec<_>, Vec<_>) = self.wanted.iter().partition(|(_, waiters)| !waiters.is_empty());
+        let due = self.wanted.iter().filter(|(segment, _)| self.due(**segment) <= now);
+        let (needed, ahead): (Vec<_>, Vec<_>) = due.partition(|(_, waiters)| !waiters.is_empty());
         let all = needed.into_iter().chain(ahead).take(SEGMENTS_PER_ASK_MAX);
         Some((all.map(|(segment, _)| SegmentIndex(*segment)).collect(), true))
     }
@@ -144,9 +189,9 @@ impl Segments {
     /// Asks whether holes are still holes. Holes of an earlier question without an answer are asked for again.
     fn ask_of_looked(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
         assert!(self.looking.is_empty(), "what was asked before is asked again");
-        while self.looking.len() < SEGMENTS_PER_ASK_MAX
-            && let Some((segment, waiters)) = self.looked.pop_first()
-        {
+        let due = self.looked.keys().copied().filter(|segment| self.due(*segment) <= now);
+        for segment in due.take(SEGMENTS_PER_ASK_MAX).collect::<Vec<u32>>() {
+            let waiters = self.looked.remove(&segment).expect("its key was just listed");
             self.looking.insert(segment, waiters);
         }
         if self.looking.is_empty() {
@@ -162,27 +207,26 @@ impl Segments {
         }
     }
 
-    /// Takes the holes that meta still does not know, after [`Segments::place`] of the others in its answer. Each comes with
-    /// the requests that waited for it. Meta was asked after those
+    /// Takes the holes that meta still does not know, after [`Segments::place`] and [`Segments::is_pending`] of the others in its
+    /// answer. Each comes with the requests that waited for it. Meta was asked after those
     /// requests came, so zeros are correct at a moment within each.
     pub fn still_holes(&mut self) -> BTreeMap<u32, Vec<u32>> {
         std::mem::take(&mut self.looking)
     }
 
     /// Ends the pending question. Segments that are still wanted are asked for again, at once when the answer
-    /// brought a place.
-    pub fn answered(&mut self, now: Time, placed: bool, rng: &mut Rng) {
+    /// named any of them.
+    pub fn answered(&mut self, now: Time, named: bool, rng: &mut Rng) {
         self.asked = Asked::No;
         self.look_again();
-        if placed || (self.wanted.is_empty() && self.looked.is_empty()) {
+        if named || (self.wanted.is_empty() && self.looked.is_empty()) {
             self.refusals = 0;
             self.resume_at = now;
             return;
         }
-        let full = self.tuning.ask_backoff_first * (1 << self.refusals.min(6));
-        let full = full.min(self.tuning.ask_backoff_last).as_nanos() as u64;
+        let (first, last) = (self.tuning.ask_backoff_first, self.tuning.ask_backoff_last);
+        self.resume_at = now + pause(first, last, self.refusals, rng);
         self.refusals += 1;
-        self.resume_at = now + std::time::Duration::from_nanos(rng.between(full / 2, full));
     }
 
     pub fn deadline(&self) -> Time {
@@ -190,8 +234,8 @@ impl Segments {
             Asked::Since(at) => at + self.tuning.ask_timeout,
             Asked::No => self.resume_at,
         };
-        let waits = [&self.wanted, &self.looked, &self.looking].iter().any(|list| !list.is_empty());
-        if waits { due } else { Time::NEVER }
+        let waiting = [&self.wanted, &self.looked, &self.looking].into_iter().flat_map(|list| list.keys());
+        waiting.map(|segment| self.due(*segment)).min().map_or(Time::NEVER, |first| first.max(due))
     }
 }
 
@@ -269,5 +313,50 @@ mod tests {
         segments.answered(now, true, &mut Rng::new(1));
         assert_eq!(segments.ask(now), Some((vec![SegmentIndex(1)], true)));
         assert!(segments.still_holes().is_empty(), "no request asked whether that is a hole");
+    }
+
+    #[test]
+    fn pending_segment_pauses_alone() {
+        let mut segments = Segments::new(9 * SEGMENT, VolumeTuning::default());
+        segments.want(3, 1);
+        segments.want(7, 2);
+        assert_eq!(ask(&mut segments, 0), Some(vec![3, 7]));
+        let rng = &mut Rng::new(1);
+        assert!(segments.is_pending(Time(1), SegmentIndex(3), rng));
+        assert!(!segments.is_pending(Time(1), SegmentIndex(5), rng), "it was not asked for");
+        segments.place(SegmentIndex(7), 0);
+        segments.answered(Time(1), true, rng);
+        assert_eq!(ask(&mut segments, 2), None);
+        let due = segments.deadline();
+        assert!(due > Time(2) && due <= Time(1) + VolumeTuning::default().attach_pause_first);
+        segments.want(5, 3);
+        assert_eq!(ask(&mut segments, 2), Some(vec![5]), "a new one is asked for at once");
+        segments.place(SegmentIndex(5), 1);
+        segments.answered(Time(3), true, rng);
+        let mut now = due;
+        for _ in 0..100 {
+            assert_eq!(ask(&mut segments, now.0), Some(vec![3]));
+            assert!(segments.is_pending(now, SegmentIndex(3), rng));
+            segments.answered(now, true, rng);
+            let next = segments.deadline();
+            assert!(next > now && next <= now + VolumeTuning::default().attach_pause_last);
+            now = next;
+        }
+        assert_eq!(segments.place(SegmentIndex(3), 2), Some(vec![1]));
+        assert_eq!(segments.deadline(), Time::NEVER);
+    }
+
+    #[test]
+    fn pending_segment_is_no_hole_and_does_not_hide_holes() {
+        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
+        segments.look(1, 1);
+        segments.look(2, 2);
+        assert_eq!(segments.ask(Time(0)), Some((vec![SegmentIndex(1), SegmentIndex(2)], false)));
+        let rng = &mut Rng::new(1);
+        assert!(segments.is_pending(Time(1), SegmentIndex(1), rng));
+        assert_eq!(segments.still_holes().into_iter().collect::<Vec<_>>(), [(2, vec![2])]);
+        segments.answered(Time(1), true, rng);
+        segments.look(3, 3);
+        assert_eq!(segments.ask(Time(2)), Some((vec![SegmentIndex(3)], false)));
     }
 }

@@ -63,6 +63,10 @@ pub struct VolumeTuning {
     /// First and last pause after a refusal of meta. Default 50 ms and 2 s.
     pub ask_backoff_first: Duration,
     pub ask_backoff_last: Duration,
+    /// First and last pause before meta is asked again for a segment whose PG has not committed the attach record. Default
+    /// 10 ms and 250 ms.
+    pub attach_pause_first: Duration,
+    pub attach_pause_last: Duration,
 }
 
 impl Default for VolumeTuning {
@@ -94,6 +98,8 @@ impl Default for VolumeTuning {
             ask_timeout: s(5),
             ask_backoff_first: ms(50),
             ask_backoff_last: s(2),
+            attach_pause_first: ms(10),
+            attach_pause_last: ms(250),
         }
     }
 }
@@ -128,12 +134,15 @@ impl VolumeTuning {
             ("refresh", self.refresh),
             ("ask_timeout", self.ask_timeout),
             ("ask_backoff_first", self.ask_backoff_first),
+            ("attach_pause_first", self.attach_pause_first),
         ] {
             check.within(field, time, ms(1)..=s(600));
         }
         check.ensure(self.backoff_first <= self.backoff_short, "backoff_first is above backoff_short");
         check.ensure(self.backoff_short <= self.backoff_last, "backoff_short is above backoff_last");
         check.ensure(self.ask_backoff_first <= self.ask_backoff_last, "ask_backoff_first is above ask_backoff_last");
+        check
+            .ensure(self.attach_pause_first <= self.attach_pause_last, "attach_pause_first is above attach_pause_last");
         check.ensure(self.fence_check_patience > self.silent, "fence_check_patience is not above silent");
         check.end()
     }
@@ -148,7 +157,7 @@ mod tests {
         let tuning = VolumeTuning::default();
         tuning.validate().expect("the defaults agree");
         let (ms, zero) = (Duration::from_millis, Duration::ZERO);
-        let cases: [(VolumeTuning, &[&str]); 7] = [
+        let cases: [(VolumeTuning, &[&str]); 8] = [
             (VolumeTuning { requests_max: 0, bytes_max: 0, ..tuning }, &["requests_max is 0", "bytes_max is 0"]),
             (VolumeTuning { pg_parts_max: 256, ..tuning }, &["pg_parts_max is 256"]),
             (
@@ -161,6 +170,7 @@ mod tests {
             ),
             (VolumeTuning { backoff_first: ms(41), ..tuning }, &["backoff_first is above"]),
             (VolumeTuning { backoff_last: ms(39), ..tuning }, &["backoff_short is above"]),
+            (VolumeTuning { attach_pause_last: ms(9), ..tuning }, &["attach_pause_first is above"]),
             (
                 VolumeTuning { silent: ms(500), ask_backoff_last: ms(1), ..tuning },
                 &["ask_backoff_first is above", "fence_check_patience is not above"],

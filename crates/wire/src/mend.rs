@@ -20,7 +20,6 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
         pg: pg_record(msg.pg),
         from: U64::new(msg.from.0),
         to: U64::new(msg.to.0),
-        lineage: U64::new(msg.lineage),
         id: U64::new(msg.id),
         volume: U64::new(msg.chunk.volume.0),
         chunk: U32::new(msg.chunk.index),
@@ -74,6 +73,6 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
     let chunk = ChunkKey { volume: VolumeId(r.volume.get()), index: r.chunk.get() };
-    let (pg, lineage, id) = (pg_id(r.pg), r.lineage.get(), r.id.get());
-    Ok(MendMsg { pg, from, to, lineage, id, chunk, block: block as u16, body })
+    let (pg, id) = (pg_id(r.pg), r.id.get());
+    Ok(MendMsg { pg, from, to, id, chunk, block: block as u16, body })
 }

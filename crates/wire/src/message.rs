@@ -313,8 +313,6 @@ pub struct RepairMsg {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
-    /// Lineage of the PG with which the sender was created (R4).
-    pub lineage: u64,
     pub body: RepairBody,
 }
 
@@ -356,7 +354,6 @@ pub struct MendMsg {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
-    pub lineage: u64,
     /// Chosen by the replica that asks, and repeated in the answer.
     pub id: u64,
     pub chunk: ChunkKey,

@@ -102,14 +102,14 @@ records! {
     }
 
     /// All bodies of a payload repair. Tail: one CRC for each fragment of the payload. A field that a body does not use is zero.
-    RepairRecord 64 {
-        pg: PgRecord, from: U64, to: U64, lineage: U64, index: U64, term: U64,
+    RepairRecord 56 {
+        pg: PgRecord, from: U64, to: U64, index: U64, term: U64,
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
     }
 
     /// All bodies of a block repair. `low` and `high` belong to a block. A field that a body does not use is zero.
-    MendRecord 88 {
-        pg: PgRecord, from: U64, to: U64, lineage: U64, id: U64, volume: U64, low: U64, high: U64,
+    MendRecord 80 {
+        pg: PgRecord, from: U64, to: U64, id: U64, volume: U64, low: U64, high: U64,
         chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, reserved: [u8; 7],
     }
 

@@ -27,7 +27,6 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
         pg: pg_record(msg.pg),
         from: U64::new(msg.from.0),
         to: U64::new(msg.to.0),
-        lineage: U64::new(msg.lineage),
         ..RepairRecord::default()
     };
     let (RepairBody::Fetch { index, term }
@@ -80,5 +79,5 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
         other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
-    Ok(RepairMsg { pg: pg_id(r.pg), from, to, lineage: r.lineage.get(), body })
+    Ok(RepairMsg { pg: pg_id(r.pg), from, to, body })
 }

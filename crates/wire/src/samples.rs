@@ -219,7 +219,7 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
         _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 4) as u8).expect("a known reason") },
     };
     let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
-    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), body }
+    RepairMsg { pg: pg(rng), from, to, body }
 }
 
 pub fn mend(rng: &mut Rng) -> MendMsg {
@@ -235,8 +235,8 @@ pub fn mend(rng: &mut Rng) -> MendMsg {
         4 => MendBody::NoPart,
         _ => MendBody::Damaged,
     };
-    let (from, to, lineage, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng), number(rng));
-    MendMsg { pg: pg(rng), from, to, lineage, id, chunk: chunk(rng), block: rng.below(4096) as u16, body }
+    let (from, to, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng));
+    MendMsg { pg: pg(rng), from, to, id, chunk: chunk(rng), block: rng.below(4096) as u16, body }
 }
 
 fn passed_on(rng: &mut Rng) -> PassedOn {

@@ -35,7 +35,7 @@ fn hello() -> OsdHello {
 fn map() -> PgMap {
     let members =
         vec![Member { replica: ReplicaId(8), osd: OsdId(1) }, Member { replica: ReplicaId(9), osd: OsdId(2) }];
-    PgMap { pg: PgId { pool: PoolId(1), n: 0 }, lineage: 1, conf_epoch: Epoch(1), members }
+    PgMap { pg: PgId { pool: PoolId(1), n: 0 }, conf_epoch: Epoch(1), members }
 }
 
 fn ups() -> Vec<OsdUp> {
@@ -149,7 +149,7 @@ fn answers() -> Vec<ClientAnswer> {
     let refusal = Refusal { code: 2020, message: "held".into() };
     vec![
         ClientAnswer::Opened(opened),
-        ClientAnswer::Segments { segments, view: view.clone() },
+        ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
         ClientAnswer::Alive,
         ClientAnswer::Closed,

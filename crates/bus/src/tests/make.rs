@@ -85,7 +85,7 @@ pub fn name(message: &Message) -> String {
         Message::Ping { answer } => format!("Ping {answer}"),
         Message::LeaseRelease(pgs) => format!("LeaseRelease {}", pgs.len()),
         Message::Stream(msg) => format!("Stream {}", msg.stream),
-        Message::Repair(msg) => format!("Repair {}", msg.lineage),
+        Message::Repair(msg) => format!("Repair {}", msg.from.0),
         Message::Mend(msg) => format!("Mend {}", msg.id),
     }
 }

@@ -149,7 +149,7 @@ fn an_unanswered_keepalive_is_repeated_and_stops_no_io() {
     device.submit(now, Request::Read { offset: 0, len: 512 }, 1).expect("not busy");
     let asks = b.turn();
     assert!(matches!(asks[..], [(_, ClientAsk::Segments { allocate: false, .. })]), "nothing exists: {asks:?}");
-    b.answer(asks[0].0, ClientAnswer::Segments { segments: Vec::new(), view: Default::default() });
+    b.answer(asks[0].0, ClientAnswer::Segments { segments: Vec::new(), pending: Vec::new(), view: Default::default() });
     b.client.device(volume).expect("open").completions(&mut done);
     assert!(done[0].result.is_ok());
 }

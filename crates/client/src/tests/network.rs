@@ -31,7 +31,7 @@ fn addr(osd: OsdId) -> SocketAddr {
 
 fn view() -> MapView {
     let member = |osd: u32| Member { replica: ReplicaId(u64::from(osd)), osd: OsdId(osd) };
-    let map = PgMap { pg: pg(), lineage: 1, conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
+    let map = PgMap { pg: pg(), conf_epoch: Epoch(1), members: (1..=OSDS).map(member).collect() };
     let osds = (1..=OSDS).map(|n| OsdAddr { osd: OsdId(n), addr: addr(OsdId(n)) }).collect();
     MapView { pgs: vec![map], leaders: vec![(pg(), OsdId(1))], osds }
 }
@@ -190,7 +190,7 @@ impl Run {
             }),
             ClientAsk::Segments { segments, .. } => {
                 let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pg: Some(pg()) }).collect();
-                ClientAnswer::Segments { segments, view: view() }
+                ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
             ClientAsk::Keepalive { .. } => ClientAnswer::Alive,

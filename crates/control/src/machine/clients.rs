@@ -30,7 +30,7 @@ pub(super) enum WaitFor {
         session: SessionId,
         epoch: Epoch,
     },
-    /// None of these segments is pending.
+    /// The records are trusted; a pending segment is named as such.
     Segments {
         volume: VolumeId,
         session: SessionId,
@@ -288,7 +288,7 @@ impl Control {
         match what {
             WaitFor::Open { volume, session, epoch } => self.opened(*volume, *session, *epoch).map(Outcome::Client),
             WaitFor::Segments { volume, session, epoch, segments } => {
-                self.placed(*volume, (*session, *epoch), segments).map(Outcome::Client)
+                Some(Outcome::Client(self.placed(*volume, (*session, *epoch), segments)))
             }
             WaitFor::Close { volume, epoch } => {
                 let done = self.records.volumes.get(volume).is_none_or(|v| v.epoch > *epoch || v.settled);
@@ -344,25 +344,22 @@ impl Control {
         }))
     }
 
-    fn placed(&self, volume: VolumeId, holder: (SessionId, Epoch), segments: &[SegmentIndex]) -> Option<ClientAnswer> {
+    fn placed(&self, volume: VolumeId, holder: (SessionId, Epoch), segments: &[SegmentIndex]) -> ClientAnswer {
         let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
-            return Some(refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile")));
+            return refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"));
         };
         let passed = holder != (known.session, known.epoch);
         if holder.0.0 != 0 && passed && !on(Bug::AllocationAfterEpochRose) {
-            return Some(refused(
-                codes::SESSION_FENCED,
-                "another client attached the volume while this request waited",
-            ));
+            return refused(codes::SESSION_FENCED, "another client attached the volume while this request waited");
         }
         let found = |s: &SegmentIndex| self.records.segments.get(&(volume, *s));
-        if segments.iter().filter_map(found).any(|s| s.pending) {
-            return None;
-        }
+        // A PG without a quorum keeps no client from the segments of other PGs.
+        let (pending, attached): (Vec<_>, Vec<_>) =
+            segments.iter().copied().partition(|s| found(s).is_some_and(|s| s.pending));
         let segments: Vec<SegmentPlace> =
-            segments.iter().map(|s| SegmentPlace { segment: *s, pg: found(s).map(|s| s.pg) }).collect();
+            attached.iter().map(|s| SegmentPlace { segment: *s, pg: found(s).map(|s| s.pg) }).collect();
         let view = self.map_view(segments.iter().filter_map(|s| s.pg).collect());
-        Some(ClientAnswer::Segments { segments, view })
+        ClientAnswer::Segments { segments, pending, view }
     }
 
     /// Returns the part of the map about these PGs; unknown PGs are left out.

@@ -130,6 +130,37 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
 }
 
 #[test]
+fn segment_on_a_pg_without_a_leader_delays_no_other() {
+    let mut world = with_volume(16);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    // The PG loses its leader after the segment was allocated there, and before it is attached.
+    world.leaderless = world.control.records().pgs.keys().copied().collect();
+    let req = world.req(1, segments(&held, 0..1, true));
+    let ClientAnswer::Segments { segments: places, pending, .. } = world.answer_to(req) else { panic!() };
+    assert_eq!((places.len(), &pending[..]), (0, &[SegmentIndex(0)][..]));
+    let down = world.control.records().segments[&(held.volume, SegmentIndex(0))].pg;
+    world.leaderless = BTreeSet::from([down]);
+    for _ in 0..10 {
+        let req = world.req(1, segments(&held, 0..16, true));
+        world.answer_to(req);
+        world.pass(Duration::from_millis(50));
+    }
+    let req = world.req(1, segments(&held, 0..16, true));
+    let ClientAnswer::Segments { segments: places, pending: waits, view } = world.answer_to(req) else { panic!() };
+    let on_it = world.control.records().segments_of(held.volume).filter(|s| s.pg == down).map(|s| s.index);
+    assert_eq!(on_it.collect::<Vec<_>>(), waits);
+    assert!(places.len() + waits.len() == 16 && places.iter().all(|place| place.pg.is_some_and(|pg| pg != down)));
+    assert!(view.pgs.len() > 10 && view.pgs.iter().all(|map| map.pg != down), "{view:?}");
+    let reader = Opened { session: SessionId(0), ..held.clone() };
+    let req = world.req(2, segments(&reader, 0..16, false));
+    let ClientAnswer::Segments { pending, .. } = world.answer_to(req) else { panic!() };
+    assert_eq!(waits, pending, "a reader is not told that it is a hole");
+    world.leaderless.clear();
+    let ClientAnswer::Segments { segments: places, .. } = world.ask(1, segments(&held, 0..16, true)) else { panic!() };
+    assert!(places.iter().any(|place| (place.segment, place.pg) == (pending[0], Some(down))));
+}
+
+#[test]
 fn long_work_is_cut_into_transactions_that_fit() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 500);

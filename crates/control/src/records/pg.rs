@@ -8,7 +8,6 @@ use types::{Epoch, OsdId, PgId, ReplicaId, SessionId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgRecord {
     pub pg: PgId,
-    pub lineage: u64,
     pub conf_epoch: Epoch,
     pub members: Vec<Member>,
     pub order: u64,
@@ -116,12 +115,11 @@ pub(crate) const FIRST_EPOCH: Epoch = Epoch(1);
 impl PgRecord {
     /// Returns a new PG.
     pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
-        let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
+        let (conf_epoch, order) = (FIRST_EPOCH, 0);
         let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
         let (forced, floor, voided, withdrawn, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new(), Vec::new());
         PgRecord {
             pg,
-            lineage,
             conf_epoch,
             members,
             order,
@@ -168,13 +166,12 @@ impl PgRecord {
 
     /// Returns the map of the PG for clients. A replica that is to become a member may lead before the change ends.
     pub fn map(&self) -> PgMap {
-        let (pg, lineage, conf_epoch) = (self.pg, self.lineage, self.conf_epoch);
-        PgMap { pg, lineage, conf_epoch, members: self.everyone().collect() }
+        PgMap { pg: self.pg, conf_epoch: self.conf_epoch, members: self.everyone().collect() }
     }
 
     /// Returns the PG as it was created, for its replicas.
     pub fn created_map(&self) -> PgMap {
         let members = if self.created.is_empty() { &self.members } else { &self.created };
-        PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: FIRST_EPOCH, members: members.clone() }
+        PgMap { pg: self.pg, conf_epoch: FIRST_EPOCH, members: members.clone() }
     }
 }

@@ -29,7 +29,7 @@ pub fn chunks() -> [ChunkKey; 4] {
 pub fn identity(replica: ReplicaId, peers: u32) -> ReplicaIdentity {
     let member = |n: u32| Member { replica: ReplicaId(replica.0 + 1000 * u64::from(n)), osd: OsdId(IDS.1.0 + n) };
     let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
-    ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members: (0..=peers).map(member).collect() }
+    ReplicaIdentity { pg, replica, conf_epoch: Epoch(1), members: (0..=peers).map(member).collect() }
 }
 
 /// A read in flight.

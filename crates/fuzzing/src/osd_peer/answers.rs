@@ -127,18 +127,18 @@ impl Peers {
                 log_share_mib: 4,
                 renewed: renewal.items.iter().map(|item| (item.pg, item.term)).collect(),
             }),
-            Message::Repair(RepairMsg { pg, from, to, lineage, body }) => {
+            Message::Repair(RepairMsg { pg, from, to, body }) => {
                 let body = match body {
                     RepairBody::Fetch { index, term } => self.payload_of(index, term),
                     _ => return None,
                 };
-                Message::Repair(RepairMsg { pg, from: to, to: from, lineage, body })
+                Message::Repair(RepairMsg { pg, from: to, to: from, body })
             }
-            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk, block, body: MendBody::Ask }) => {
+            Message::Mend(MendMsg { pg, from, to, id, chunk, block, body: MendBody::Ask }) => {
                 let (low, high) = (self.commit, self.commit);
                 let bytes = self.block(block, high);
                 let body = MendBody::Block { low, high, crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
-                Message::Mend(MendMsg { pg, from: to, to: from, lineage, id, chunk, block, body })
+                Message::Mend(MendMsg { pg, from: to, to: from, id, chunk, block, body })
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
                 let body = match body {

@@ -41,9 +41,8 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),
         8 => Message::Request(request(source, pg)),
         9 | 10 => {
-            let lineage = source.number(1);
             let body = repair(source, peers, term, index);
-            Message::Repair(RepairMsg { pg, from, to, lineage, body })
+            Message::Repair(RepairMsg { pg, from, to, body })
         }
         13 => {
             let (volume, session) = (VolumeId(source.number(CHUNK.volume.0)), SessionId(source.number(1)));
@@ -51,8 +50,8 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         }
         14 => Message::Ping { answer: source.flag() },
         11 | 12 => {
-            let (lineage, id, block) = (source.number(1), source.number(1), source.number(1) as u16 % 4096);
-            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk: CHUNK, block, body: mend(source, index) })
+            let (id, block) = (source.number(1), source.number(1) as u16 % 4096);
+            Message::Mend(MendMsg { pg, from, to, id, chunk: CHUNK, block, body: mend(source, index) })
         }
         _ => samples::message(&mut Rng::new(source.u16().into())),
     }
@@ -195,8 +194,8 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
                 Member { replica: ReplicaId(source.number(osd.0.into())), osd }
             }));
             let replica = if source.below(4) == 0 { ReplicaId(source.number(2)) } else { members[0].replica };
-            let (lineage, conf_epoch) = (source.number(1), Epoch(source.number(1)));
-            OsdDown::EnsureReplica { created: PgMap { pg, lineage, conf_epoch, members }, replica }
+            let conf_epoch = Epoch(source.number(1));
+            OsdDown::EnsureReplica { created: PgMap { pg, conf_epoch, members }, replica }
         }
         5 => OsdDown::DropReplica { pg, replica: ReplicaId(source.number(me.0.into())), keep: source.flag() },
         6 => {

@@ -24,7 +24,7 @@ pub fn fresh(pg: PgId, osd: u32, size: u32, above: u64) -> (ReplicaIdentity, Dec
     let member = |n: u32| Member { replica: ReplicaId(u64::from(n) + above), osd: OsdId(n) };
     let replica = member(osd).replica;
     let members = (1..=size).map(member).collect();
-    let identity = ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members };
+    let identity = ReplicaIdentity { pg, replica, conf_epoch: Epoch(1), members };
     let bytes = Group::fresh_decision(&identity);
     (identity, DecisionState { replica, index: Index(0), term: Term(0), bytes })
 }

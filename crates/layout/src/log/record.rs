@@ -422,7 +422,7 @@ fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeade
     let is_past = failure.is_some_and(|f| f.is_past);
     let header = encode_hard_state(out, kind, id.replica, &r.hard_state);
     u32s(out, &[id.pg.pool.0, id.pg.n]);
-    u64s(out, &[id.lineage, id.conf_epoch.0]);
+    u64s(out, &[id.conf_epoch.0]);
     u32s(out, &[id.members.len() as u32, r.decision.len() as u32, reason.len() as u32, 0]);
     let (index, term) = r.fills_from.unwrap_or_default();
     assert!(r.fills_from.is_none() || index.0 > 0, "{} is filled from entry 0", id.replica);
@@ -439,7 +439,7 @@ fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeade
 fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
     let (replica, hard_state) = (from.replica(), decode_hard_state(from)?);
     let pg = PgId { pool: PoolId(from.u32()?), n: from.u32()? };
-    let (lineage, conf_epoch) = (from.u64()?, Epoch(from.u64()?));
+    let conf_epoch = Epoch(from.u64()?);
     let (member_count, decision_len) = (from.u32()? as usize, from.u32()? as usize);
     let reason_len = from.u32()? as usize;
     from.zeros(4)?;
@@ -464,7 +464,7 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
         Ok(text) => Some(Failure { reason: text.to_owned(), is_past }),
         Err(_) => return from.fail("a reason that is not text"),
     };
-    let identity = ReplicaIdentity { pg, replica, lineage, conf_epoch, members };
+    let identity = ReplicaIdentity { pg, replica, conf_epoch, members };
     Ok(ReplicaRecord { identity, hard_state, decision, fills_from, failure })
 }
 

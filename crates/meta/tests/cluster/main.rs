@@ -112,9 +112,17 @@ impl Client {
     }
 
     pub async fn segments(&mut self, opened: &Opened, segments: &[u32]) -> ClientAnswer {
-        let segments = segments.iter().copied().map(SegmentIndex).collect();
+        let segments: Vec<SegmentIndex> = segments.iter().copied().map(SegmentIndex).collect();
         let (volume, session, epoch) = (opened.volume, opened.session, opened.epoch);
-        self.ask(ClientAsk::Segments { volume, session, epoch, segments, allocate: true }).await
+        loop {
+            let segments = segments.clone();
+            match self.ask(ClientAsk::Segments { volume, session, epoch, segments, allocate: true }).await {
+                ClientAnswer::Segments { pending, .. } if !pending.is_empty() => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 }
 
@@ -153,7 +161,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         let mut first = Client::new(&metas, 1);
         let held = opened(first.open("rbd/v1", false).await);
         assert_eq!((held.len_bytes, held.segments.len(), held.write), (len_bytes, 0, true));
-        let ClientAnswer::Segments { segments, view } = first.segments(&held, &[0, 3]).await else {
+        let ClientAnswer::Segments { segments, view, .. } = first.segments(&held, &[0, 3]).await else {
             panic!("segments")
         };
         for place in &segments {
@@ -217,14 +225,16 @@ fn restarted_meta_knows_its_records_and_gives_holders_their_lease() {
         cluster.hold_attaches(true);
         let (volume, session, epoch) = (held.volume, held.session, held.epoch);
         let segments = vec![SegmentIndex(0)];
-        let id = client.ask_only(ClientAsk::Segments { volume, session, epoch, segments, allocate: true });
+        let asked = ClientAsk::Segments { volume, session, epoch, segments, allocate: true };
+        let ClientAnswer::Segments { segments, pending, .. } = client.ask(asked).await else { panic!("not pending") };
+        assert_eq!((segments.len(), pending), (0, vec![SegmentIndex(0)]));
         eventually("the attach was sent", || cluster.asked_to_attach() > 0).await;
         let listen = meta.addr.to_string();
         meta.stop().await.expect("stops");
         cluster.hold_attaches(false);
 
         let meta = started(&listen, store).await;
-        let ClientAnswer::Segments { segments, .. } = client.answer(id).await else { panic!("not placed") };
+        let ClientAnswer::Segments { segments, .. } = client.segments(&held, &[0]).await else { panic!("not placed") };
         let pg = segments[0].pg.expect("allocated once");
         assert_eq!(cluster.attached(pg, held.volume).expect("committed by the next meta").epoch, held.epoch);
         // The holder is given its lease again.

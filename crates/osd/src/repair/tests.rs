@@ -12,7 +12,6 @@ fn repair(members: u64, commit: u64, lost: u64) -> Repair {
     let identity = ReplicaIdentity {
         pg: PgId { pool: PoolId(1), n: 0 },
         replica: ReplicaId(1),
-        lineage: 1,
         conf_epoch: Epoch(1),
         members: (1..=members).map(member).collect(),
     };

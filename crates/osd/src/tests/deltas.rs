@@ -148,7 +148,7 @@ fn successor_of_a_failed_replica_takes_over_its_space() {
     rig.run(ms(200));
     change(&mut rig, &mut Rng::new(9));
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-    let created = PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
+    let created = PgMap { pg: pg(0), conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
     let new = Member { replica: ReplicaId(100), osd: OsdId(2) };
     rig.tell(1, OsdDown::EnsureReplica { created, replica: new.replica });
     rig.run(ms(200));
@@ -184,7 +184,7 @@ fn replica_that_comes_back_finds_what_was_kept() {
         let mut rig = Rig::new(11, [16; 4]);
         rig.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
         let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-        let created = PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
+        let created = PgMap { pg: pg(0), conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
         (0..3).for_each(|i| rig.ensure(i, &created));
         rig.attach(pg(0));
         rig.run(ms(500));

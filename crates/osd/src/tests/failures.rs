@@ -23,7 +23,7 @@ fn replica_made_on_a_store_with_lost_records_fails_unless_its_id_is_new() {
     rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
     let make = |rig: &mut Rig, n: u32, first: u64| {
         let member = |i: u64| Member { replica: ReplicaId(first + i), osd: OsdId(i as u32 + 1) };
-        let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
+        let map = PgMap { pg: pg(n), conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
         (0..3).for_each(|i| rig.ensure(i, &map));
         rig.run(ms(2000));
     };
@@ -99,7 +99,7 @@ fn failed(rig: &mut Rig, i: usize) -> Vec<PgReport> {
 /// Does what meta does for a failed replica of PG 0.
 fn replace(rig: &mut Rig, i: usize, old: ReplicaId) {
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-    let created = PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
+    let created = PgMap { pg: pg(0), conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
     let new = Member { replica: ReplicaId(100), osd: OsdId(i as u32 + 1) };
     rig.tell(i, OsdDown::EnsureReplica { created, replica: new.replica });
     rig.run(ms(300));
@@ -247,7 +247,7 @@ fn replica_that_fails_while_it_is_created_or_installed_gets_no_group() {
     rig.make_pgs(1);
     rig.lead_all(0, 1);
     let member = |n: u64| Member { replica: ReplicaId(70 + n), osd: OsdId(n as u32) };
-    let map = PgMap { pg: pg(7), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
+    let map = PgMap { pg: pg(7), conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
     let state = |rig: &mut Rig, replica| {
         let key = rig.osd(2).pgs.by_replica(replica).expect("it is here");
         std::mem::discriminant(&rig.osd(2).pgs.get(key).state)

@@ -36,7 +36,7 @@ fn forced(rig: &mut Rig, fence: bool) {
 }
 
 fn created() -> PgMap {
-    PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() }
+    PgMap { pg: pg(0), conf_epoch: EPOCH, members: (1..=3).map(member).collect() }
 }
 
 /// Three OSDs with some writes; the first two are down.

@@ -13,7 +13,7 @@ const NEW: Member = Member { replica: ReplicaId(100), osd: OsdId(4) };
 
 fn created() -> PgMap {
     let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
-    PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() }
+    PgMap { pg: pg(0), conf_epoch: EPOCH, members: (1..=3).map(member).collect() }
 }
 
 /// Four OSDs, of which the first three hold PG 0.

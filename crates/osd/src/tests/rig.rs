@@ -242,7 +242,7 @@ impl Rig {
             let size = self.machines.len() as u64;
             let member = |i: u64| Member { replica: ReplicaId(u64::from(n) * size + i + 1), osd: OsdId(i as u32 + 1) };
             let members = (0..size).map(member).collect();
-            let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: EPOCH, members };
+            let map = PgMap { pg: pg(n), conf_epoch: EPOCH, members };
             self.all().for_each(|i| self.ensure(i, &map));
         }
         (0..count).for_each(|n| self.attach(pg(n)));

@@ -111,7 +111,6 @@ fn a_replica_id_that_is_in_use_is_not_taken_for_another_pg() {
     rig.make_pgs(1);
     let wrong = PgMap {
         pg: pg(9),
-        lineage: 1,
         conf_epoch: Epoch(1),
         members: (1..=3).map(|n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) }).collect(),
     };

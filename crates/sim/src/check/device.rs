@@ -212,7 +212,7 @@ fn fact(head: &[u8], body: &[u8]) -> Option<Option<Fact>> {
         kind::LOST_ENTRY => Fact::Entry { replica, index, term, copied: true, payload: Payload::default() },
         kind::HARD_STATE => Fact::Hard { replica, term, vote: vote(0)? },
         kind::CREATE | kind::REPLICA_STATE => {
-            Fact::State { replica, term, vote: vote(0)?, failed: u32_at(body, 40)? > 0, begins: u64_at(body, 48)? }
+            Fact::State { replica, term, vote: vote(0)?, failed: u32_at(body, 32)? > 0, begins: u64_at(body, 40)? }
         }
         kind::DESTROY => Fact::Gone(vec![replica]),
         kind::TOMBSTONES => Fact::Gone(body.chunks_exact(8).filter_map(|id| u64_at(id, 0)).collect()),
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn records_are_replayed_as_the_page_says() {
-        let create = || record(kind::CREATE, 0, (0, 0), &[0; 48]);
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 40]);
         let entry = |flags, index, term| record(kind::APPEND, flags, (index, term), &[0; 12]);
         let three = || vec![create(), entry(0, 1, 1), entry(0, 2, 1), entry(0, 3, 1)];
         let log = |more: Vec<u8>| Vec::from_iter(replay(&[three(), vec![more]].concat()).log);
@@ -450,9 +450,9 @@ mod tests {
 
     #[test]
     fn marks_of_a_failure_are_found_and_cleared() {
-        let create = || record(kind::CREATE, 0, (0, 0), &[0; 48]);
-        let mut damaged = [0; 48];
-        damaged[40] = 1;
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 40]);
+        let mut damaged = [0; 40];
+        damaged[32] = 1;
         for mark in [record(kind::PAST, 0, (4, 0), &[]), record(kind::REPLICA_STATE, 0, (0, 1), &damaged)] {
             assert!(replay(&[create(), mark.clone()]).is_marked);
             assert!(!replay(&[create(), mark, record(kind::REVIVED, 0, (0, 0), &[])]).is_marked);

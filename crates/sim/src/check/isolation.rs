@@ -5,9 +5,8 @@
 //! first such request that waits too long.
 //!
 //! The law holds where nothing else is broken, in runs aimed at `StuckPg`: the other PGs keep their leaders, their members and
-//! their logs. Not covered: a client that opens its volumes, because an open needs every PG of the volume (R6); a client that asks
-//! for segments, because meta answers when all of them are attached (`docs/known-issues.md`); a flush; the logs of the OSDs, which
-//! run full only after minutes.
+//! their logs. Not covered: a client that opens its volumes, because an open needs every PG of the volume (R6); a flush; the logs
+//! of the OSDs, which run full only after minutes.
 
 use std::time::Duration;
 use types::{PgId, Time};

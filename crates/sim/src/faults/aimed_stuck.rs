@@ -4,7 +4,6 @@
 use super::Strike;
 use super::aimed_forced::{COMMANDS, command, draw};
 use std::time::Duration;
-use types::units::SEGMENT;
 
 /// Time without a quorum: longer than a request beside the PG may wait.
 const STUCK: Duration = Duration::from_secs(5);
@@ -13,13 +12,6 @@ const _: () = assert!(STUCK.as_millis() > 2 * crate::check::isolation::WAIT_MAX.
 /// Strikes once in a run: a PG that gets its members back is not whole for a while.
 pub fn strike(s: &mut Strike<'_>) -> bool {
     if s.cluster.observers.isolation.borrow().has_struck() {
-        return false;
-    }
-    // The answer to a client that asks for segments waits for all PGs of these segments.
-    let (segments, records) = (s.cluster.options.shape.len_bytes.div_ceil(SEGMENT), s.cluster.meta.records());
-    let is_attached =
-        |r: &control::Records| r.segments.values().filter(|segment| !segment.pending).count() as u64 == segments;
-    if !records.is_some_and(is_attached) {
         return false;
     }
     let Some((pg, _, lost)) = draw(s) else { return false };

@@ -392,7 +392,8 @@ impl Cluster {
             ClientAsk::Segments { segments, .. } => {
                 let place = |s: &types::SegmentIndex| SegmentPlace { segment: *s, pg: Some(pg(s.0)) };
                 let places = segments.iter().map(place).collect();
-                ClientAnswer::Segments { segments: places, view: view(segments.iter().map(|s| pg(s.0)).collect()) }
+                let view = view(segments.iter().map(|s| pg(s.0)).collect());
+                ClientAnswer::Segments { segments: places, pending: Vec::new(), view }
             }
             ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(view(pgs.clone())),
             other => panic!("a volume does not ask {other:?}"),

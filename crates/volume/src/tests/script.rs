@@ -15,7 +15,7 @@ const MS: u64 = 1_000_000;
 /// Makes the map of PG `n`, which lies on OSDs 1, 2, 3.
 pub(super) fn pg_map(n: u32) -> PgMap {
     let member = |osd: u32| Member { replica: ReplicaId(u64::from(n * 10 + osd)), osd: OsdId(osd) };
-    PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
+    PgMap { pg: pg(n), conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
 }
 
 pub(super) fn pg(n: u32) -> PgId {
@@ -564,9 +564,44 @@ fn a_write_to_a_hole_asks_once_for_all_and_does_not_hold_up_others() {
     let ask = b.out.meta.remove(0);
     let place = |n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(1)) };
     let view = MapView { pgs: vec![pg_map(1)], leaders: vec![(pg(1), OsdId(2))], osds: Vec::new() };
-    b.volume.handle_meta(b.now, &ask, ClientAnswer::Segments { segments: vec![place(1), place(7)], view });
+    b.volume.handle_meta(
+        b.now,
+        &ask,
+        ClientAnswer::Segments { segments: vec![place(1), place(7)], pending: Vec::new(), view },
+    );
     let sent = b.poll();
     assert!(sent.len() == 2 && sent.iter().all(|(osd, r)| *osd == OsdId(2) && r.pg == pg(1)));
+}
+
+#[test]
+fn pending_segment_delays_no_segment_of_another_pg() {
+    let mut b = Bench::new(&opened(10 * SEGMENT, 1, true), None);
+    b.submit(write(2 * SEGMENT, 512), 1);
+    b.submit(write(7 * SEGMENT, 512), 2);
+    b.poll();
+    let ask = b.out.meta.remove(0);
+    let place = |n, at| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(at)) };
+    let view = |at| MapView { pgs: vec![pg_map(at)], leaders: vec![(pg(at), OsdId(2))], osds: Vec::new() };
+    let answer =
+        |n, at| ClientAnswer::Segments { segments: vec![place(n, at)], pending: vec![SegmentIndex(2)], view: view(at) };
+    b.volume.handle_meta(b.now, &ask, answer(7, 1));
+    let sent = b.poll();
+    assert!(sent.len() == 1 && sent[0].1.pg == pg(1), "{sent:?}");
+    // A segment that is needed while the other one pends is asked for at once.
+    b.submit(write(5 * SEGMENT, 512), 3);
+    b.poll();
+    let ask = b.out.meta.remove(0);
+    assert!(matches!(&ask, ClientAsk::Segments { segments, .. } if segments[..] == [SegmentIndex(5)]), "{ask:?}");
+    b.volume.handle_meta(b.now, &ask, answer(5, 1));
+    assert_eq!(b.poll().len(), 1);
+    while b.out.meta.is_empty() {
+        b.sleep();
+    }
+    let ask = b.out.meta.remove(0);
+    assert!(matches!(&ask, ClientAsk::Segments { segments, .. } if segments[..] == [SegmentIndex(2)]), "{ask:?}");
+    let segments = vec![place(2, 4)];
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Segments { segments, pending: Vec::new(), view: view(4) });
+    assert!(b.poll().iter().any(|(_, request)| request.pg == pg(4)));
 }
 
 #[test]
@@ -582,7 +617,7 @@ fn an_allocation_under_an_old_epoch_fences_the_volume() {
 
 pub(super) fn segments_answer(places: Vec<SegmentPlace>) -> ClientAnswer {
     let view = MapView { pgs: vec![pg_map(0)], leaders: vec![(pg(0), OsdId(1))], osds: Vec::new() };
-    ClientAnswer::Segments { segments: places, view }
+    ClientAnswer::Segments { segments: places, pending: Vec::new(), view }
 }
 
 #[test]

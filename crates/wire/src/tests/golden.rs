@@ -135,8 +135,8 @@ fn streams() -> Vec<(&'static str, Message)> {
 }
 
 fn repairs() -> Vec<(&'static str, Message)> {
-    let (from, to, lineage) = (ReplicaId(0x71), ReplicaId(0x72), 0xd0);
-    let repair = |body| Message::Repair(RepairMsg { pg: PG, from, to, lineage, body });
+    let (from, to) = (ReplicaId(0x71), ReplicaId(0x72));
+    let repair = |body| Message::Repair(RepairMsg { pg: PG, from, to, body });
     let (index, term) = (Index(0xd1), Term(0xd2));
     let (crcs, payload) = (vec![0xd3d4_d5d6], IoBuf::copy_of(&[0xa5; 512]));
     vec![
@@ -148,8 +148,8 @@ fn repairs() -> Vec<(&'static str, Message)> {
 
 fn mends() -> Vec<(&'static str, Message)> {
     let mend = |body| {
-        let (from, to, lineage, id) = (ReplicaId(0x71), ReplicaId(0x72), 0xd0, 0xd1);
-        Message::Mend(MendMsg { pg: PG, from, to, lineage, id, chunk: CHUNK, block: 4095, body })
+        let (from, to, id) = (ReplicaId(0x71), ReplicaId(0x72), 0xd1);
+        Message::Mend(MendMsg { pg: PG, from, to, id, chunk: CHUNK, block: 4095, body })
     };
     let payload = IoBuf::copy_of(&[0x5a; 4096]);
     vec![

@@ -380,9 +380,14 @@ impl World {
         ClientReq { token, client, id: token.0, address: "10.0.0.1:999".into(), ask }
     }
 
+    /// Asks until no segment is pending.
     pub fn ask(&mut self, client: u64, ask: ClientAsk) -> ClientAnswer {
-        let req = self.req(client, ask);
-        self.answer_to(req)
+        self.until(|world| {
+            let req = world.req(client, ask.clone());
+            let answer = world.answer_to(req);
+            let waits = matches!(&answer, ClientAnswer::Segments { pending, .. } if !pending.is_empty());
+            (!waits).then_some(answer)
+        })
     }
 
     pub fn answer_to(&mut self, req: ClientReq) -> ClientAnswer {
