@@ -3,6 +3,7 @@
 mod client;
 mod engine;
 mod fate;
+mod filling;
 mod force;
 mod laws;
 mod members;

@@ -267,8 +267,10 @@ impl Rig {
             if self.call(osd, |g, now, actions| g.handle_renewal_item(now, OsdId(leader), item, true, actions)) {
                 renewed.push(osd);
                 self.steps.push((self.now, osd, Step::Renews(leader)));
+                let whole = self.groups[&osd].is_whole();
                 if !self.loses(osd, leader) {
-                    self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, (item.term, true), actions));
+                    let told = (item.term, whole);
+                    self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, told, actions));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Streams that bring back followers behind the log, and their order.
 
 use super::rig::{LONG, Rig, ms, pg};
+use types::{Index, ReplicaId};
 
 /// Makes OSD 3 miss more of PG 0 than the logs keep, and come back.
 fn left_behind(seed: u64, mib: u32) -> Rig {
@@ -132,4 +133,29 @@ fn follower_with_a_hanging_device_acknowledges_nothing_in_an_accept() {
     rig.start(2);
     rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) || !rig.osd(2).quarantined().is_empty());
     assert_eq!(rig.osd(2).quarantined(), []);
+}
+
+/// The stream to OSD 3 takes long, and another OSD dies: the PG goes on with the follower that is being filled.
+#[test]
+fn a_pg_commits_with_a_follower_that_is_being_filled() {
+    for dies in [0, 1] {
+        let mut rig = left_behind(21 + dies as u64, 40);
+        rig.osd(0).set_stream_rate(1 << 20);
+        rig.start(2);
+        rig.until(LONG, "its log has begun", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0));
+        rig.write(pg(0), 0, 0, 8);
+        rig.run(ms(1000));
+        rig.kill(dies);
+        let before = rig.world.now();
+        rig.leader(pg(0));
+        rig.write(pg(0), 0, 8, 8);
+        let took = std::time::Duration::from_nanos(rig.world.now().since(before).as_nanos() as u64);
+        assert!(took < ms(300), "osd.{} died: {took:?} until a write", dies + 1);
+        assert!(rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0), "it is not whole yet");
+        let leader = rig.leader(pg(0));
+        rig.osd(leader).set_stream_rate(64 << 20);
+        rig.until(LONG, "it is filled", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) == Index(0));
+        rig.start(dies);
+        rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)));
+    }
 }

@@ -1,0 +1,68 @@
+//! Replicas whose contents a stream has still to bring: they vote and acknowledge, and do not serve (R16).
+
+use crate::rig::{Rig, recovered};
+use group::{Action, Group, GroupConfig};
+use types::store::Recovered;
+use types::{OsdId, ReplicaId};
+use wire::{Reject, ReplyBody};
+
+const DONE: Option<Result<ReplyBody, Reject>> = Some(Ok(ReplyBody::Done));
+
+/// Makes three replicas of which the first leads and the third lacks contents.
+fn third_fills() -> Rig {
+    let mut rig = Rig::new(3, true);
+    let lacks = Recovered { fills: true, ..recovered(3, 3) };
+    let third = Group::new(GroupConfig::new(OsdId(3)), lacks, rig.at(), 3).expect("a fresh replica");
+    rig.groups.insert(3, third);
+    rig.advance(150);
+    assert!(rig.groups[&1].is_leader());
+    rig.list(1);
+    rig.attach(1, 1, 1);
+    rig
+}
+
+#[test]
+fn a_leader_without_contents_hands_over() {
+    let mut rig = third_fills();
+    let streams = rig.seen.iter().filter(|(_, action)| matches!(action, Action::NeedsStream { to: OsdId(3) }));
+    assert!(streams.count() > 0, "its acknowledgement says that it lacks contents");
+    rig.deaf = [2].into();
+    let write = rig.write(1, 0);
+    rig.pump();
+    assert_eq!(rig.answer(write), DONE, "it counts for the majority");
+    rig.deaf = [].into();
+    rig.crash(1);
+    // The second replica lacks the write, so the third one wins.
+    for _ in 0..3000 {
+        rig.advance(1);
+        if rig.groups[&3].is_elected() {
+            break;
+        }
+    }
+    assert!(rig.groups[&3].is_elected() && !rig.groups[&3].serves());
+    let refused = rig.write(3, 1);
+    rig.pump();
+    assert_ne!(rig.answer(refused), DONE);
+    rig.list(3);
+    rig.advance(20);
+    assert!(rig.groups[&2].is_leader() && rig.groups[&2].serves(), "it has the write from the third one");
+    let again = rig.write(2, 1);
+    rig.pump();
+    assert_eq!(rig.answer(again), DONE);
+    assert_eq!(rig.groups[&2].members().voters.len(), 3);
+}
+
+#[test]
+fn a_voter_is_filled_only_beside_a_majority_with_contents() {
+    let mut rig = Rig::led(3, true);
+    let now = rig.at();
+    let mut fill = |rig: &mut Rig, id: u64| rig.call(1, |g, now, _| g.fill_state(now, ReplicaId(id)));
+    assert!(fill(&mut rig, 3).is_some(), "the first two have everything");
+    assert!(fill(&mut rig, 2).is_none(), "the third one may have given up its contents");
+    assert!(rig.at() == now && fill(&mut rig, 2).is_none());
+    rig.list(1);
+    assert!(fill(&mut rig, 2).is_none(), "the renewal did not leave behind the beginning");
+    rig.advance(1);
+    rig.list(1);
+    assert!(fill(&mut rig, 2).is_some(), "the third one has said that it has contents");
+}
