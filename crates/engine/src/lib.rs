@@ -43,7 +43,6 @@ pub use format::{
 pub use layout::log::{MAP_MAX, SaltKey};
 pub use layout::superblock::Superblock;
 pub use mend::{BlockCopy, MendRefusal};
-pub use refill::Holding;
 pub use space::Space;
 
 #[cfg(test)]

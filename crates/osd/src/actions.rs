@@ -150,7 +150,7 @@ impl Osd {
         self.perform(slot, &mut actions);
     }
 
-    fn bad_peer(&mut self, osd: OsdId, reason: &str) {
+    pub(crate) fn bad_peer(&mut self, osd: OsdId, reason: &str) {
         tracing::warn!(%osd, reason, "closing the connection of a peer that sent bad bytes");
         if let Some(link) = self.bus.link_to(osd) {
             self.bus.disconnect(link, reason);
@@ -195,7 +195,7 @@ impl Osd {
         self.reads.clear();
         self.fail_digests(&reason);
         self.streams.clear();
-        self.repairs.clear();
+        self.payloads.clear();
         self.mends.clear();
         self.bus.disconnect_all(&reason);
         self.let_in.waiting = None;

@@ -334,7 +334,7 @@ impl Osd {
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
-            self.repairs.forget(replica);
+            self.payloads.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
             match keep {
                 true => self.engine.retire_replica(replica, self.now + self.config.tuning.removed_kept),

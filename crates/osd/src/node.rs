@@ -87,7 +87,7 @@ pub struct Osd {
     pub(crate) space: crate::space::Book,
     pub(crate) fullness: crate::fullness::Fullness,
     pub(crate) streams: crate::stream::Streams,
-    pub(crate) repairs: crate::repair::Repairs,
+    pub(crate) payloads: recovery::PayloadRepairs,
     pub(crate) mends: crate::mend::Mends,
     /// Latest end of a planned stop that is under way.
     pub(crate) stop_by: Option<Time>,
@@ -140,7 +140,7 @@ impl Osd {
             space: crate::space::Book::new(config.tuning.space),
             fullness: crate::fullness::Fullness::default(),
             streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
-            repairs: crate::repair::Repairs::default(),
+            payloads: recovery::PayloadRepairs::default(),
             mends: crate::mend::Mends::default(),
             stop_by: None,
             tool_reads: Vec::new(),
@@ -485,7 +485,7 @@ impl Osd {
             self.let_in.next_deadline(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
-            self.repairs.next_deadline(),
+            self.payloads.next_deadline(),
             self.mends.next_deadline(),
             self.stop_deadline(),
         ]

@@ -4,6 +4,7 @@ use crate::fullness::Level;
 use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
+use crate::repair::report_of_repair;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::{Index, Term};
@@ -95,7 +96,7 @@ impl Osd {
                     hears: None,
                     leading: None,
                 },
-                State::Repairing => PgReport { end, ..self.repairs.report(&slot.identity) },
+                State::Repairing => PgReport { end, ..report_of_repair(&self.payloads, &slot.identity) },
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -119,7 +120,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.repairs.done),
+            (&m.repaired_replicas, self.payloads.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -130,8 +131,8 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, failed as u64),
-            (&m.pgs_repairing, self.repairs.len() as u64),
-            (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
+            (&m.pgs_repairing, self.payloads.iter().count() as u64),
+            (&m.pgs_inconsistent, self.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
             (&m.blocks_bad, self.mends.bad_count()),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),

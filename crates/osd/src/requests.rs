@@ -38,7 +38,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, true);
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
-                self.repairs.hurry();
+                self.payloads.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, cause = reason, "connection lost");

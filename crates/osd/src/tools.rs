@@ -6,6 +6,7 @@
 use crate::mend::Named;
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
+use crate::repair::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use types::control::PgReport;
 use types::{ChunkKey, Index, PgId, ReplicaId, SectorRange};
@@ -27,7 +28,7 @@ impl Osd {
             let replica = slot.identity.replica;
             let lost = match &slot.state {
                 State::Failed(failure) => return Some(format!("quarantined: {}", failure.reason)),
-                State::Repairing => self.repairs.report(&slot.identity).lost,
+                State::Repairing => report_of_repair(&self.payloads, &slot.identity).lost,
                 _ => self.mends.named(replica, Named::Everywhere),
             };
             let unread = self.mends.named(replica, Named::Here);

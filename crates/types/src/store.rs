@@ -73,6 +73,21 @@ impl Lost {
     }
 }
 
+/// Content of one slot in a replica's log.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Holding {
+    /// The entry's payload, with its checksums.
+    Payload(IoBuf, Crcs),
+    /// The entry is here, and its payload is lost here too.
+    Lost,
+    /// The slot holds another entry, an entry without payload, or none; the log was never without it.
+    Other,
+    /// The log begins above the slot.
+    Freed,
+    /// Unknown: there is no such replica, or it has failed.
+    Unsure,
+}
+
 /// The effect of a committed entry on the bytes of its PG, decided at apply (R1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
