@@ -116,7 +116,8 @@ impl Osd {
             return;
         }
         if let Err(ReadError::BadBlocks { chunk, range, .. }) = result {
-            return self.hold_read(read, chunk, range);
+            let held = recovery::HeldRead { replica: read.replica, read: read.read, chunk, range };
+            return self.recover(|repairs, facts, actions| repairs.blocks.hold_read(facts, held, actions));
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -135,7 +136,7 @@ impl Osd {
         for (_, owner) in self.reads.iter_mut().filter(|(_, owner)| is_its(owner)) {
             *owner = ReadOwner::Ended;
         }
-        self.mends.detach(replica);
+        self.repairs.blocks.detach(replica);
     }
 
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
@@ -172,7 +173,7 @@ impl Osd {
     /// Takes over the members that a step, or a new group, has brought.
     pub(crate) fn members_changed(&mut self, slot: usize) {
         self.pgs.refresh_members(slot);
-        self.mends.ask_again(self.pgs.get(slot).identity.replica);
+        self.repairs.blocks.ask_again(self.pgs.get(slot).identity.replica);
         let osds: Vec<OsdId> = self.pgs.get(slot).others().map(|m| m.osd).collect();
         osds.into_iter().for_each(|osd| self.want_peer(osd));
         self.tell_log_share(slot);
@@ -195,8 +196,7 @@ impl Osd {
         self.reads.clear();
         self.fail_digests(&reason);
         self.streams.clear();
-        self.payloads.clear();
-        self.mends.clear();
+        self.repairs.clear();
         self.bus.disconnect_all(&reason);
         self.let_in.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);

@@ -83,7 +83,7 @@ impl Osd {
         let held = self.pgs.get(slot);
         let (pg, replica) = (held.identity.pg, held.identity.replica);
         match &held.state {
-            State::Repairing => self.payloads.end_before_missing(replica),
+            State::Repairing => self.repairs.payloads.end_before_missing(replica),
             State::Failed(_) => self.engine.past_end(replica).filter(|_| self.pgs.by_pg(pg) == Some(slot)),
             State::Running(_) | State::Creating | State::Installing(_) => None,
         }

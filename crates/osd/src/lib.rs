@@ -15,7 +15,6 @@ mod failure;
 mod force;
 mod fullness;
 mod let_in;
-mod mend;
 mod metrics;
 mod node;
 mod pgs;

@@ -87,8 +87,7 @@ pub struct Osd {
     pub(crate) space: crate::space::Book,
     pub(crate) fullness: crate::fullness::Fullness,
     pub(crate) streams: crate::stream::Streams,
-    pub(crate) payloads: recovery::PayloadRepairs,
-    pub(crate) mends: crate::mend::Mends,
+    pub(crate) repairs: crate::repair::Repairs,
     /// Latest end of a planned stop that is under way.
     pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
@@ -140,8 +139,7 @@ impl Osd {
             space: crate::space::Book::new(config.tuning.space),
             fullness: crate::fullness::Fullness::default(),
             streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
-            payloads: recovery::PayloadRepairs::default(),
-            mends: crate::mend::Mends::default(),
+            repairs: crate::repair::Repairs::default(),
             stop_by: None,
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
@@ -200,7 +198,6 @@ impl Osd {
         self.upkeep_digests();
         self.step_streams();
         self.step_repairs();
-        self.step_mends();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -292,7 +289,8 @@ impl Osd {
             EngineEvent::Installed(recovered) => self.stream_installed(*recovered),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
-                self.blocks_are_bad(replica, chunk, range, reason, needed);
+                let of = (replica, chunk, range);
+                self.recover(|repairs, facts, acts| repairs.blocks.blocks_are_bad(facts, of, &reason, needed, acts));
             }
             EngineEvent::Failed { replica, failure } => self.replica_failed(replica, failure),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
@@ -485,8 +483,7 @@ impl Osd {
             self.let_in.next_deadline(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
-            self.payloads.next_deadline(),
-            self.mends.next_deadline(),
+            self.repairs.next_deadline(),
             self.stop_deadline(),
         ]
         .into_iter()

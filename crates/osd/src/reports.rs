@@ -1,10 +1,10 @@
 //! Reports of this OSD to meta and to the metrics endpoint.
 
 use crate::fullness::Level;
-use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use crate::repair::report_of_repair;
+use recovery::Named;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::{Index, Term};
@@ -79,7 +79,7 @@ impl Osd {
             let report = match &slot.state {
                 State::Running(group) => {
                     let [unread, lost] =
-                        [Named::Here, Named::Everywhere].map(|n| self.mends.named(slot.identity.replica, n));
+                        [Named::Here, Named::Everywhere].map(|n| self.repairs.blocks.named(slot.identity.replica, n));
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Installing(_) => continue,
@@ -96,7 +96,7 @@ impl Osd {
                     hears: None,
                     leading: None,
                 },
-                State::Repairing => PgReport { end, ..report_of_repair(&self.payloads, &slot.identity) },
+                State::Repairing => PgReport { end, ..report_of_repair(&self.repairs.payloads, &slot.identity) },
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -120,7 +120,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.payloads.done),
+            (&m.repaired_replicas, self.repairs.payloads.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -131,9 +131,9 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, failed as u64),
-            (&m.pgs_repairing, self.payloads.iter().count() as u64),
-            (&m.pgs_inconsistent, self.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
-            (&m.blocks_bad, self.mends.bad_count()),
+            (&m.pgs_repairing, self.repairs.payloads.iter().count() as u64),
+            (&m.pgs_inconsistent, self.repairs.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
+            (&m.blocks_bad, self.repairs.blocks.iter().len() as u64),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),

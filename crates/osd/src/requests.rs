@@ -38,7 +38,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, true);
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
-                self.payloads.hurry();
+                self.repairs.payloads.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, cause = reason, "connection lost");
@@ -90,7 +90,7 @@ impl Osd {
             }
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
-            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(link, from, msg),
+            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(from, msg),
             (peer, _) => {
                 let reason = format!("{peer:?} sent a message that only others may send");
                 self.bus.disconnect(link, &reason);

@@ -11,7 +11,7 @@ mod missing;
 
 use crate::action::{Action, View};
 use missing::{Missing, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::{Member, Membership};
@@ -24,6 +24,9 @@ const ASKED_MAX: usize = 4;
 /// Between two reviews of all payloads that a replica lacks.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// Destination of a query for the replica of the PG that is on an OSD, whichever it is.
+pub const ANY_REPLICA: ReplicaId = ReplicaId(u64::MAX);
+
 /// One replica that is being repaired.
 struct Repair {
     /// The state that its group will start from.
@@ -32,6 +35,8 @@ struct Repair {
     members: Membership,
     others: Vec<Member>,
     missing: BTreeMap<Index, Missing>,
+    /// The first entry whose payload no member gives any more, with the reason. The replica fails when all before it are back.
+    given_up: Option<(Index, String)>,
     /// Entries whose queries are on their way.
     waiting: Vec<Index>,
     /// The next query is about the first askable entry from here on: queries without an answer must not keep others back.
@@ -48,7 +53,7 @@ struct Repair {
 struct Look {
     /// Entry, and the member to ask for it.
     queries: Vec<(Index, Term, Member)>,
-    /// An entry whose payload no member gives any more.
+    /// The first entry whose payload no member gives any more.
     given_up: Option<Index>,
 }
 
@@ -56,6 +61,8 @@ struct Look {
 #[derive(Default)]
 pub struct PayloadRepairs {
     by_replica: BTreeMap<ReplicaId, Repair>,
+    /// OSDs that hold replicas of the PGs of this OSD, as meta has named them: the PGs may have other members than the logs tell.
+    peers: BTreeSet<OsdId>,
     /// Replicas that were repaired since the start.
     pub done: u64,
 }
@@ -69,6 +76,7 @@ impl Repair {
             recovered,
             others: members.iter().filter(|m| m.replica != me && m.osd != osd).collect(),
             members,
+            given_up: None,
             waiting: Vec::new(),
             cursor: Index(0),
             next_at: Time::ZERO,
@@ -79,8 +87,11 @@ impl Repair {
 
     /// Judges missing payloads, and chooses which member is asked for which. Between two reviews it goes no further than it finds
     /// queries to send.
-    fn look(&mut self, now: Time, is_led: bool, reaches: impl Fn(OsdId) -> bool) -> Look {
+    ///
+    /// `later`: members that the log may not tell.
+    fn look(&mut self, now: Time, is_led: bool, later: &[Member], reaches: impl Fn(OsdId) -> bool) -> Look {
         let (others, commit) = (&self.others[..], self.recovered.hard_state.commit);
+        let later: Vec<Member> = later.iter().copied().filter(|m| reaches(m.osd)).collect();
         let (rest, is_review) = (missing::rest(self.missing.len()), now >= self.review_at);
         let missing = &mut self.missing;
         self.waiting.retain(|index| missing.get(index).is_some_and(|missing| missing.query.waits(now)));
@@ -93,17 +104,17 @@ impl Repair {
             let index = next.expect("the map is not empty");
             at = Index(index.0 + 1);
             let entry = missing.get_mut(&index).expect("it was just found");
-            match entry.step(now, (rest, is_led), (&self.members, others), commit) {
+            match entry.step(now, (rest, is_led), (&self.members, others, &later), commit) {
                 Verdict::Ask if entry.query.waits(now) || self.waiting.len() >= ASKED_MAX => {}
                 Verdict::Ask => {
-                    let Some(to) = entry.next_to_ask(others, &reaches) else { continue };
+                    let Some(to) = entry.next_to_ask(others, &later, &reaches) else { continue };
                     entry.query.ask(now, to);
                     look.queries.push((index, entry.lost.term, to));
                     self.waiting.push(index);
                     self.cursor = at;
                 }
                 Verdict::Inconsistent => {}
-                Verdict::GivenUp => look.given_up = Some(index),
+                Verdict::GivenUp => look.given_up = Some(look.given_up.map_or(index, |first| first.min(index))),
             }
         }
         if is_review {
@@ -122,10 +133,20 @@ impl Repair {
         (missing.lost.term == term && missing.query.is_asked(from)).then_some(missing)
     }
 
-    /// Fails the replica without its missing payloads. Its log before the first of them is its past.
+    /// Gives up an entry, and all behind it. Those before it may be committed, and are repaired still.
+    fn give_up(&mut self, from: Index) {
+        drop(self.missing.split_off(&from));
+        self.given_up = Some((from, format!("no member gives the payload of entry {from} any more")));
+    }
+
+    fn first_lost(&self) -> Option<Index> {
+        self.missing.keys().next().or(self.given_up.as_ref().map(|(from, _)| from)).copied()
+    }
+
+    /// Fails the replica without the payloads that are lost. Its log before the first of them is its past.
     fn fail(&self, why: &str) -> Option<Action> {
-        let from = *self.missing.keys().next()?;
-        let (replica, reason) = (self.recovered.identity.replica, format!("the payload of log entry {from} is lost: {why}"));
+        let (replica, from) = (self.recovered.identity.replica, self.first_lost()?);
+        let reason = format!("the payload of log entry {from} is lost: {why}");
         Some(Action::FailBefore { replica, from, reason })
     }
 }
@@ -174,10 +195,11 @@ impl PayloadRepairs {
     /// Queries members for payloads that are missing, and judges those that no member has.
     pub fn step(&mut self, view: &impl View, actions: &mut Vec<Action>) {
         let now = view.now();
+        let later: Vec<Member> = self.peers.iter().map(|osd| Member { replica: ANY_REPLICA, osd: *osd }).collect();
         for (replica, repair) in self.by_replica.iter_mut().filter(|(_, repair)| repair.next_at <= now) {
             let was = repair.inconsistent.clone();
             let identity = &repair.recovered.identity.clone();
-            let look = repair.look(now, view.is_led(identity.pg), |osd| view.reaches(osd));
+            let look = repair.look(now, view.is_led(identity.pg), &later, |osd| view.reaches(osd));
             if was != repair.inconsistent {
                 let extents = repair.inconsistent.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
                 tracing::error!(pg = %identity.pg, replica = replica.0, extents,
@@ -189,9 +211,18 @@ impl PayloadRepairs {
                 actions.push(Action::Send { to: to.osd, message });
             }
             if let Some(index) = look.given_up {
-                actions.extend(repair.fail(&format!("no member gives the payload of entry {index} any more")));
+                repair.give_up(index);
+            }
+            if let Some((_, why)) = repair.given_up.as_ref().filter(|_| repair.missing.is_empty()) {
+                actions.extend(repair.fail(why));
             }
         }
+    }
+
+    /// Notes OSDs that meta names as peers.
+    pub fn handle_peers(&mut self, osds: impl IntoIterator<Item = OsdId>) {
+        self.peers.extend(osds);
+        self.hurry();
     }
 
     /// Fails a replica that is not to wait for its missing payloads any longer.
@@ -202,7 +233,8 @@ impl PayloadRepairs {
     /// Handles a member's answer to a query.
     pub fn handle_answer(&mut self, view: &impl View, osd: OsdId, msg: RepairMsg, actions: &mut Vec<Action>) {
         let (now, from) = (view.now(), Member { replica: msg.from, osd });
-        let repair = self.by_replica.get_mut(&msg.to);
+        let is_its = |r: &ReplicaIdentity| (r.pg, r.lineage) == (msg.pg, msg.lineage);
+        let repair = self.by_replica.get_mut(&msg.to).filter(|repair| is_its(&repair.recovered.identity));
         match msg.body {
             RepairBody::Fetch { .. } => unreachable!("the caller saw an answer"),
             RepairBody::Payload { index, term, start, crcs, payload } => {
@@ -276,8 +308,8 @@ impl PayloadRepairs {
     /// Returns the last entry before those whose payload is missing.
     pub fn end_before_missing(&self, replica: ReplicaId) -> Option<(Term, Index)> {
         let repair = self.by_replica.get(&replica)?;
-        let (first, Recovered { entries, before, .. }) = (repair.missing.keys().next(), &repair.recovered);
-        let last = entries.iter().rev().find(|entry| first.is_none_or(|first| entry.index < *first));
+        let (first, Recovered { entries, before, .. }) = (repair.first_lost(), &repair.recovered);
+        let last = entries.iter().rev().find(|entry| first.is_none_or(|first| entry.index < first));
         Some(last.map_or((before.1, before.0), |entry| (entry.term, entry.index)))
     }
 }

@@ -57,21 +57,21 @@ impl Missing {
     }
 
     /// Returns the verdict on the answers of this pass. `is_led`: a leader of the PG was heard lately. `others`: the members that are
-    /// asked. Entries up to `commit` are known to be committed.
+    /// asked, and `later`: others that may be, and count for no majority. Entries up to `commit` are known to be committed.
     pub fn judge(
         &self,
         now: Time,
         is_led: bool,
-        (members, others): (&Membership, &[Member]),
+        (members, others, later): (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
         if is_led && self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
             return Verdict::GivenUp;
         }
-        if others.iter().any(|m| !self.query.answers.contains_key(m)) {
+        if others.iter().chain(later).any(|m| !self.query.answers.contains_key(m)) {
             return Verdict::Ask;
         }
-        // This replica holds it. A member that has failed cannot tell: it may have held it.
+        // This replica holds it. A member that has failed, or is gone, cannot tell: it may have held it.
         let may_hold = |m: &&Member| !matches!(self.query.answers.get(m), Some(Lack::Other | Lack::Freed));
         let half = |set: &[Member]| 2 * set.iter().filter(may_hold).count() > set.len();
         let may_be_committed = self.lost.index <= commit || half(&members.voters) || half(&members.outgoing);
@@ -86,7 +86,7 @@ impl Missing {
         &mut self,
         now: Time,
         (rest, is_led): (Duration, bool),
-        members: (&Membership, &[Member]),
+        members: (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
         let verdict = self.judge(now, is_led, members, commit);
@@ -108,8 +108,9 @@ impl Missing {
     }
 
     /// Returns the member to ask next: each in turn that has not answered in this pass.
-    pub fn next_to_ask(&self, others: &[Member], reaches: impl Fn(OsdId) -> bool) -> Option<Member> {
-        let able = || others.iter().copied().filter(|m| !self.query.answers.contains_key(m) && reaches(m.osd));
+    pub fn next_to_ask(&self, others: &[Member], later: &[Member], reaches: impl Fn(OsdId) -> bool) -> Option<Member> {
+        let able =
+            || others.iter().chain(later).copied().filter(|m| !self.query.answers.contains_key(m) && reaches(m.osd));
         self.query.next(able()).or_else(|| able().min())
     }
 

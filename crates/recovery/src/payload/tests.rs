@@ -54,7 +54,7 @@ fn answer(missing: &mut Missing, said: &[Lack]) {
 
 fn verdict(repair: &Repair, now: Time) -> Verdict {
     let commit = repair.recovered.hard_state.commit;
-    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others), commit)
+    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others, &[]), commit)
 }
 
 fn check(members: u64, commit: u64, said: &[Lack], want: Verdict) {
@@ -125,7 +125,7 @@ fn members_are_asked_in_turn_and_those_that_have_answered_are_left_out() {
     let mut repair = repair(3, 5, 1);
     let ask = |repair: &mut Repair| {
         let missing = repair.missing.get_mut(&LOST).expect("it is missing");
-        let to = missing.next_to_ask(&repair.others, |_| true)?;
+        let to = missing.next_to_ask(&repair.others, &[], |_| true)?;
         missing.query.ask(at_s(0), to);
         Some(to.osd.0)
     };
@@ -133,7 +133,7 @@ fn members_are_asked_in_turn_and_those_that_have_answered_are_left_out() {
     repair.missing.get_mut(&LOST).expect("it is missing").query.answers.insert(member(2), Lack::Lost);
     assert_eq!([ask(&mut repair), ask(&mut repair)], [Some(3), Some(3)]);
     let missing = &repair.missing[&LOST];
-    assert_eq!(missing.next_to_ask(&repair.others, |osd| osd != OsdId(3)), None, "no other one is reached");
+    assert_eq!(missing.next_to_ask(&repair.others, &[], |osd| osd != OsdId(3)), None, "no other one is reached");
 }
 
 #[test]
@@ -151,7 +151,8 @@ fn members_are_asked_again_while_an_entry_is_inconsistent() {
     let mut repair = repair(5, 4, 1);
     let Repair { members, others, missing, .. } = &mut repair;
     let missing = missing.get_mut(&LOST).expect("it is missing");
-    let step = |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others), Index(4));
+    let step =
+        |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others, &[]), Index(4));
     answer(missing, &[Lost, Lost, Other, Other]);
     assert_eq!((step(1, missing), missing.is_inconsistent()), (Verdict::Inconsistent, true));
     assert_eq!(step(2, missing), Verdict::Inconsistent);
@@ -177,7 +178,7 @@ fn only_answers_to_the_last_query_count() {
 
 /// Entries, by the replicas that one look asks.
 fn asked(repair: &mut Repair, s: u64) -> Vec<(u64, u64)> {
-    let look = repair.look(at_s(s), true, |osd| osd != OsdId(3));
+    let look = repair.look(at_s(s), true, &[], |osd| osd != OsdId(3));
     assert_eq!(look.given_up, None);
     look.queries.iter().map(|(index, _, to)| (index.0, to.replica.0)).collect()
 }
@@ -197,6 +198,6 @@ fn entry_behind_one_that_waits_is_judged() {
     let mut repair = repair(3, 4, 2);
     let behind = repair.missing.get_mut(&Index(6)).expect("it is missing");
     answer(behind, &[Lack::Other, Lack::Other]);
-    let look = repair.look(at_s(1), true, |osd| osd != OsdId(3));
+    let look = repair.look(at_s(1), true, &[], |osd| osd != OsdId(3));
     assert_eq!((look.given_up, look.queries.len()), (Some(Index(6)), 1));
 }
