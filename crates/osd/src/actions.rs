@@ -15,11 +15,11 @@ impl Osd {
             match action {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
                 Action::Persist(persist) => {
-                    self.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
+                    self.stats.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
                     self.engine.append(persist);
                 }
                 Action::Apply { index, effect, .. } => {
-                    self.traced.applied(replica, index, self.now);
+                    self.stats.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
                     self.streams.applied(replica, &effect);
                     if !self.digests.none_waits() {
@@ -101,7 +101,7 @@ impl Osd {
         // A poisoned store has forgotten its reads.
         match self.reads.try_remove(token as usize) {
             Some(ReadOwner::Group(read)) => self.group_read_done(read, result),
-            Some(ReadOwner::Tool) => self.tool_reads.push(result),
+            Some(ReadOwner::Tool) => self.digests.reads.push(result),
             Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
             Some(ReadOwner::Stream(key)) => self.stream_read_done(key, result),
             Some(ReadOwner::Base(key)) => self.base_read_done(key, result),
@@ -160,7 +160,7 @@ impl Osd {
 
     /// Updates the groups after a checkpoint: the engine may have freed payloads, which groups must not promise any more.
     pub(crate) fn checkpointed(&mut self, replicas: &[(ReplicaId, Index)]) {
-        self.metrics.destage_rounds.inc();
+        self.stats.metrics.destage_rounds.inc();
         tracing::debug!(replicas = replicas.len(), "checkpoint");
         for key in self.pgs.keys() {
             let first = self.engine.first_index(self.pgs.get(key).identity.replica);
@@ -198,7 +198,7 @@ impl Osd {
         self.streams.clear();
         self.repairs.clear();
         self.bus.disconnect_all(&reason);
-        self.let_in.waiting = None;
+        self.service.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);
     }
 
@@ -215,10 +215,10 @@ impl Osd {
         if on(Bug::LeaderlessStopsOsd) {
             now.1 |= self.pgs.keys().into_iter().any(|key| self.pgs.group(key).is_some_and(|g| g.leader().is_none()));
         }
-        if now == self.pressure {
+        if now == self.space.fullness.told {
             return;
         }
-        self.pressure = now;
+        self.space.fullness.told = now;
         for key in self.pgs.keys() {
             if let Some(group) = self.pgs.group(key) {
                 group.set_pressure(now.0, now.1);

@@ -208,7 +208,7 @@ impl Osd {
     /// Repeats which watermarks are durable: a full queue may have lost the first message. Watermarks from before the Welcome are
     /// in the Hello, where meta can compare them.
     pub(crate) fn say_kept_again(&mut self) {
-        if self.let_in.welcomed && self.meta.wanted == self.meta.kept {
+        if self.service.welcomed && self.meta.wanted == self.meta.kept {
             self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
         }
     }

@@ -22,7 +22,7 @@ impl Osd {
         let Some(slot) = slot.filter(|_| force.keep.osd == self.config.osd) else { return };
         let held = self.pgs.get(slot);
         // A leader of before may be found until an election would have ended, and promises of an ended group end before that.
-        let since = self.let_in.served_at.max(held.group_ended_at);
+        let since = self.service.served_at.max(held.group_ended_at);
         if self.now < since + self.config.timing.election_max * 2 {
             return;
         }

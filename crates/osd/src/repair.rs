@@ -166,7 +166,7 @@ impl Osd {
             }
             Action::Mend { key, copy } => {
                 let verdict = self.engine.mend(key.0, key.1, key.2, &copy);
-                self.metrics.blocks_mended.inc_by(u64::from(verdict.is_ok()));
+                self.stats.metrics.blocks_mended.inc_by(u64::from(verdict.is_ok()));
                 self.recover(|repairs, facts, actions| repairs.blocks.handle_mended(facts, key, verdict, actions));
             }
             Action::ForgetBlock((replica, chunk, block)) => self.engine.forget_bad(replica, chunk, block),

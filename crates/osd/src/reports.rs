@@ -43,7 +43,7 @@ impl Osd {
             return;
         }
         self.publish();
-        self.counting.drop_idle(self.now);
+        self.stats.counting.drop_idle(self.now);
         let stats = self.engine.stats().home;
         let pgs = self.changed_reports();
         let moving = pgs.iter().any(|pg| pg.leading.as_ref().is_some_and(|lead| lead.recovering));
@@ -52,16 +52,16 @@ impl Osd {
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,
-            full: self.fullness.level() == Level::Full,
+            full: self.space.fullness.level() == Level::Full,
             poisoned: self.meta.poisoned.clone(),
             destage_stuck: self.engine.destage_stuck().map(|r| clip(r, POISON_REASON_LEN_MAX).to_owned()),
             pgs,
             unreachable: self.meta.unreachable.keys().copied().collect(),
             io: IoTotals {
-                reads: self.metrics.reads.get(),
-                read_bytes: self.metrics.read_bytes.get(),
-                writes: self.metrics.writes.get(),
-                write_bytes: self.metrics.write_bytes.get(),
+                reads: self.stats.metrics.reads.get(),
+                read_bytes: self.stats.metrics.read_bytes.get(),
+                writes: self.stats.metrics.writes.get(),
+                write_bytes: self.stats.metrics.write_bytes.get(),
             },
             recovery: self.streams.totals(),
             log_seq: self.engine.position().2,
@@ -111,7 +111,7 @@ impl Osd {
         let stats = self.engine.stats();
         let bus = self.bus.stats();
         let (pgs, leading, failed) = self.census();
-        let m = &self.metrics;
+        let m = &self.stats.metrics;
         for (counter, total) in [
             (&m.log_batches, stats.batches),
             (&m.log_bytes, stats.log_bytes),
@@ -138,8 +138,8 @@ impl Osd {
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),
             (&m.destage_stuck, u64::from(self.engine.destage_stuck().is_some())),
-            (&m.full, u64::from(self.fullness.level() == Level::Full)),
-            (&m.near_full, u64::from(self.fullness.level() != Level::Fine)),
+            (&m.full, u64::from(self.space.fullness.level() == Level::Full)),
+            (&m.near_full, u64::from(self.space.fullness.level() != Level::Fine)),
             (&m.pending_free_bytes, stats.home.pending_free_bytes),
             (&m.free_bytes, stats.home.free_bytes),
             (&m.capacity_bytes, stats.home.capacity_bytes),
