@@ -406,7 +406,7 @@ mod tests {
     use super::can_lack_one_more;
 
     #[test]
-    fn a_member_fails_beside_one_that_has_no_part_only_while_a_majority_is_left() {
+    fn member_fails_beside_one_without_a_part_only_while_a_majority_is_left() {
         for (members, idle, can) in
             [(2, 0, true), (2, 1, false), (3, 0, true), (3, 1, false), (4, 1, false), (5, 1, true), (5, 2, false)]
         {

@@ -263,31 +263,3 @@ fn failed_replica_and_its_successor_count_as_one_osd() {
     assert_eq!(others.iter().map(|m| m.osd.0).collect::<Vec<_>>(), [3, 2], "{others:?}");
     assert!(others.contains(&new));
 }
-
-#[test]
-fn repair_ends_although_all_other_members_of_the_log_were_replaced() {
-    let mut rig = Rig::new(13, [16; 5]);
-    rig.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
-    (0..3).for_each(|i| rig.ensure(i, &created()));
-    rig.attach(pg(0));
-    rig.run(ms(500));
-    (0..40).for_each(|n| rig.write(pg(0), 0, n, 8));
-    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
-    rig.kill(1);
-    spoil_log(&rig, 1, 64 << 10..1 << 20, |page| !is_header(page));
-    let mut expected = EPOCH;
-    for (new, old) in [(NEW, 1), (Member { replica: ReplicaId(101), osd: OsdId(5) }, 3)] {
-        let order = OsdDown::EnsureReplica { created: created(), replica: new.replica };
-        rig.tell(new.osd.0 as usize - 1, order);
-        rig.run(ms(300));
-        let step = MemberChange { expected, add: Some(new), remove: Some(ReplicaId(old)), cancel: false };
-        expected = change(&mut rig, step).epoch;
-        drop_old(&mut rig, old);
-    }
-    rig.start(1);
-    rig.run(ms(2000));
-    assert_eq!(rig.osd(1).repairing().len(), 1, "the members of its log are gone");
-    assert_eq!(rig.osd(1).quarantined(), [], "they may have held what it lacks");
-    rig.tell(1, OsdDown::Peers(vec![OsdId(4), OsdId(5)]));
-    rig.until(LONG, "the repair ends", |rig| rig.osd(1).repairing().is_empty());
-}
