@@ -6,8 +6,8 @@ use crate::home::HomeLimits;
 use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
-use types::store::{Failure, Recovered};
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Time};
+use types::store::{Failure, ReadData, ReadError, Recovered};
+use types::{ChunkKey, Index, ReplicaId, SectorRange, Time};
 
 /// Limits of one step of background work. Every value is at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,30 +155,6 @@ pub enum EngineEvent {
     },
     /// The first write or flush has failed: the engine acknowledges nothing from now on (R15).
     Poisoned(String),
-}
-
-/// The answer to a read.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ReadData {
-    /// Nothing was ever written here.
-    Zeros,
-    /// One CRC32C a fragment of the range that was asked for.
-    Bytes { crcs: Vec<u32>, payload: IoBuf },
-}
-
-/// Why a read has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    #[error("{chunk} of {replica} fails its checksum: {reason}")]
-    Damaged { replica: ReplicaId, chunk: ChunkKey, reason: String },
-    /// Blocks of home are bad; [`EngineEvent::BadBlocks`] names them. `range` is the range that was read.
-    #[error("{chunk} of {replica} cannot be read: {reason}")]
-    BadBlocks { replica: ReplicaId, chunk: ChunkKey, range: SectorRange, reason: String },
-    /// The replica is not on this device, or no longer.
-    #[error("{0} is not on this device")]
-    NoReplica(ReplicaId),
-    #[error("the store has failed")]
-    Poisoned,
 }
 
 /// Why a mount failed. After one of the first two the device holds the same bytes as before.

@@ -34,7 +34,7 @@ mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError, StepLimits};
+pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};
 pub use engine::{CREATE_LOST, Engine};
 pub use format::{
@@ -43,9 +43,8 @@ pub use format::{
 };
 pub use layout::log::{MAP_MAX, SaltKey};
 pub use layout::superblock::Superblock;
-pub use mend::{BlockCopy, MendRefusal};
-pub use refill::Holding;
 pub use space::Space;
+pub use types::store::{ReadData, ReadError};
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@
 //! the copy is as of an index between the two. Home is never written with bytes that neither the log nor a checkpoint
 //! covers.
 
-use crate::api::{EngineEvent, ReadData};
+use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::HomeReadError;
 use crate::log::Work;
@@ -20,34 +20,9 @@ use crate::replica::Replica;
 use crate::round::RoundStep;
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::store::Crcs;
+use types::store::{BlockCopy, Crcs, MendRefusal, ReadData};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
-
-/// A peer's copy of one block, as of one applied index of that peer, which is in `low..=high`.
-#[derive(Clone, Debug)]
-pub struct BlockCopy {
-    pub low: Index,
-    pub high: Index,
-    /// The bytes of the block and their CRC32C; `None`: zeros.
-    pub data: Option<(IoBuf, u32)>,
-}
-
-/// Reason why a copy does not repair a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MendRefusal {
-    #[error("home's copy of the block is not needed any more")]
-    NotNeeded,
-    #[error("the copy may be older than the checkpoint index")]
-    Behind,
-    /// The copy may be taken later.
-    #[error("the copy may hold entries that are not applied here")]
-    Ahead,
-    #[error("the bytes of the copy are not one block, or do not match their checksum")]
-    Bytes,
-    #[error("the copy differs from the block that home's checksum names")]
-    Differs,
-}
 
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
@@ -70,13 +45,9 @@ impl Engine {
         found.iter().any(|f| matches!(f.source, Source::Home)).then_some(found)
     }
 
-    /// Whether a block reported bad still has to be repaired. If not, it is not known as bad any more.
-    pub fn needs_mend(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
-        let needed = self.found_at_home(replica, chunk, block).is_some();
-        if !needed && let Some(r) = self.replicas.get_mut(&replica) {
-            r.bad.remove(&(chunk, block));
-        }
-        needed
+    /// Whether a block reported bad still has to be repaired.
+    pub fn needs_mend(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
+        self.found_at_home(replica, chunk, block).is_some()
     }
 
     /// Whether blocks of the replica are known to be bad, and not repaired yet.
@@ -84,7 +55,7 @@ impl Engine {
         self.replicas.get(&replica).is_some_and(|r| !r.bad.is_empty())
     }
 
-    /// Notes that a block reported bad was read well since, or is to be found again by the next read of it.
+    /// Notes that a block reported bad was read well since, is not needed any more, or is to be found again by the next read of it.
     pub fn forget_bad(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));

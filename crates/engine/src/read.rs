@@ -7,11 +7,12 @@
 //! Invariant: every CRC returned was stored with exactly these bytes, or computed after the stored CRCs of all bytes in
 //! it were verified.
 
-use crate::api::{EngineEvent, ReadData, ReadError};
+use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::{HomeEvent, HomeReadError, Piece};
 use crate::overlay::{Found, Source};
 use crate::payload::Payload;
+use crate::{ReadData, ReadError};
 use env::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;

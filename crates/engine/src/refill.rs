@@ -13,23 +13,8 @@ use crate::payload::Payload;
 use crate::replica::{Replica, ReplicaState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::store::{Crcs, Lost};
+use types::store::{Holding, Lost};
 use types::{Index, IoBuf, ReplicaId, Term};
-
-/// Content of one slot in a replica's log.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Holding {
-    /// The entry's payload, with its checksums.
-    Payload(IoBuf, Crcs),
-    /// The entry is here, and its payload is lost here too.
-    Lost,
-    /// The slot holds another entry, an entry without payload, or none; the log was never without it.
-    Other,
-    /// The log begins above the slot.
-    Freed,
-    /// Unknown: there is no such replica, or it has failed.
-    Unsure,
-}
 
 impl Engine {
     /// Returns what the replica holds of entry `index` of `term`.

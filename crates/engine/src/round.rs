@@ -7,7 +7,8 @@
 //! Invariant: home gets a block only after the log alone could redo it. The checkpoint index moves only when its
 //! checkpoint is durable.
 
-use crate::api::{EngineEvent, ReadData};
+use crate::ReadData;
+use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, ChunkDirty, Round, RoundState, Unmap};
 use crate::log::Work;

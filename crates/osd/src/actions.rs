@@ -15,11 +15,11 @@ impl Osd {
             match action {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
                 Action::Persist(persist) => {
-                    self.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
+                    self.stats.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
                     self.engine.append(persist);
                 }
                 Action::Apply { index, effect, .. } => {
-                    self.traced.applied(replica, index, self.now);
+                    self.stats.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
                     self.streams.applied(replica, &effect);
                     if !self.digests.none_waits() {
@@ -101,7 +101,7 @@ impl Osd {
         // A poisoned store has forgotten its reads.
         match self.reads.try_remove(token as usize) {
             Some(ReadOwner::Group(read)) => self.group_read_done(read, result),
-            Some(ReadOwner::Tool) => self.tool_reads.push(result),
+            Some(ReadOwner::Tool) => self.digests.reads.push(result),
             Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
             Some(ReadOwner::Stream(key)) => self.stream_read_done(key, result),
             Some(ReadOwner::Base(key)) => self.base_read_done(key, result),
@@ -116,7 +116,8 @@ impl Osd {
             return;
         }
         if let Err(ReadError::BadBlocks { chunk, range, .. }) = result {
-            return self.hold_read(read, chunk, range);
+            let held = recovery::HeldRead { replica: read.replica, read: read.read, chunk, range };
+            return self.recover(|repairs, facts, actions| repairs.blocks.hold_read(facts, held, actions));
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -135,7 +136,7 @@ impl Osd {
         for (_, owner) in self.reads.iter_mut().filter(|(_, owner)| is_its(owner)) {
             *owner = ReadOwner::Ended;
         }
-        self.mends.detach(replica);
+        self.repairs.blocks.detach(replica);
     }
 
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
@@ -150,7 +151,7 @@ impl Osd {
         self.perform(slot, &mut actions);
     }
 
-    fn bad_peer(&mut self, osd: OsdId, reason: &str) {
+    pub(crate) fn bad_peer(&mut self, osd: OsdId, reason: &str) {
         tracing::warn!(%osd, reason, "closing the connection of a peer that sent bad bytes");
         if let Some(link) = self.bus.link_to(osd) {
             self.bus.disconnect(link, reason);
@@ -159,7 +160,7 @@ impl Osd {
 
     /// Updates the groups after a checkpoint: the engine may have freed payloads, which groups must not promise any more.
     pub(crate) fn checkpointed(&mut self, replicas: &[(ReplicaId, Index)]) {
-        self.metrics.destage_rounds.inc();
+        self.stats.metrics.destage_rounds.inc();
         tracing::debug!(replicas = replicas.len(), "checkpoint");
         for key in self.pgs.keys() {
             let first = self.engine.first_index(self.pgs.get(key).identity.replica);
@@ -172,7 +173,7 @@ impl Osd {
     /// Takes over the members that a step, or a new group, has brought.
     pub(crate) fn members_changed(&mut self, slot: usize) {
         self.pgs.refresh_members(slot);
-        self.mends.ask_again(self.pgs.get(slot).identity.replica);
+        self.repairs.blocks.ask_again(self.pgs.get(slot).identity.replica);
         let osds: Vec<OsdId> = self.pgs.get(slot).others().map(|m| m.osd).collect();
         osds.into_iter().for_each(|osd| self.want_peer(osd));
         self.tell_log_share(slot);
@@ -196,9 +197,8 @@ impl Osd {
         self.fail_digests(&reason);
         self.streams.clear();
         self.repairs.clear();
-        self.mends.clear();
         self.bus.disconnect_all(&reason);
-        self.let_in.waiting = None;
+        self.service.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);
     }
 
@@ -215,10 +215,10 @@ impl Osd {
         if on(Bug::LeaderlessStopsOsd) {
             now.1 |= self.pgs.keys().into_iter().any(|key| self.pgs.group(key).is_some_and(|g| g.leader().is_none()));
         }
-        if now == self.pressure {
+        if now == self.space.fullness.told {
             return;
         }
-        self.pressure = now;
+        self.space.fullness.told = now;
         for key in self.pgs.keys() {
             if let Some(group) = self.pgs.group(key) {
                 group.set_pressure(now.0, now.1);

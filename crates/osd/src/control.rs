@@ -134,7 +134,10 @@ impl Osd {
             }
             OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
             OsdDown::EnsureReplica { created, replica } => self.ensure_replica(created, replica),
-            OsdDown::Peers(osds) => osds.into_iter().for_each(|osd| self.want_peer(osd)),
+            OsdDown::Peers(osds) => {
+                self.repairs.payloads.handle_peers(osds.iter().copied().filter(|osd| *osd != self.config.osd));
+                osds.into_iter().for_each(|osd| self.want_peer(osd));
+            }
             OsdDown::ChangeMembers { pg, change } => {
                 self.with_pg(pg, |group, _, _| group.handle_change(change));
             }
@@ -205,7 +208,7 @@ impl Osd {
     /// Repeats which watermarks are durable: a full queue may have lost the first message. Watermarks from before the Welcome are
     /// in the Hello, where meta can compare them.
     pub(crate) fn say_kept_again(&mut self) {
-        if self.let_in.welcomed && self.meta.wanted == self.meta.kept {
+        if self.service.welcomed && self.meta.wanted == self.meta.kept {
             self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
         }
     }
@@ -329,7 +332,7 @@ impl Osd {
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
-            self.repairs.forget(replica);
+            self.repairs.payloads.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
             match keep {
                 true => self.engine.retire_replica(replica, self.now + self.config.tuning.removed_kept),

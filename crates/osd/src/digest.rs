@@ -93,6 +93,8 @@ pub struct Digests {
     waiting: Vec<Waiting>,
     running: slab::Slab<Running>,
     answers: Vec<(u64, ToolAnswer)>,
+    /// Results of `Osd::read_for_tools`.
+    pub(crate) reads: Vec<Result<ReadData, ReadError>>,
 }
 
 impl Digests {
@@ -116,7 +118,7 @@ impl Osd {
                 let health = stopped.map_or(ToolAnswer::Healthy, |reason| ToolAnswer::Stopped { reason });
                 return self.digests.answers.push((id, health));
             }
-            ToolAsk::Ops => return self.digests.answers.push((id, ToolAnswer::Ops(self.traced.reports()))),
+            ToolAsk::Ops => return self.digests.answers.push((id, ToolAnswer::Ops(self.stats.traced.reports()))),
             ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } => pg,
         };
         let report = match self.replica_for_tools(pg) {

@@ -22,7 +22,7 @@ impl Osd {
         let Some(slot) = slot.filter(|_| force.keep.osd == self.config.osd) else { return };
         let held = self.pgs.get(slot);
         // A leader of before may be found until an election would have ended, and promises of an ended group end before that.
-        let since = self.let_in.served_at.max(held.group_ended_at);
+        let since = self.service.served_at.max(held.group_ended_at);
         if self.now < since + self.config.timing.election_max * 2 {
             return;
         }
@@ -83,7 +83,7 @@ impl Osd {
         let held = self.pgs.get(slot);
         let (pg, replica) = (held.identity.pg, held.identity.replica);
         match &held.state {
-            State::Repairing => self.repairs.end_before_missing(replica),
+            State::Repairing => self.repairs.payloads.end_before_missing(replica),
             State::Failed(_) => self.engine.past_end(replica).filter(|_| self.pgs.by_pg(pg) == Some(slot)),
             State::Running(_) | State::Creating | State::Paused(_) => None,
         }

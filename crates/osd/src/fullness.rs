@@ -23,6 +23,8 @@ pub(crate) enum Level {
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
     level: Level,
+    /// (full, blocked) as the groups were last told.
+    pub told: (bool, bool),
     /// PG → (full member, last refusal).
     stopped: BTreeMap<PgId, (OsdId, Time)>,
 }
@@ -50,9 +52,9 @@ impl Osd {
         let home = self.engine.stats().home;
         let used = home.capacity_bytes.saturating_sub(home.free_bytes);
         let full = home.full || self.space.is_full();
-        let before = self.fullness.level;
+        let before = self.space.fullness.level;
         let level = next(before, used, home.capacity_bytes, full, &self.config.tuning);
-        self.fullness.level = level;
+        self.space.fullness.level = level;
         if level != Level::Fine {
             self.engine.drop_relics();
         }
@@ -72,7 +74,7 @@ impl Osd {
             }
         }
         let (now, quiet) = (self.now, self.config.tuning.full_quiet);
-        self.fullness.stopped.retain(|pg, (full, at)| {
+        self.space.fullness.stopped.retain(|pg, (full, at)| {
             let stays = now < *at + quiet;
             if !stays {
                 let quiet_s = quiet.as_secs_f64();
@@ -84,7 +86,7 @@ impl Osd {
 
     /// Notes that a write of a PG led here found no space at `full`.
     pub(crate) fn write_found_full(&mut self, pg: PgId, full: OsdId) {
-        if self.fullness.stopped.insert(pg, (full, self.now)).is_none() {
+        if self.space.fullness.stopped.insert(pg, (full, self.now)).is_none() {
             tracing::warn!(%pg, "this PG cannot accept writes that need new space: {full} is full");
         }
     }

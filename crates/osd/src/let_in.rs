@@ -24,19 +24,25 @@ pub(crate) struct Waiting {
     rival: Option<String>,
 }
 
-/// Meta's treatment of this process.
+/// The life of this process: its start, meta's admission of it, and its planned stop.
 #[derive(Default)]
-pub(crate) struct LetIn {
+pub(crate) struct Service {
+    /// The first turn has begun the mount.
+    pub started: bool,
     pub waiting: Option<Waiting>,
+    /// Address of the listener, once it is bound.
+    pub listening: Option<env::NetAddr>,
     /// Begin of service.
     pub served_at: Time,
     /// True once meta has welcomed this process.
     pub welcomed: bool,
     /// Set when the records of meta went back in time; true when this OSD is on hold for that.
     behind: Option<bool>,
+    /// Latest end of a planned stop that is under way.
+    pub stop_by: Option<Time>,
 }
 
-impl LetIn {
+impl Service {
     pub fn next_deadline(&self) -> Time {
         self.waiting.as_ref().map_or(Time::NEVER, |waiting| waiting.until)
     }
@@ -46,13 +52,13 @@ impl Osd {
     /// Returns the position of this device in its own history (R17).
     pub(crate) fn position(&self) -> DevicePosition {
         let (mount, log_seq, durable_seq) = self.engine.position();
-        let (restored, let_in) = (self.config.engine.after_restore, self.let_in.welcomed);
+        let (restored, let_in) = (self.config.engine.after_restore, self.service.welcomed);
         DevicePosition { mount, log_seq, durable_seq, restored, let_in }
     }
 
     /// Returns the replicas that this device holds, running or waiting.
     pub(crate) fn replicas(&self) -> Vec<(PgId, ReplicaId)> {
-        let waiting = self.let_in.waiting.iter().flat_map(|w| w.replicas.iter().map(|r| &r.identity));
+        let waiting = self.service.waiting.iter().flat_map(|w| w.replicas.iter().map(|r| &r.identity));
         self.pgs.iter().map(|slot| &slot.identity).chain(waiting).map(|i| (i.pg, i.replica)).collect()
     }
 
@@ -60,13 +66,13 @@ impl Osd {
     /// address ends the start here.
     pub(crate) fn mounted(&mut self, replicas: Vec<Recovered>, env: &mut dyn Env) -> Result<(), OsdError> {
         let (listener, addr) = env.listen(&self.config.listen)?;
-        self.listening = Some(addr);
+        self.service.listening = Some(addr);
         self.recall_watermarks();
         if self.config.engine.after_restore {
             self.forget_watermarks();
         }
         let until = self.now + self.config.tuning.let_in_wait;
-        self.let_in.waiting = Some(Waiting { replicas, listener, until, rival: None });
+        self.service.waiting = Some(Waiting { replicas, listener, until, rival: None });
         if self.config.tuning.let_in_wait.is_zero() {
             self.serve();
         }
@@ -75,25 +81,25 @@ impl Osd {
 
     /// Starts service: makes the groups and opens the listener.
     fn serve(&mut self) {
-        let Some(Waiting { mut replicas, listener, .. }) = self.let_in.waiting.take() else { return };
+        let Some(Waiting { mut replicas, listener, .. }) = self.service.waiting.take() else { return };
         // The newest replica of a PG comes before older ones, which have failed.
         replicas.sort_by_key(|recovered| std::cmp::Reverse(recovered.identity.replica));
         replicas.into_iter().for_each(|recovered| self.add_recovered(recovered));
         self.share_log();
         self.recall_addresses();
         self.bus.listen(listener);
-        let listen = self.listening.as_ref().map(ToString::to_string).unwrap_or_default();
+        let listen = self.listening().map(ToString::to_string).unwrap_or_default();
         tracing::info!(osd = %self.config.osd, listen, pgs = self.pgs.len(), "serving");
-        (self.phase, self.let_in.served_at) = (Phase::Running, self.now);
+        (self.phase, self.service.served_at) = (Phase::Running, self.now);
         self.meta.report_soon(self.now);
     }
 
     /// Ends the wait when no meta has let the OSD in in time: it goes on by itself, unless another process serves it.
     pub(crate) fn step_let_in(&mut self) {
-        if self.let_in.next_deadline() > self.now {
+        if self.service.next_deadline() > self.now {
             return;
         }
-        let waiting = self.let_in.waiting.as_mut().expect("it has a deadline");
+        let waiting = self.service.waiting.as_mut().expect("it has a deadline");
         if let Some(reason) = waiting.rival.take() {
             return self.refused(codes::OSD_OTHER_LIFE, reason);
         }
@@ -105,7 +111,7 @@ impl Osd {
     /// Whether a message of meta is handled now. A mounting OSD handles none before its mount is complete. A restored
     /// device sends its hello only when it is durable that its replicas have failed.
     pub(crate) fn hears(&self, down: &OsdDown) -> bool {
-        match (&self.phase, &self.let_in.waiting) {
+        match (&self.phase, &self.service.waiting) {
             (Phase::Mounting, None) => false,
             (Phase::Mounting, Some(_)) => match down {
                 OsdDown::Connected => !self.config.engine.after_restore || self.engine.is_log_quiet(),
@@ -117,18 +123,18 @@ impl Osd {
 
     /// Starts service: meta has let this process in.
     pub(crate) fn welcomed(&mut self) {
-        if !std::mem::replace(&mut self.let_in.welcomed, true) && self.config.engine.after_restore {
+        if !std::mem::replace(&mut self.service.welcomed, true) && self.config.engine.after_restore {
             self.engine.erase_behind_mark();
             self.begin_to_remember();
         }
-        self.let_in.behind = None;
+        self.service.behind = None;
         self.serve();
     }
 
     /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves
     /// already does not wait, because two processes must not serve.
     pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
-        let waiting = self.let_in.waiting.as_mut().filter(|_| code == codes::OSD_OTHER_LIFE);
+        let waiting = self.service.waiting.as_mut().filter(|_| code == codes::OSD_OTHER_LIFE);
         let Some(waiting) = waiting else { return false };
         if waiting.rival.is_none() {
             tracing::warn!(code, reason, "waiting for the other process to end");
@@ -145,7 +151,7 @@ impl Osd {
     /// server.
     pub(crate) fn store_is_behind(&mut self, reason: &str, hold: bool) {
         let (now, patience) = (self.now, self.config.tuning.let_in_wait);
-        let next = match &mut self.let_in.waiting {
+        let next = match &mut self.service.waiting {
             Some(waiting) if hold => {
                 (waiting.until, waiting.rival) = (Time::NEVER, None);
                 "this OSD serves after the recovery of the records"
@@ -156,7 +162,7 @@ impl Osd {
             }
             None => "the PGs of this OSD go on without the metadata server",
         };
-        if self.let_in.behind.replace(hold) != Some(hold) {
+        if self.service.behind.replace(hold) != Some(hold) {
             tracing::warn!(code = codes::STORE_BEHIND, reason, "{next}");
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::config::OsdConfig;
 use crate::control::Meta;
-use crate::metrics::OsdMetrics;
+use crate::log_share::LogShares;
 use crate::pgs::{Pgs, State};
 use crate::requests::Inflight;
 use bus::{Bus, BusConfig, BusEvent, Identity};
@@ -80,39 +80,22 @@ pub struct Osd {
     pub(crate) pgs: Pgs,
     pub(crate) pairs: Pairs,
     pub(crate) meta: Meta,
-    pub(crate) let_in: crate::let_in::LetIn,
+    pub(crate) service: crate::let_in::Service,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadOwner>,
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
-    pub(crate) fullness: crate::fullness::Fullness,
     pub(crate) streams: crate::stream::Streams,
     pub(crate) repairs: crate::repair::Repairs,
-    pub(crate) mends: crate::mend::Mends,
-    /// Latest end of a planned stop that is under way.
-    pub(crate) stop_by: Option<Time>,
-    pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
-    pub(crate) metrics: OsdMetrics,
-    pub(crate) counting: crate::counting::Counting,
-    pub(crate) traced: crate::traced::Traced,
-    pub(crate) seed: u64,
+    pub(crate) stats: crate::stats::Stats,
     /// The clock at the start of this turn.
     pub(crate) now: Time,
     pub(crate) ops: Vec<Op>,
     pub(crate) engine_events: Vec<EngineEvent>,
     pub(crate) actions: Vec<Action>,
-    /// Lease renewals that are due; reused.
-    pub(crate) due: Vec<(OsdId, bool)>,
     events: Vec<Event>,
     bus_events: Vec<BusEvent>,
-    touched: Vec<usize>,
-    started: bool,
-    uncommitted_max: u64,
-    /// Shares of the log that other OSDs last reported (R9).
-    log_shares: BTreeMap<OsdId, u64>,
-    /// (full, blocked) as the groups were last told.
-    pub(crate) pressure: (bool, bool),
-    pub(crate) listening: Option<NetAddr>,
+    pub(crate) log_shares: LogShares,
 }
 
 impl Osd {
@@ -130,37 +113,24 @@ impl Osd {
             phase: Phase::Mounting,
             bus,
             engine,
-            pgs: Pgs::default(),
+            pgs: Pgs::new(seed),
             pairs: Pairs::new(config.timing),
             meta: Meta::default(),
-            let_in: crate::let_in::LetIn::default(),
+            service: crate::let_in::Service::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::new(config.tuning.space),
-            fullness: crate::fullness::Fullness::default(),
             streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
             repairs: crate::repair::Repairs::default(),
-            mends: crate::mend::Mends::default(),
-            stop_by: None,
-            tool_reads: Vec::new(),
-            metrics: OsdMetrics::new(registry),
-            counting: crate::counting::Counting::new(registry),
-            traced: crate::traced::Traced::default(),
-            seed,
+            stats: crate::stats::Stats::new(registry),
             now: Time::ZERO,
             ops: Vec::new(),
             engine_events: Vec::new(),
             actions: Vec::new(),
-            due: Vec::new(),
             events: Vec::new(),
             bus_events: Vec::new(),
-            touched: Vec::new(),
-            started: false,
-            uncommitted_max: 0,
-            log_shares: BTreeMap::new(),
-            pressure: (false, false),
-            listening: None,
+            log_shares: LogShares::new(config.tuning.uncommitted_min),
             config,
         }
     }
@@ -171,7 +141,7 @@ impl Osd {
 
     /// Returns the address of the listener, once it is bound.
     pub fn listening(&self) -> Option<&NetAddr> {
-        self.listening.as_ref()
+        self.service.listening.as_ref()
     }
 
     /// Runs the first half of a turn: handles the events of the last one. Reports for meta are ready after it.
@@ -180,8 +150,8 @@ impl Osd {
     /// When the process cannot go on.
     pub fn work(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         self.now = env.now();
-        self.metrics.turns.inc();
-        if !std::mem::replace(&mut self.started, true) {
+        self.stats.metrics.turns.inc();
+        if !std::mem::replace(&mut self.service.started, true) {
             self.engine.start(self.now, &mut self.ops);
         }
         let mut events = std::mem::take(&mut self.events);
@@ -200,7 +170,6 @@ impl Osd {
         self.upkeep_digests();
         self.step_streams();
         self.step_repairs();
-        self.step_mends();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -208,9 +177,7 @@ impl Osd {
         self.apply_pressure();
         self.report_if_due();
         self.bus.end_turn(self.now, &mut self.ops);
-        if self.counting.has_replies() {
-            self.counting.end_turn(env.now(), &self.metrics);
-        }
+        self.stats.end_turn(env);
         if is_armed(Point::RepliesReady) && self.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
             pass(Point::RepliesReady);
         }
@@ -294,7 +261,8 @@ impl Osd {
             EngineEvent::Installed { replica } => self.stream_installed(replica),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
-                self.blocks_are_bad(replica, chunk, range, reason, needed);
+                let of = (replica, chunk, range);
+                self.recover(|repairs, facts, acts| repairs.blocks.blocks_are_bad(facts, of, &reason, needed, acts));
             }
             EngineEvent::Failed { replica, failure } => self.replica_failed(replica, failure),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
@@ -305,7 +273,7 @@ impl Osd {
     }
 
     fn persisted(&mut self, replica: types::ReplicaId, ticket: u64, batch_begun: Time) {
-        self.traced.durable(replica, ticket, batch_begun, self.now);
+        self.stats.traced.durable(replica, ticket, batch_begun, self.now);
         let Some(key) = self.pgs.by_replica(replica) else { return };
         match self.pgs.paused(key) {
             // A paused group sends nothing; it sends its messages when it goes on.
@@ -347,18 +315,18 @@ impl Osd {
         }
         let identity = recovered.identity.clone();
         self.detach_reads(replica);
-        self.traced.forget(replica);
-        let seed = self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.stats.traced.forget(replica);
+        let seed = self.pgs.seed_of(replica);
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,
             timing: self.config.timing,
             limits: self.config.tuning.group,
-            uncommitted_payload_max: self.uncommitted_max.max(self.config.tuning.uncommitted_min),
+            uncommitted_payload_max: self.log_shares.own(),
             ..group::GroupConfig::new(self.config.osd)
         };
         match group::Group::new(config, recovered, self.now, seed) {
             Ok(mut group) => {
-                group.set_pressure(self.pressure.0, self.pressure.1);
+                group.set_pressure(self.space.fullness.told.0, self.space.fullness.told.1);
                 State::Running(Box::new(group))
             }
             Err(error) => {
@@ -366,44 +334,6 @@ impl Osd {
                 self.engine.fail(replica, error.to_string());
                 State::Failed(Failure { reason: error.to_string(), is_past: false })
             }
-        }
-    }
-
-    /// Sets the payload that a PG may hold uncommitted (R9): its share of a quarter of the log, so that all PGs together
-    /// never keep the log from being freed.
-    pub(crate) fn share_log(&mut self) {
-        let share = self.engine.log_bytes() / 4 / (self.pgs.len() as u64).max(1);
-        let max = share.clamp(self.config.tuning.uncommitted_min, types::limits::INFLIGHT_PAYLOAD_MAX as u64);
-        if std::mem::replace(&mut self.uncommitted_max, max) != max {
-            self.pgs.keys().into_iter().for_each(|key| self.tell_log_share(key));
-        }
-    }
-
-    /// Notes another OSD's share. A leader uses the least of its members' shares: a follower without space for an entry
-    /// drops it, and gets it again only much later.
-    pub(crate) fn hear_log_share(&mut self, osd: OsdId, mib: u8) {
-        let bytes = u64::from(mib) << 20;
-        if mib == 0 || self.log_shares.insert(osd, bytes) == Some(bytes) {
-            return;
-        }
-        for key in self.pgs.keys() {
-            if self.pgs.get(key).has_member_on(osd) {
-                self.tell_log_share(key);
-            }
-        }
-    }
-
-    /// Returns the payload that one PG may hold in the log here, in whole MiB, as acknowledgements of renewals report it.
-    pub(crate) fn log_share_mib(&self) -> u8 {
-        u8::try_from(self.uncommitted_max >> 20).unwrap_or(u8::MAX)
-    }
-
-    pub(crate) fn tell_log_share(&mut self, key: usize) {
-        let own = self.uncommitted_max.max(self.config.tuning.uncommitted_min);
-        let members = self.pgs.get(key).others();
-        let least = members.filter_map(|m| self.log_shares.get(&m.osd).copied()).min().unwrap_or(own);
-        if let Some(group) = self.pgs.group(key) {
-            group.set_uncommitted_max(own, least);
         }
     }
 
@@ -420,15 +350,13 @@ impl Osd {
             if !self.pgs.has_touched() {
                 return Ok(());
             }
-            let mut touched = std::mem::take(&mut self.touched);
-            touched.clear();
-            self.pgs.take_touched(&mut touched);
+            let touched = self.pgs.take_touched();
             for key in touched.iter().copied() {
                 self.heed_failure(key);
                 self.with_slot(key, false, |group, now, actions| group.poll(now, actions));
                 self.pgs.arm(key);
             }
-            self.touched = touched;
+            self.pgs.reuse(touched);
             self.drain_engine(env)?;
         }
         Ok(())
@@ -484,11 +412,10 @@ impl Osd {
             self.pgs.next_deadline(),
             self.pairs.next_deadline(),
             self.meta.next_report(),
-            self.let_in.next_deadline(),
+            self.service.next_deadline(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
             self.repairs.next_deadline(),
-            self.mends.next_deadline(),
             self.stop_deadline(),
         ]
         .into_iter()

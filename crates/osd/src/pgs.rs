@@ -70,10 +70,22 @@ pub struct Pgs {
     by_pg: BTreeMap<(PgId, ReplicaId), usize>,
     by_replica: BTreeMap<ReplicaId, usize>,
     touched: Vec<usize>,
+    /// Memory for the next list of touched slots.
+    spare: Vec<usize>,
     deadlines: BinaryHeap<Reverse<(Time, usize)>>,
+    seed: u64,
 }
 
 impl Pgs {
+    pub fn new(seed: u64) -> Pgs {
+        Pgs { seed, ..Pgs::default() }
+    }
+
+    /// Returns the seed of this replica's group.
+    pub fn seed_of(&self, replica: ReplicaId) -> u64 {
+        self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// Adds a replica.
     ///
     /// # Panics
@@ -110,7 +122,7 @@ impl Pgs {
 
     /// Drops all groups: the store is poisoned.
     pub fn clear(&mut self) {
-        *self = Pgs::default();
+        *self = Pgs::new(self.seed);
     }
 
     /// Returns the slot of the PG's newest replica here.
@@ -218,11 +230,16 @@ impl Pgs {
     }
 
     /// Takes the touched slots, in the order of touching.
-    pub fn take_touched(&mut self, into: &mut Vec<usize>) {
-        std::mem::swap(&mut self.touched, into);
-        for key in into.iter() {
-            self.slots[*key].touched = false;
-        }
+    pub fn take_touched(&mut self) -> Vec<usize> {
+        let touched = std::mem::replace(&mut self.touched, std::mem::take(&mut self.spare));
+        touched.iter().for_each(|key| self.slots[*key].touched = false);
+        touched
+    }
+
+    /// Takes back the memory of a list of touched slots.
+    pub fn reuse(&mut self, mut touched: Vec<usize>) {
+        touched.clear();
+        self.spare = touched;
     }
 
     pub fn has_touched(&self) -> bool {
@@ -271,16 +288,14 @@ mod tests {
         let identity = ReplicaIdentity { pg, replica: ReplicaId(1), conf_epoch: Epoch(1), members: Vec::new() };
         let mut pgs = Pgs::default();
         let key = pgs.insert(identity, Membership::default(), State::Creating);
-        let mut taken = Vec::new();
-        pgs.take_touched(&mut taken);
+        pgs.take_touched();
         for at in [30, 20, 10] {
             pgs.slots[key].armed = Time(at);
             pgs.deadlines.push(Reverse((Time(at), key)));
         }
         pgs.touch_due(Time(10));
         assert!(pgs.has_touched(), "its deadline has come");
-        taken.clear();
-        pgs.take_touched(&mut taken);
+        assert_eq!(pgs.take_touched(), [key]);
         pgs.slots[key].armed = Time(40);
         pgs.deadlines.push(Reverse((Time(40), key)));
         pgs.touch_due(Time(30));

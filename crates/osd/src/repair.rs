@@ -1,268 +1,219 @@
-//! Payload repair: lost payloads of a replica's log come back from its peers (R11, ADR 0004).
+//! Adapter between the loop and the crate `recovery`: facts and results go in, actions are carried out.
 //!
-//! The loop comes in with replicas whose log lacks payloads, with peers' messages, and with peers' own
-//! questions; questions and answers go out, and payloads into the engine. A group is made when all are back.
+//! Input: replicas whose log lacks payloads, bad blocks, reads that met them, and messages of peers. Output: messages, and
+//! payloads and copies for the engine.
 //!
-//! Invariant: a replica under repair has no group. It takes a payload only when the checksums of its own record match, so no
-//! majority of damaged copies can win. A payload that no member has is named, never made up: the replica waits for it as long as
-//! its entry may be committed and no member has freed the entry. Otherwise the replica fails, and keeps its log before the entry.
+//! Invariant: a replica under payload repair has no group before all its payloads are durable. A peer's message counts only
+//! between members of one PG of one lineage, each at its own place (R4).
 
-mod missing;
-
-use crate::node::Osd;
-use crate::pgs::State;
-use bus::LinkId;
-use engine::Holding;
+use crate::node::{Osd, ReadOwner};
+use crate::pgs::{Pgs, Slot, State};
+use bus::{Bus, LinkId};
+use engine::{Engine, ReadData, ReadError};
 use group::descriptor::Command;
-use missing::{Missing, Verdict};
+use group::pairs::Pairs;
+use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, Named, Part, PayloadRepairs, View, answer_fetch};
 use std::collections::BTreeMap;
-use std::time::Duration;
-use types::control::{LOST_REPORTED_MAX, LostExtent, PgReport};
-use types::map::{Member, Membership};
-use types::store::{Crcs, Failure, Lost, Recovered, ReplicaIdentity};
-use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Term, Time};
-use wire::{Lack, Message, RepairBody, RepairMsg};
+use types::control::{LostExtent, PgReport};
+use types::store::{Entry, Failure, Recovered, ReplicaIdentity};
+use types::{ChunkKey, Errno, Index, OsdId, PgId, ReplicaId, Term, Time};
+use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg};
 
-/// Payloads that one replica has asked for and not got yet.
-const ASKED_MAX: usize = 4;
-/// A question that is not answered within this time is put to the next member.
-const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// Between two reviews of all payloads that a replica lacks.
-const AGAIN: Duration = Duration::from_secs(2);
-/// Bytes that wait on a connection, from which questions of that peer are dropped: it will ask again.
+/// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
 const ANSWERS_MAX: usize = 4 << 20;
-
-/// One replica that is being repaired.
-struct Repair {
-    /// The state that its group will start from.
-    recovered: Recovered,
-    /// Members at the end of its log, and those on other OSDs.
-    members: Membership,
-    others: Vec<Member>,
-    missing: BTreeMap<Index, Missing>,
-    /// Entries whose questions are on their way.
-    waiting: Vec<Index>,
-    /// The next question is about the first askable entry from here on: questions without an answer must not keep others back.
-    cursor: Index,
-    next_at: Time,
-    /// The next look then judges all entries.
-    review_at: Time,
-    /// Extents of entries of which no member has a good copy.
-    inconsistent: Vec<LostExtent>,
-}
-
-/// Outcome of one look at a repair.
-#[derive(Default)]
-struct Look {
-    /// Entry, and the member to ask for it.
-    questions: Vec<(Index, Term, Member)>,
-    /// An entry whose payload no member gives any more.
-    given_up: Option<Index>,
-}
 
 /// All repairs of one OSD.
 #[derive(Default)]
 pub(crate) struct Repairs {
-    by_replica: BTreeMap<ReplicaId, Repair>,
-    /// Replicas that were repaired since the start.
-    pub done: u64,
-}
-
-impl Repair {
-    fn new(recovered: Recovered, members: Membership, osd: OsdId) -> Repair {
-        let me = recovered.identity.replica;
-        Repair {
-            missing: recovered.lost.iter().map(|lost| (lost.index, Missing::new(lost.clone()))).collect(),
-            recovered,
-            others: members.iter().filter(|m| m.replica != me && m.osd != osd).collect(),
-            members,
-            waiting: Vec::new(),
-            cursor: Index(0),
-            next_at: Time::ZERO,
-            review_at: Time::ZERO,
-            inconsistent: Vec::new(),
-        }
-    }
-
-    /// Judges missing payloads, and chooses which member is asked for which. Between two reviews it goes no further than it finds
-    /// questions to ask.
-    fn look(&mut self, now: Time, is_led: bool, reaches: impl Fn(OsdId) -> bool) -> Look {
-        let (others, commit) = (&self.others[..], self.recovered.hard_state.commit);
-        let (rest, is_review) = (missing::rest(self.missing.len()), now >= self.review_at);
-        let missing = &mut self.missing;
-        self.waiting.retain(|index| missing.get(index).is_some_and(|missing| missing.waits(now)));
-        let (mut look, mut at) = (Look::default(), self.cursor);
-        for _ in 0..missing.len() {
-            if self.waiting.len() >= ASKED_MAX && !is_review {
-                break;
-            }
-            let next = missing.range(at..).chain(missing.range(..)).next().map(|(index, _)| *index);
-            let index = next.expect("the map is not empty");
-            at = Index(index.0 + 1);
-            let entry = missing.get_mut(&index).expect("it was just found");
-            match entry.step(now, (rest, is_led), (&self.members, others), commit) {
-                Verdict::Ask if entry.waits(now) || self.waiting.len() >= ASKED_MAX => {}
-                Verdict::Ask => {
-                    let Some(to) = entry.next_to_ask(others, &reaches) else { continue };
-                    entry.asked = Some((to.replica, now + ANSWER_MAX));
-                    look.questions.push((index, entry.lost.term, to));
-                    self.waiting.push(index);
-                    self.cursor = at;
-                }
-                Verdict::Inconsistent => {}
-                Verdict::GivenUp => look.given_up = Some(index),
-            }
-        }
-        if is_review {
-            self.review_at = now + AGAIN;
-            let inconsistent = self.missing.iter().filter(|(_, missing)| missing.is_inconsistent());
-            let extents = inconsistent.take(LOST_REPORTED_MAX).filter_map(|(index, _)| self.extent(*index));
-            self.inconsistent = extents.collect();
-        }
-        self.next_at = if self.waiting.is_empty() { self.review_at } else { self.review_at.min(now + ANSWER_MAX) };
-        look
-    }
-
-    fn extent(&self, index: Index) -> Option<LostExtent> {
-        let entry = self.recovered.entries.iter().find(|entry| entry.index == index)?;
-        match Command::decode(&entry.descriptor) {
-            Ok(Command::Write { chunk, range, .. }) => {
-                let offset_bytes = range.start * types::SECTOR as u32;
-                Some(LostExtent { chunk, offset_bytes, len_bytes: range.len_bytes() as u32 })
-            }
-            _ => None,
-        }
-    }
+    pub payloads: PayloadRepairs,
+    pub blocks: BlockRepairs,
 }
 
 impl Repairs {
-    pub fn len(&self) -> usize {
-        self.by_replica.len()
-    }
-
-    pub fn inconsistent(&self) -> usize {
-        self.by_replica.values().filter(|r| !r.inconsistent.is_empty()).count()
-    }
-
     pub fn next_deadline(&self) -> Time {
-        self.by_replica.values().map(|r| r.next_at).min().unwrap_or(Time::NEVER)
+        self.payloads.next_deadline().min(self.blocks.next_deadline())
     }
 
-    /// A peer came up: it may know more.
-    pub fn hurry(&mut self) {
-        self.by_replica.values_mut().for_each(|repair| repair.next_at = Time::ZERO);
-    }
-
-    pub fn forget(&mut self, replica: ReplicaId) {
-        self.by_replica.remove(&replica);
-    }
-
+    /// The store is poisoned.
     pub fn clear(&mut self) {
-        self.by_replica.clear();
+        self.payloads.clear();
+        self.blocks.clear();
+    }
+}
+
+/// Facts of the OSD at this moment.
+pub(crate) struct Facts<'a> {
+    now: Time,
+    osd: OsdId,
+    pgs: &'a Pgs,
+    bus: &'a Bus,
+    engine: &'a Engine,
+    pairs: &'a Pairs,
+}
+
+impl View for Facts<'_> {
+    fn now(&self) -> Time {
+        self.now
     }
 
-    /// Returns the first entry whose payload is missing.
-    pub fn first_missing(&self, replica: ReplicaId) -> Option<Index> {
-        self.by_replica.get(&replica)?.missing.keys().next().copied()
+    fn reaches(&self, osd: OsdId) -> bool {
+        self.bus.link_to(osd).is_some()
     }
 
-    /// Returns the last entry before those whose payload is missing.
-    pub fn end_before_missing(&self, replica: ReplicaId) -> Option<(Term, Index)> {
-        let Recovered { entries, before, .. } = &self.by_replica.get(&replica)?.recovered;
-        let first = self.first_missing(replica);
-        let last = entries.iter().rev().find(|entry| first.is_none_or(|first| entry.index < first));
-        Some(last.map_or((before.1, before.0), |entry| (entry.term, entry.index)))
+    fn is_led(&self, pg: PgId) -> bool {
+        self.pairs.has_heard_any_leader(self.now, pg)
     }
 
-    pub fn report(&self, identity: &ReplicaIdentity) -> PgReport {
-        let repair = self.by_replica.get(&identity.replica);
-        PgReport {
-            pg: identity.pg,
-            replica: identity.replica,
-            term: repair.map_or(Term(0), |r| r.recovered.hard_state.term),
-            applied: repair.map_or(Index(0), |r| r.recovered.checkpoint.index),
-            end: None,
-            quarantined: false,
-            repairing: true,
-            lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
-            unread: Vec::new(),
-            hears: None,
-            leading: None,
-        }
+    fn can_refill(&self) -> bool {
+        self.engine.can_refill()
     }
+
+    fn part(&self, replica: ReplicaId) -> Option<Part<'_>> {
+        let slot = self.pgs.get(self.pgs.by_replica(replica)?);
+        let others = slot.others().filter(|m| m.osd != self.osd).collect();
+        let runs = matches!(slot.state, State::Running(_));
+        Some(Part { identity: &slot.identity, members: &slot.members, others, runs })
+    }
+
+    fn needs_block(&self, (replica, chunk, block): BlockKey) -> bool {
+        self.engine.needs_mend(replica, chunk, block)
+    }
+
+    fn delays_destage(&self, (replica, chunk, block): BlockKey) -> bool {
+        self.engine.delays_destage(replica, chunk, block)
+    }
+
+    fn reads_as_of(&self, replica: ReplicaId) -> Option<Index> {
+        self.engine.reads_as_of(replica)
+    }
+
+    fn is_reading(&self, replica: ReplicaId, read: u64) -> bool {
+        let slot = self.pgs.by_replica(replica).map(|slot| self.pgs.get(slot));
+        matches!(slot.map(|slot| &slot.state), Some(State::Running(group)) if group.is_reading(read))
+    }
+
+    fn is_log_full(&self) -> bool {
+        let pressure = self.engine.pressure();
+        pressure.log.max(pressure.overlay) >= 1.0
+    }
+}
+
+/// Returns the data of a write.
+fn extent_of(entry: &Entry) -> Option<(Index, LostExtent)> {
+    let Ok(Command::Write { chunk, range, .. }) = Command::decode(&entry.descriptor) else { return None };
+    let offset_bytes = range.start * types::SECTOR as u32;
+    Some((entry.index, LostExtent { chunk, offset_bytes, len_bytes: range.len_bytes() as u32 }))
 }
 
 impl Osd {
     /// Returns the replicas under payload repair, with the extents of which no member has a good copy.
     pub fn repairing(&self) -> Vec<(PgId, Vec<LostExtent>)> {
-        self.repairs.by_replica.values().map(|r| (r.recovered.identity.pg, r.inconsistent.clone())).collect()
+        self.repairs.payloads.iter().map(|(recovered, lost)| (recovered.identity.pg, lost.to_vec())).collect()
     }
 
     /// Returns (entries brought back, replicas repaired) since the start.
     pub fn repaired(&self) -> (u64, u64) {
-        (self.engine.stats().refilled_entries, self.repairs.done)
+        (self.engine.stats().refilled_entries, self.repairs.payloads.done)
     }
 
-    /// A replica came back from the device with a log that lacks payloads.
+    /// Begins the repair of a replica that came back from the device with a log that lacks payloads.
     pub(crate) fn begin_repair(&mut self, recovered: Recovered) {
         let identity = recovered.identity.clone();
         let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
         tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: fetching them from peers");
         let members = group::members_in(&recovered);
-        self.repairs.by_replica.insert(replica, Repair::new(recovered, members.clone(), self.config.osd));
+        let extents: BTreeMap<Index, LostExtent> = recovered.entries.iter().filter_map(extent_of).collect();
+        self.repairs.payloads.begin(recovered, members.clone(), &extents, self.config.osd);
         self.pgs.insert(identity, members, State::Repairing);
     }
 
-    /// Asks for payloads that are missing, and judges those that no member has.
-    pub(crate) fn step_repairs(&mut self) {
-        if self.repairs.next_deadline() > self.now {
-            return;
-        }
-        for replica in self.repairs.by_replica.keys().copied().collect::<Vec<_>>() {
-            if self.repairs.by_replica[&replica].next_at <= self.now {
-                self.step_repair(replica);
+    /// Blocks of local replicas that cannot be read now: the PG, the chunk, the block's number in it, and whether
+    /// no member of the PG can read it.
+    pub fn bad_blocks(&self) -> Vec<(PgId, ChunkKey, u16, bool)> {
+        let pg_of = |replica| self.pgs.by_replica(replica).map(|key| self.pgs.get(key).identity.pg);
+        let bad = self.repairs.blocks.iter();
+        bad.filter_map(|((r, chunk, block), named)| Some((pg_of(r)?, chunk, block, named == Named::Everywhere)))
+            .collect()
+    }
+
+    /// Lets `recovery` take one step, and carries out its actions.
+    pub(crate) fn recover(&mut self, step: impl FnOnce(&mut Repairs, &Facts<'_>, &mut Vec<Action>)) {
+        let (now, osd) = (self.now, self.config.osd);
+        let facts = Facts { now, osd, pgs: &self.pgs, bus: &self.bus, engine: &self.engine, pairs: &self.pairs };
+        let mut actions = Vec::new();
+        step(&mut self.repairs, &facts, &mut actions);
+        actions.into_iter().for_each(|action| self.perform_recovery(action));
+    }
+
+    fn perform_recovery(&mut self, action: Action) {
+        match action {
+            Action::Send { to, message } => self.send_to(to, message),
+            Action::BadPeer { osd } => self.bad_peer(osd, "a payload for a repair fails its checksum"),
+            Action::Refill { replica, index, term, payload } => {
+                let taken = self.engine.refill(replica, index, term, payload);
+                assert!(
+                    taken || self.engine.failure(replica).is_some(),
+                    "{replica} lacks the payload of entry {index}"
+                );
             }
+            Action::FailBefore { replica, from, reason } => {
+                self.engine.fail_before(replica, from, reason.clone());
+                self.replica_failed(replica, Failure { reason, is_past: true });
+            }
+            Action::Fail { replica, reason } => self.fail_replica(replica, reason),
+            Action::Read { key, replica, chunk, range } => {
+                self.read_for(ReadOwner::Block(key), replica, chunk, range);
+            }
+            Action::Mend { key, copy } => {
+                let verdict = self.engine.mend(key.0, key.1, key.2, &copy);
+                self.stats.metrics.blocks_mended.inc_by(u64::from(verdict.is_ok()));
+                self.recover(|repairs, facts, actions| repairs.blocks.handle_mended(facts, key, verdict, actions));
+            }
+            Action::ForgetBlock((replica, chunk, block)) => self.engine.forget_bad(replica, chunk, block),
+            Action::StartRead(held) => {
+                if let Some(slot) = self.pgs.by_replica(held.replica) {
+                    self.start_read(slot, held.read, held.chunk, held.range);
+                }
+            }
+            Action::FailRead { replica, read } => self.with_replica(replica, |group, now, actions| {
+                group.handle_read_done(now, read, Err(Errno::Damaged), actions);
+            }),
+            Action::HandOver { replica, avoid } => {
+                let to = |slot| self.successor_among(slot, |osd| !avoid.contains(&osd));
+                let Some(to) = self.pgs.by_replica(replica).and_then(to) else { return };
+                self.with_replica(replica, |group, now, actions| {
+                    if group.may_hand_over() {
+                        group.handle_transfer(now, to, actions);
+                    }
+                });
+            }
+            Action::Report => self.meta.report_soon(self.now),
         }
     }
 
-    fn step_repair(&mut self, replica: ReplicaId) {
-        let (now, bus) = (self.now, &self.bus);
-        let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
-        let was = repair.inconsistent.clone();
-        let is_led = self.pairs.has_heard_any_leader(now, repair.recovered.identity.pg);
-        let look = repair.look(now, is_led, |osd| bus.link_to(osd).is_some());
-        let identity = repair.recovered.identity.clone();
-        if was != repair.inconsistent {
-            let extents = repair.inconsistent.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
-            tracing::error!(pg = %identity.pg, replica = replica.0, extents,
-                "inconsistent: no member has a good copy of damaged log entries");
-            self.meta.report_soon(now);
+    fn with_replica(&mut self, replica: ReplicaId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<group::Action>)) {
+        if let Some(slot) = self.pgs.by_replica(replica) {
+            self.with_slot(slot, true, f);
         }
-        for (index, term, to) in look.questions {
-            self.send_repair(to.osd, &identity, to.replica, RepairBody::Fetch { index, term });
-        }
-        if let Some(index) = look.given_up {
-            self.fail_without(replica, &format!("no member gives the payload of entry {index} any more"));
-        }
+    }
+
+    /// Does one step of all repairs that are due.
+    pub(crate) fn step_repairs(&mut self) {
+        self.recover(|repairs, facts, actions| repairs.payloads.step(facts, actions));
+        self.recover(|repairs, _, actions| repairs.blocks.offer_copies(actions));
+        self.recover(|repairs, facts, actions| repairs.blocks.step(facts, actions));
     }
 
     /// Fails a replica that does not get its missing payloads. Its log before the first of them is its past.
     pub(crate) fn fail_without(&mut self, replica: ReplicaId, why: &str) {
-        let Some(first) = self.repairs.first_missing(replica) else { return };
-        let reason = format!("the payload of log entry {first} is lost: {why}");
-        self.engine.fail_before(replica, first, reason.clone());
-        self.replica_failed(replica, Failure { reason, is_past: true });
+        self.recover(|repairs, _, actions| repairs.payloads.fail(replica, why, actions));
     }
 
-    /// Every payload is back and durable: the replica takes part again.
+    /// Lets a replica take part again: every payload is back and durable.
     pub(crate) fn replica_refilled(&mut self, replica: ReplicaId) {
-        let Some(mut repair) = self.repairs.by_replica.remove(&replica) else { return };
+        let Some(recovered) = self.repairs.payloads.finish(replica) else { return };
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        assert!(repair.missing.is_empty(), "{replica} is whole and lacks payloads");
-        repair.recovered.lost.clear();
-        self.repairs.done += 1;
-        tracing::info!(pg = %repair.recovered.identity.pg, replica = replica.0, "the log of a replica is repaired");
-        let state = self.start_group(repair.recovered);
+        let state = self.start_group(recovered);
         self.pgs.set_state(slot, state);
         self.members_changed(slot);
         let first = self.engine.first_index(replica);
@@ -273,6 +224,7 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
+<<<<<<< HEAD
     fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
         let (pg, from) = (identity.pg, identity.replica);
         if let Some(link) = self.bus.link_to(osd) {
@@ -294,22 +246,27 @@ impl Osd {
         if !ours || !theirs || from == self.config.osd {
             return;
         }
-        match msg.body {
-            RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
-            RepairBody::Fetch { index, term } => self.answer_fetch(slot, from, msg.from, (index, term)),
-            RepairBody::Payload { index, term, start, crcs, payload } => {
-                let crcs = Crcs { start, values: crcs };
-                let lost = Lost { index, term, len_bytes: payload.len() as u32, crcs };
-                if !lost.is(&payload) {
-                    tracing::warn!(%from, "closing the connection of a peer that sent bad bytes");
-                    return self.bus.disconnect(link, "a payload for a repair fails its checksum");
-                }
-                self.take_payload(msg.to, msg.from, (index, term), payload);
-            }
-            RepairBody::Lack { index, term, why } => self.take_lack(&msg, (index, term), why),
+=======
+    fn send_to(&mut self, osd: OsdId, message: Message) {
+        if let Some(link) = self.bus.link_to(osd) {
+            self.bus.send(link, message);
         }
     }
 
+    pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
+>>>>>>> 3bd7cf89ac5f47dfacb9e122a5893c09151acf46
+        match msg.body {
+            RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
+            RepairBody::Fetch { index, term } => {
+                if let Some(body) = self.answer_for(from, &msg, (index, term)) {
+                    self.send_to(from, Message::Repair(RepairMsg { from: msg.to, to: msg.from, body, ..msg }));
+                }
+            }
+            _ => self.recover(|repairs, facts, actions| repairs.payloads.handle_answer(facts, from, msg, actions)),
+        }
+    }
+
+<<<<<<< HEAD
     fn answer_fetch(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (index, term): (Index, Term)) {
         let held = self.pgs.get(slot);
         let (identity, replica) = (held.identity.clone(), held.identity.replica);
@@ -326,39 +283,60 @@ impl Osd {
             Holding::Other if is_sound => lack(Lack::Other),
             Holding::Freed if is_sound => lack(Lack::Freed),
             _ => lack(Lack::Unsure),
+=======
+    pub(crate) fn handle_mend(&mut self, from: OsdId, msg: MendMsg) {
+        self.recover(|repairs, facts, actions| match msg.body {
+            MendBody::Ask => repairs.blocks.handle_query(facts, from, msg, actions),
+            _ => repairs.blocks.handle_answer(facts, from, msg, actions),
+        });
+    }
+
+    pub(crate) fn mend_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
+        self.recover(|repairs, facts, actions| repairs.blocks.handle_read(facts, key, result, actions));
+    }
+
+    /// Returns the answer to a query. A replica that has failed gives what it can read, beside the one that replaces it.
+    fn answer_for(&self, from: OsdId, msg: &RepairMsg, (index, term): (Index, Term)) -> Option<RepairBody> {
+        let is_any = msg.to == ANY_REPLICA;
+        let slot = if is_any { self.pgs.by_pg(msg.pg) } else { self.pgs.by_replica(msg.to) };
+        let is_its = |slot: &&Slot| {
+            let Slot { identity, members, .. } = slot;
+            let asks = match members.osd_of(msg.from) {
+                Some(osd) => osd == from,
+                // A new member may ask one that does not know it yet.
+                None => !is_any && members.admits(msg.from),
+            };
+            asks && from != self.config.osd && (identity.pg, identity.lineage) == (msg.pg, msg.lineage)
+>>>>>>> 3bd7cf89ac5f47dfacb9e122a5893c09151acf46
         };
-        self.send_repair(from, &identity, asker, body);
-    }
-
-    /// Takes a peer's payload when it is what the replica's own record says.
-    fn take_payload(&mut self, replica: ReplicaId, from: ReplicaId, (index, term): (Index, Term), payload: IoBuf) {
-        let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
-        let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if term != missing.lost.term || missing.asked.is_none_or(|(asked, _)| asked != from) {
-            return;
-        }
-        if !self.engine.can_refill() {
-            missing.asked = None; // it is asked for again
-        } else if self.engine.refill(replica, index, term, payload) {
-            repair.missing.remove(&index);
-            repair.next_at = self.now;
-        } else {
-            repair.next_at = self.now;
-            tracing::error!(replica = replica.0, %from, index = index.0,
-                "a peer has other bytes under the same index and term");
-            // It holds the entry, and no copy of the payload that could be taken.
-            missing.take_lack(self.now, from, term, Lack::Lost);
-        }
-    }
-
-    fn take_lack(&mut self, msg: &RepairMsg, (index, term): (Index, Term), why: Lack) {
-        let Some(repair) = self.repairs.by_replica.get_mut(&msg.to) else { return };
-        let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if missing.take_lack(self.now, msg.from, term, why) {
-            repair.next_at = self.now;
-        }
+        let Some(held) = slot.map(|slot| self.pgs.get(slot)).filter(is_its) else {
+            let is_gone = is_any || self.engine.is_gone(msg.to);
+            return is_gone.then_some(RepairBody::Lack { index, term, why: Lack::Gone });
+        };
+        let is_sound = matches!(held.state, State::Running(_) | State::Installing(_) | State::Repairing);
+        let applied = match &held.state {
+            State::Running(group) => Some(group.applied()),
+            _ => None,
+        };
+        let holding = self.engine.holding(held.identity.replica, index, term);
+        Some(answer_fetch((index, term), holding, is_sound, applied))
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Returns the report of a replica under payload repair.
+pub(crate) fn report_of_repair(payloads: &PayloadRepairs, identity: &ReplicaIdentity) -> PgReport {
+    let repair = payloads.get(identity.replica);
+    PgReport {
+        pg: identity.pg,
+        replica: identity.replica,
+        term: repair.map_or(Term(0), |(recovered, _)| recovered.hard_state.term),
+        applied: repair.map_or(Index(0), |(recovered, _)| recovered.checkpoint.index),
+        end: None,
+        quarantined: false,
+        repairing: true,
+        lost: repair.map_or(Vec::new(), |(_, lost)| lost.to_vec()),
+        unread: Vec::new(),
+        hears: None,
+        leading: None,
+    }
+}

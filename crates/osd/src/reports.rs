@@ -1,9 +1,10 @@
 //! Reports of this OSD to meta and to the metrics endpoint.
 
 use crate::fullness::Level;
-use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
+use crate::repair::report_of_repair;
+use recovery::Named;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::{Index, Term};
@@ -42,7 +43,7 @@ impl Osd {
             return;
         }
         self.publish();
-        self.counting.drop_idle(self.now);
+        self.stats.counting.drop_idle(self.now);
         let stats = self.engine.stats().home;
         let pgs = self.changed_reports();
         let moving = pgs.iter().any(|pg| pg.leading.as_ref().is_some_and(|lead| lead.recovering));
@@ -51,16 +52,16 @@ impl Osd {
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,
-            full: self.fullness.level() == Level::Full,
+            full: self.space.fullness.level() == Level::Full,
             poisoned: self.meta.poisoned.clone(),
             destage_stuck: self.engine.destage_stuck().map(|r| clip(r, POISON_REASON_LEN_MAX).to_owned()),
             pgs,
             unreachable: self.meta.unreachable.keys().copied().collect(),
             io: IoTotals {
-                reads: self.metrics.reads.get(),
-                read_bytes: self.metrics.read_bytes.get(),
-                writes: self.metrics.writes.get(),
-                write_bytes: self.metrics.write_bytes.get(),
+                reads: self.stats.metrics.reads.get(),
+                read_bytes: self.stats.metrics.read_bytes.get(),
+                writes: self.stats.metrics.writes.get(),
+                write_bytes: self.stats.metrics.write_bytes.get(),
             },
             recovery: self.streams.totals(),
             log_seq: self.engine.position().2,
@@ -78,7 +79,7 @@ impl Osd {
             let report = match &slot.state {
                 State::Running(group) => {
                     let [unread, lost] =
-                        [Named::Here, Named::Everywhere].map(|n| self.mends.named(slot.identity.replica, n));
+                        [Named::Here, Named::Everywhere].map(|n| self.repairs.blocks.named(slot.identity.replica, n));
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Paused(_) => continue,
@@ -95,7 +96,7 @@ impl Osd {
                     hears: None,
                     leading: None,
                 },
-                State::Repairing => PgReport { end, ..self.repairs.report(&slot.identity) },
+                State::Repairing => PgReport { end, ..report_of_repair(&self.repairs.payloads, &slot.identity) },
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -110,7 +111,7 @@ impl Osd {
         let stats = self.engine.stats();
         let bus = self.bus.stats();
         let (pgs, leading, failed) = self.census();
-        let m = &self.metrics;
+        let m = &self.stats.metrics;
         for (counter, total) in [
             (&m.log_batches, stats.batches),
             (&m.log_bytes, stats.log_bytes),
@@ -119,7 +120,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.repairs.done),
+            (&m.repaired_replicas, self.repairs.payloads.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -130,15 +131,15 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, failed as u64),
-            (&m.pgs_repairing, self.repairs.len() as u64),
-            (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
-            (&m.blocks_bad, self.mends.bad_count()),
+            (&m.pgs_repairing, self.repairs.payloads.iter().count() as u64),
+            (&m.pgs_inconsistent, self.repairs.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
+            (&m.blocks_bad, self.repairs.blocks.iter().len() as u64),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),
             (&m.destage_stuck, u64::from(self.engine.destage_stuck().is_some())),
-            (&m.full, u64::from(self.fullness.level() == Level::Full)),
-            (&m.near_full, u64::from(self.fullness.level() != Level::Fine)),
+            (&m.full, u64::from(self.space.fullness.level() == Level::Full)),
+            (&m.near_full, u64::from(self.space.fullness.level() != Level::Fine)),
             (&m.pending_free_bytes, stats.home.pending_free_bytes),
             (&m.free_bytes, stats.home.free_bytes),
             (&m.capacity_bytes, stats.home.capacity_bytes),

@@ -38,7 +38,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, true);
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
-                self.repairs.hurry();
+                self.repairs.payloads.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, cause = reason, "connection lost");
@@ -92,7 +92,7 @@ impl Osd {
             }
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
-            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(link, from, msg),
+            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(from, msg),
             (peer, _) => {
                 let reason = format!("{peer:?} sent a message that only others may send");
                 self.bus.disconnect(link, &reason);
@@ -101,7 +101,7 @@ impl Osd {
     }
 
     fn handle_raft(&mut self, from: OsdId, raft: RaftMsg) {
-        self.traced.raft_received(&raft, self.now);
+        self.stats.traced.raft_received(&raft, self.now);
         let Some(key) = self.pgs.by_pg(raft.pg) else { return };
         if raft.kind == RaftKind::PreVote {
             let leader = self.pgs.group(key).and_then(|g| g.leader());
@@ -138,7 +138,7 @@ impl Osd {
         };
         let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
         let id = request.id;
-        let op = self.traced.received(&request, self.now);
+        let op = self.stats.traced.received(&request, self.now);
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
         let (space, refused) = match slot.map(|key| self.take_space(key, &request)) {
@@ -168,12 +168,12 @@ impl Osd {
         self.settle_space(waiting.space.take());
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
         if let Some(op) = waiting.op {
-            self.traced.replied(op, reply.result.is_ok(), self.now);
+            self.stats.traced.replied(op, reply.result.is_ok(), self.now);
         }
         match &reply.result {
-            Ok(_) => self.counting.answered(waiting.counted),
+            Ok(_) => self.stats.counting.answered(waiting.counted),
             Err(_) => {
-                self.metrics.refused.inc();
+                self.stats.metrics.refused.inc();
             }
         }
         self.bus.send(waiting.link, Message::Reply(reply));
@@ -195,7 +195,7 @@ impl Osd {
         }
         let granted_aus = self.space.handle_spent(from, renewal.spent_aus);
         let device_full = self.space.is_full();
-        let log_share_mib = self.log_share_mib();
+        let log_share_mib = self.log_shares.mib();
         let ack = wire::LeaseAck { sent_at: renewal.sent_at, granted_aus, device_full, log_share_mib, renewed };
         if self.pairs.owes_ack(self.now, from, every, &ack) {
             self.bus.send(link, Message::LeaseAck(ack));
@@ -204,14 +204,13 @@ impl Osd {
 
     /// Sends the lease renewals that are due, one frame an OSD pair.
     pub(crate) fn renew_promises(&mut self) {
-        let mut due = std::mem::take(&mut self.due);
+        let mut due = Vec::new();
         self.pairs.poll(self.now, &mut due);
-        for (osd, full) in due.drain(..) {
+        for (osd, full) in due {
             let Some(link) = self.bus.link_to(osd) else { continue };
             let mut renewal = Pairs::renewal(self.now, osd, full, self.pgs.groups());
             renewal.spent_aus = self.space.spent(self.now, osd);
             self.bus.send(link, Message::LeaseRenewal(renewal));
         }
-        self.due = due;
     }
 }

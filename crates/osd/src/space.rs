@@ -11,6 +11,7 @@
 //! as soon as the same renewal's commit reaches it. A member without a connection, or
 //! silent on it because its process is stopped or its host is gone, delays no write.
 
+use crate::fullness::Fullness;
 use crate::node::Osd;
 use crate::tuning::SpaceTuning;
 use std::collections::BTreeMap;
@@ -66,7 +67,7 @@ impl Peer {
     }
 }
 
-/// The space accounts of one OSD.
+/// The space accounts of one OSD, and the fill level of its device.
 #[derive(Debug, Default)]
 pub struct Book {
     tuning: SpaceTuning,
@@ -81,6 +82,7 @@ pub struct Book {
     /// Time since when there is too little left to grant.
     short_since: Option<Time>,
     full: bool,
+    pub(crate) fullness: Fullness,
 }
 
 impl Book {

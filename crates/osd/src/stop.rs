@@ -12,10 +12,10 @@ use types::{OsdId, Time};
 impl Osd {
     /// Begins a planned stop. Later calls have no effect.
     pub fn stop(&mut self) {
-        if self.stop_by.is_some() {
+        if self.service.stop_by.is_some() {
             return;
         }
-        self.stop_by = Some(self.now + self.config.tuning.stop_max);
+        self.service.stop_by = Some(self.now + self.config.tuning.stop_max);
         let handed: Vec<_> = self.pgs.keys().into_iter().filter_map(|key| Some((key, self.successor(key)?))).collect();
         tracing::info!(pgs = handed.len(), "shutting down: transferring the leadership of PGs");
         for (key, to) in handed {
@@ -25,13 +25,13 @@ impl Osd {
 
     /// Whether the process may end.
     pub fn has_stopped(&self) -> bool {
-        let Some(by) = self.stop_by else { return false };
+        let Some(by) = self.service.stop_by else { return false };
         self.now >= by || self.pgs.keys().into_iter().all(|key| self.successor(key).is_none())
     }
 
     /// Returns the latest end of a planned stop.
     pub(crate) fn stop_deadline(&self) -> Time {
-        self.stop_by.unwrap_or(Time::NEVER)
+        self.service.stop_by.unwrap_or(Time::NEVER)
     }
 
     /// Returns the successor for a PG that is led here: a connected member, not the same one for every PG.

@@ -3,10 +3,11 @@
 //! `pg verify --deep` and the simulator's replica check use this module. It changes nothing, and asks no lease
 //! and no leader: the caller compares replicas at one applied index.
 
-use crate::mend::Named;
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
+use crate::repair::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
+use recovery::Named;
 use types::control::PgReport;
 use types::{ChunkKey, PgId, ReplicaId, SectorRange};
 
@@ -27,10 +28,10 @@ impl Osd {
             let replica = slot.identity.replica;
             let lost = match &slot.state {
                 State::Failed(failure) => return Some(format!("quarantined: {}", failure.reason)),
-                State::Repairing => self.repairs.report(&slot.identity).lost,
-                _ => self.mends.named(replica, Named::Everywhere),
+                State::Repairing => report_of_repair(&self.repairs.payloads, &slot.identity).lost,
+                _ => self.repairs.blocks.named(replica, Named::Everywhere),
             };
-            let unread = self.mends.named(replica, Named::Here);
+            let unread = self.repairs.blocks.named(replica, Named::Here);
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),
@@ -154,6 +155,6 @@ impl Osd {
 
     /// Takes the results of [`Osd::read_for_tools`], in order of completion.
     pub fn take_tool_reads(&mut self) -> Vec<Result<ReadData, ReadError>> {
-        std::mem::take(&mut self.tool_reads)
+        std::mem::take(&mut self.digests.reads)
     }
 }

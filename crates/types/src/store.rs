@@ -73,6 +73,70 @@ impl Lost {
     }
 }
 
+/// Content of one slot in a replica's log.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Holding {
+    /// The entry's payload, with its checksums.
+    Payload(IoBuf, Crcs),
+    /// The entry is here, and its payload is lost here too.
+    Lost,
+    /// The slot holds another entry, an entry without payload, or none; the log was never without it.
+    Other,
+    /// The log begins above the slot.
+    Freed,
+    /// Unknown: there is no such replica, or it has failed.
+    Unsure,
+}
+
+/// A peer's copy of one block, as of one applied index of that peer, which is in `low..=high`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockCopy {
+    pub low: Index,
+    pub high: Index,
+    /// The bytes of the block and their CRC32C; `None`: zeros.
+    pub data: Option<(IoBuf, u32)>,
+}
+
+/// Reason why a copy does not repair a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MendRefusal {
+    #[error("home's copy of the block is not needed any more")]
+    NotNeeded,
+    #[error("the copy may be older than the checkpoint index")]
+    Behind,
+    /// The copy may be taken later.
+    #[error("the copy may hold entries that are not applied here")]
+    Ahead,
+    #[error("the bytes of the copy are not one block, or do not match their checksum")]
+    Bytes,
+    #[error("the copy differs from the block that home's checksum names")]
+    Differs,
+}
+
+/// The answer to a read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReadData {
+    /// Nothing was ever written here.
+    Zeros,
+    /// One CRC32C a fragment of the range that was asked for.
+    Bytes { crcs: Vec<u32>, payload: IoBuf },
+}
+
+/// Why a read has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    #[error("{chunk} of {replica} fails its checksum: {reason}")]
+    Damaged { replica: ReplicaId, chunk: ChunkKey, reason: String },
+    /// Blocks of home are bad; the engine's event `BadBlocks` names them. `range` is the range that was read.
+    #[error("{chunk} of {replica} cannot be read: {reason}")]
+    BadBlocks { replica: ReplicaId, chunk: ChunkKey, range: SectorRange, reason: String },
+    /// The replica is not on this device, or no longer.
+    #[error("{0} is not on this device")]
+    NoReplica(ReplicaId),
+    #[error("the store has failed")]
+    Poisoned,
+}
+
 /// The effect of a committed entry on the bytes of its PG, decided at apply (R1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

@@ -338,13 +338,15 @@ pub enum Lack {
     Freed = 3,
     /// Unknown: the member has failed.
     Unsure = 4,
+    /// Unknown: the replica was removed for good, and no other one on its OSD knows more.
+    Gone = 5,
 }
 
 impl Lack {
     /// Returns the reason with this number.
     pub fn from_u8(n: u8) -> Option<Lack> {
         use Lack::*;
-        [Other, Lost, Freed, Unsure].into_iter().find(|why| *why as u8 == n)
+        [Other, Lost, Freed, Unsure, Gone].into_iter().find(|why| *why as u8 == n)
     }
 }
 

@@ -216,7 +216,7 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
             let (crcs, payload) = (crcs(rng, range.fragment_count()), payload(rng, range.len_bytes()));
             RepairBody::Payload { index, term, start: range.start, crcs, payload }
         }
-        _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 4) as u8).expect("a known reason") },
+        _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 5) as u8).expect("a known reason") },
     };
     let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
     RepairMsg { pg: pg(rng), from, to, body }

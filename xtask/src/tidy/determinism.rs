@@ -12,6 +12,7 @@ const CRATES: &[&str] = &[
     "consensus",
     "placement",
     "group",
+    "recovery",
     "volume",
     "control",
     "env",

@@ -14,6 +14,7 @@ const NO_CFG_SIM: &[&str] = &[
     "consensus",
     "placement",
     "group",
+    "recovery",
     "volume",
     "control",
     "env",

@@ -164,7 +164,7 @@ fn a_lost_payload_is_known_by_its_record_and_its_bytes_alone_fill_it() {
     let lost = rig.seen.recovered[0].lost.clone();
     assert_eq!(lost.iter().map(|l| l.index.0).collect::<Vec<_>>(), [1]);
     assert_eq!(rig.seen.recovered[0].entries.len(), 2, "what follows it is there");
-    assert_eq!(rig.engine.holding(R1, lost[0].index, lost[0].term), crate::Holding::Lost);
+    assert_eq!(rig.engine.holding(R1, lost[0].index, lost[0].term), types::store::Holding::Lost);
     refill(&mut rig, R1);
     assert_eq!(rig.seen.refilled, [R1]);
     rig.disk.power_cut();

@@ -280,7 +280,10 @@ fn lost_home_page_fails_a_replica_even_if_it_can_be_read_again() {
     one(&mut rig, R);
     let entry = rig.models[&R].entry(rig.models[&R].last());
     let pages = lose_tables(&mut rig);
-    assert!(matches!(rig.engine.holding(R, entry.index, entry.term), crate::Holding::Payload(..)), "for its peers");
+    assert!(
+        matches!(rig.engine.holding(R, entry.index, entry.term), types::store::Holding::Payload(..)),
+        "for its peers"
+    );
     for _ in 0..3 {
         assert_eq!([found(&rig, R), found(&rig, OTHER)].map(|(_, failed)| failed), [true, false]);
         assert!(!is_past(&rig, R) && rig.engine.revive(R).is_none() && rig.engine.past_end(R).is_none());

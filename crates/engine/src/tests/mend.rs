@@ -2,10 +2,10 @@
 
 use super::laws::{run_rounds, write};
 use super::rig::Rig;
+use crate::EngineConfig;
 use crate::testing::chunks;
-use crate::{BlockCopy, EngineConfig, MendRefusal};
 use std::time::Duration;
-use types::store::Effect;
+use types::store::{BlockCopy, Effect, MendRefusal};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
 const R1: ReplicaId = ReplicaId(1);

@@ -127,7 +127,10 @@ fn failed_replica_keeps_its_log_until_the_log_needs_the_room() {
     rig.engine.fail_before(R, lost, "no peer has it".to_owned());
     rig.settle();
     let holding = rig.engine.holding(R, behind.0, behind.1);
-    assert!(matches!(holding, crate::Holding::Payload(..)), "another member under repair may need it: {holding:?}");
+    assert!(
+        matches!(holding, types::store::Holding::Payload(..)),
+        "another member under repair may need it: {holding:?}"
+    );
     assert_eq!(rig.engine.past_end(R).map(|(_, index)| index.0 + 1), Some(lost.0));
     rig.settle();
     rig.disk.power_cut();

@@ -272,7 +272,7 @@ fn twist_repair(source: &mut Source<'_>, body: &mut RepairBody) {
                 }
             }
         },
-        RepairBody::Lack { why, .. } => *why = Lack::from_u8(1 + source.below(4) as u8).expect("four reasons"),
+        RepairBody::Lack { why, .. } => *why = Lack::from_u8(1 + source.below(5) as u8).expect("five reasons"),
         _ => {}
     }
 }

@@ -134,7 +134,7 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
             }
             body
         }
-        _ => RepairBody::Lack { index, term, why: Lack::from_u8(1 + source.below(4) as u8).expect("four reasons") },
+        _ => RepairBody::Lack { index, term, why: Lack::from_u8(1 + source.below(5) as u8).expect("five reasons") },
     }
 }
 

@@ -6,8 +6,7 @@
 
 use super::rig::{Damage, Rig};
 use engine::testing::{Model, SECTORS};
-use engine::{BlockCopy, MendRefusal};
-use types::store::Recovered;
+use types::store::{BlockCopy, MendRefusal, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
@@ -33,6 +32,7 @@ impl Rig {
         let at = Index(model.applied);
         // The block needs no repair any more.
         if !self.harness.engine.needs_mend(replica, chunk, block) {
+            self.harness.engine.forget_bad(replica, chunk, block);
             return true;
         }
         if self.harness.engine.reads_as_of(replica) != Some(at) {

@@ -110,7 +110,7 @@ fn hot_partly_covered_bad_blocks_are_repaired_under_constant_writes() {
     for (seed, rotten) in [(21, [0, 1]), (22, [1, 2]), (23, [2, 0])] {
         let mut rig = at_home(seed);
         rotten.iter().for_each(|i| rot(&rig, *i));
-        let mended = |rig: &mut Rig| rotten.iter().map(|i| rig.osd(*i).metrics.blocks_mended.get()).sum::<u64>();
+        let mended = |rig: &mut Rig| rotten.iter().map(|i| rig.osd(*i).stats.metrics.blocks_mended.get()).sum::<u64>();
         // Every write covers three sectors of a bad block, never the last three; no two replicas stand still.
         for n in 0..12_000 {
             rig.submit_sectors(pg(0), 0, SectorRange::new(n % 8 * 8 + n / 8 % 3, 3));
@@ -141,7 +141,7 @@ fn first_bad_block_that_is_found_has_its_neighbours_repaired_too() {
     let mut rig = at_home(24);
     rot(&rig, 0);
     rig.ask_read(pg(0), 3, 1);
-    rig.until(ms(1000), "all are repaired", |rig| rig.osd(0).metrics.blocks_mended.get() == 8);
+    rig.until(ms(1000), "all are repaired", |rig| rig.osd(0).stats.metrics.blocks_mended.get() == 8);
     rig.run(ms(1));
     assert_eq!(rig.osd(0).bad_blocks(), []);
     assert_equal(&mut rig);
@@ -193,7 +193,7 @@ fn lost_partly_covered_block_costs_no_replica_and_an_overwrite_ends_it() {
 fn replica_whose_bad_block_keeps_the_log_full_fails() {
     let mut rig = at_home(27);
     rot(&rig, 2);
-    (0..2).for_each(|i| rig.osd(i).mends.busy());
+    (0..2).for_each(|i| rig.osd(i).repairs.blocks.busy_for_tools());
     rig.submit_sectors(pg(0), 0, SectorRange::new(2, 3));
     rig.run(Duration::from_secs(60));
     let failed = |rig: &mut Rig| !rig.osd(2).quarantined().is_empty();

@@ -50,10 +50,10 @@ fn read_of_an_earlier_group_answers_no_read_of_the_next_group() {
     rig.slow_reads(0, 1);
     rig.until(VERY_LONG, "one of them ends", |rig| rig.osd(0).reads.len() == 1);
     rig.run(ms(1));
-    assert_eq!(rig.osd(0).metrics.reads.get(), 0, "its request was refused long ago");
+    assert_eq!(rig.osd(0).stats.metrics.reads.get(), 0, "its request was refused long ago");
     rig.until(VERY_LONG, "the other one ends", |rig| rig.osd(0).reads.is_empty());
-    rig.until(ms(10), "it is answered", |rig| rig.osd(0).metrics.reads.get() == 1);
-    assert_eq!(rig.osd(0).metrics.read_bytes.get(), 8 * BLOCK, "what was asked for");
+    rig.until(ms(10), "it is answered", |rig| rig.osd(0).stats.metrics.reads.get() == 1);
+    assert_eq!(rig.osd(0).stats.metrics.read_bytes.get(), 8 * BLOCK, "what was asked for");
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn a_read_of_a_hole_counts_the_bytes_that_it_asked_for() {
     rig.make_pgs(1);
     rig.lead_all(0, 1);
     rig.ask_read(pg(0), 0, 8);
-    rig.until(LONG, "it is answered", |rig| rig.osd(0).metrics.reads.get() == 1);
-    assert_eq!(rig.osd(0).metrics.read_bytes.get(), 8 * BLOCK);
+    rig.until(LONG, "it is answered", |rig| rig.osd(0).stats.metrics.reads.get() == 1);
+    assert_eq!(rig.osd(0).stats.metrics.read_bytes.get(), 8 * BLOCK);
     assert!(
         (metric(&mut rig, 0, "basalt_osd_volume_read_bytes_total{pool=\"1\",volume=\"1\"}") - 32768.0).abs() < 1e-9
     );

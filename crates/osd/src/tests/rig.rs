@@ -368,7 +368,7 @@ impl Rig {
 
     /// Counts the requests of this process: (acknowledged, refused).
     pub fn answered(&mut self, i: usize) -> (u64, u64) {
-        let metrics = &self.osd(i).metrics;
+        let metrics = &self.osd(i).stats.metrics;
         (metrics.writes.get(), metrics.refused.get())
     }
 

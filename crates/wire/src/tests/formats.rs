@@ -88,7 +88,7 @@ fn message() -> File {
         TimeoutNow,
     }));
     constants.extend(variants!(StreamAbort { Needless, Busy, Full, NotLeader, Failed }));
-    constants.extend(variants!(Lack { Other, Lost, Freed, Unsure }));
+    constants.extend(variants!(Lack { Other, Lost, Freed, Unsure, Gone }));
     constants.extend(variants!(Errno { Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown }));
     File { module: "message", text: include_str!("../message.rs"), constants }
 }

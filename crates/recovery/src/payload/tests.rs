@@ -2,13 +2,12 @@
 
 use super::*;
 use types::store::{DecisionState, HardState};
-use types::{Epoch, PoolId};
+use types::{Epoch, PgId, PoolId};
 
 const LOST: Index = Index(5);
 
 /// Replica 1 of `members` on OSD 1, which lacks the payloads of some entries from 5 on.
 fn repair(members: u64, commit: u64, lost: u64) -> Repair {
-    let member = |n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) };
     let identity = ReplicaIdentity {
         pg: PgId { pool: PoolId(1), n: 0 },
         replica: ReplicaId(1),
@@ -32,8 +31,13 @@ fn repair(members: u64, commit: u64, lost: u64) -> Repair {
             fills: false,
         },
         all,
+        &BTreeMap::new(),
         OsdId(1),
     )
+}
+
+fn member(n: u64) -> Member {
+    Member { replica: ReplicaId(n), osd: OsdId(n as u32) }
 }
 
 fn at_s(s: u64) -> Time {
@@ -42,15 +46,15 @@ fn at_s(s: u64) -> Time {
 
 /// Members 2 and on are asked and give these answers.
 fn answer(missing: &mut Missing, said: &[Lack]) {
-    for (from, why) in (2..).map(ReplicaId).zip(said) {
-        missing.asked = Some((from, at_s(1)));
-        assert!(missing.take_lack(at_s(0), from, Term(2), *why));
+    for (from, why) in (2..).map(member).zip(said) {
+        missing.query.ask(at_s(0), from);
+        missing.take_lack(at_s(0), from, *why);
     }
 }
 
 fn verdict(repair: &Repair, now: Time) -> Verdict {
     let commit = repair.recovered.hard_state.commit;
-    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others), commit)
+    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others, &[]), commit)
 }
 
 fn check(members: u64, commit: u64, said: &[Lack], want: Verdict) {
@@ -121,15 +125,15 @@ fn members_are_asked_in_turn_and_those_that_have_answered_are_left_out() {
     let mut repair = repair(3, 5, 1);
     let ask = |repair: &mut Repair| {
         let missing = repair.missing.get_mut(&LOST).expect("it is missing");
-        let to = missing.next_to_ask(&repair.others, |_| true)?;
-        missing.asked = Some((to.replica, at_s(1)));
+        let to = missing.next_to_ask(&repair.others, &[], |_| true)?;
+        missing.query.ask(at_s(0), to);
         Some(to.osd.0)
     };
     assert_eq!([ask(&mut repair), ask(&mut repair), ask(&mut repair)], [Some(2), Some(3), Some(2)]);
-    repair.missing.get_mut(&LOST).expect("it is missing").said.insert(ReplicaId(2), Lack::Lost);
+    repair.missing.get_mut(&LOST).expect("it is missing").query.answers.insert(member(2), Lack::Lost);
     assert_eq!([ask(&mut repair), ask(&mut repair)], [Some(3), Some(3)]);
     let missing = &repair.missing[&LOST];
-    assert_eq!(missing.next_to_ask(&repair.others, |osd| osd != OsdId(3)), None, "no other one is reached");
+    assert_eq!(missing.next_to_ask(&repair.others, &[], |osd| osd != OsdId(3)), None, "no other one is reached");
 }
 
 #[test]
@@ -137,7 +141,7 @@ fn successor_on_the_same_osd_is_not_asked() {
     let mut repair = repair(3, 5, 1);
     let successor = Member { replica: ReplicaId(9), osd: OsdId(1) };
     repair.members.learners.push(successor);
-    let repair = Repair::new(repair.recovered, repair.members, OsdId(1));
+    let repair = Repair::new(repair.recovered, repair.members, &BTreeMap::new(), OsdId(1));
     assert!(!repair.others.contains(&successor) && repair.others.len() == 2);
 }
 
@@ -147,37 +151,40 @@ fn members_are_asked_again_while_an_entry_is_inconsistent() {
     let mut repair = repair(5, 4, 1);
     let Repair { members, others, missing, .. } = &mut repair;
     let missing = missing.get_mut(&LOST).expect("it is missing");
-    let step = |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others), Index(4));
+    let step =
+        |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others, &[]), Index(4));
     answer(missing, &[Lost, Lost, Other, Other]);
     assert_eq!((step(1, missing), missing.is_inconsistent()), (Verdict::Inconsistent, true));
     assert_eq!(step(2, missing), Verdict::Inconsistent);
     assert_eq!(step(3, missing), Verdict::Ask, "a member may have been given it since");
-    assert!(missing.is_inconsistent() && missing.said.is_empty());
+    assert!(missing.is_inconsistent() && missing.query.answers.is_empty());
     assert!(missing::rest(100_000) >= Duration::from_secs(1000), "a log full of them costs no more than a few");
 }
 
 #[test]
-fn only_answers_to_the_last_question_count() {
+fn only_answers_to_the_last_query_count() {
     let mut repair = repair(3, 4, 1);
-    let missing = repair.missing.get_mut(&LOST).expect("it is missing");
-    let mut lack = |from: u64, term| missing.take_lack(at_s(0), ReplicaId(from), Term(term), Lack::Other);
-    assert!(!lack(2, 2), "it was not asked");
-    missing.asked = Some((ReplicaId(2), at_s(1)));
-    let mut lack = |from: u64, term| missing.take_lack(at_s(0), ReplicaId(from), Term(term), Lack::Other);
-    assert!(!lack(3, 2), "another one was asked");
-    assert!(!lack(2, 1), "another entry was asked for");
-    assert!(lack(2, 2) && !lack(2, 2));
+    let counts = |repair: &mut Repair, from, term| repair.asked_of(member(from), (LOST, Term(term))).is_some();
+    assert!(!counts(&mut repair, 2, 2), "it was not asked");
+    repair.missing.get_mut(&LOST).expect("it is missing").query.ask(at_s(0), member(2));
+    assert!(!counts(&mut repair, 3, 2), "another one was asked");
+    assert!(!counts(&mut repair, 2, 1), "another entry was asked for");
+    let elsewhere = Member { osd: OsdId(3), ..member(2) };
+    assert!(repair.asked_of(elsewhere, (LOST, Term(2))).is_none(), "it is on another OSD");
+    assert!(counts(&mut repair, 2, 2));
+    repair.missing.get_mut(&LOST).expect("it is missing").take_lack(at_s(0), member(2), Lack::Other);
+    assert!(!counts(&mut repair, 2, 2), "it has answered");
 }
 
 /// Entries, by the replicas that one look asks.
 fn asked(repair: &mut Repair, s: u64) -> Vec<(u64, u64)> {
-    let look = repair.look(at_s(s), true, |osd| osd != OsdId(3));
+    let look = repair.look(at_s(s), true, &[], |osd| osd != OsdId(3));
     assert_eq!(look.given_up, None);
-    look.questions.iter().map(|(index, _, to)| (index.0, to.replica.0)).collect()
+    look.queries.iter().map(|(index, _, to)| (index.0, to.replica.0)).collect()
 }
 
 #[test]
-fn questions_without_an_answer_keep_no_other_entry_back() {
+fn queries_without_an_answer_keep_no_other_entry_back() {
     let mut repair = repair(3, 4, 6);
     assert_eq!(asked(&mut repair, 1), [(5, 2), (6, 2), (7, 2), (8, 2)]);
     assert_eq!(asked(&mut repair, 1), [], "four at a time");
@@ -191,6 +198,6 @@ fn entry_behind_one_that_waits_is_judged() {
     let mut repair = repair(3, 4, 2);
     let behind = repair.missing.get_mut(&Index(6)).expect("it is missing");
     answer(behind, &[Lack::Other, Lack::Other]);
-    let look = repair.look(at_s(1), true, |osd| osd != OsdId(3));
-    assert_eq!((look.given_up, look.questions.len()), (Some(Index(6)), 1));
+    let look = repair.look(at_s(1), true, &[], |osd| osd != OsdId(3));
+    assert_eq!((look.given_up, look.queries.len()), (Some(Index(6)), 1));
 }

@@ -1,20 +1,21 @@
 //! One payload that a replica lacks: which member is asked for it, and the verdict on the answers.
 //!
-//! `repair` comes in with answers and with the times of its questions; a verdict goes out.
+//! Input: the answers of members, and the time. Output: the member to ask next, and a verdict on the entry.
 //!
 //! Invariant: an entry that a majority may have held is never given up while no member has freed it. An answer is true of its
 //! moment only; that is enough, because a replica that gives an entry up fails and votes no more (ADR 0023).
 
-use std::collections::BTreeMap;
+use crate::query::Query;
 use std::time::Duration;
+use types::control::LostExtent;
 use types::map::{Member, Membership};
 use types::store::Lost;
-use types::{Index, OsdId, ReplicaId, Term, Time};
+use types::{Index, OsdId, Time};
 use wire::Lack;
 
-/// Pause between two passes of questions about a payload that no member has, and that one may have later.
+/// Pause between two passes of queries about a payload that no member has, and that one may have later.
 const LOOK_AGAIN_MIN: Duration = Duration::from_secs(2);
-/// The same for each payload that the replica lacks: endless questions must not cost more, the more payloads there are.
+/// The same for each payload that the replica lacks: endless queries must not cost more, the more payloads there are.
 const LOOK_AGAIN_EACH: Duration = Duration::from_millis(20);
 /// How long an entry that a member has freed waits for the members that have not answered, while the PG has a leader: it goes on
 /// without this replica, and its records may know that those members are gone.
@@ -25,14 +26,14 @@ pub(super) fn rest(missing_count: usize) -> Duration {
     LOOK_AGAIN_MIN.max(LOOK_AGAIN_EACH * u32::try_from(missing_count).unwrap_or(u32::MAX))
 }
 
-/// A payload that is missing, and the answers of the present pass of questions.
+/// A payload that is missing, and the answers of the present pass of queries.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub lost: Lost,
+    /// Data of the entry, if it is a write.
+    pub extent: Option<LostExtent>,
     /// Members without the payload, by their answers in this pass.
-    pub said: BTreeMap<ReplicaId, Lack>,
-    /// The member that was asked last, and the end of the wait for its answer.
-    pub asked: Option<(ReplicaId, Time)>,
+    pub query: Query<Lack>,
     /// Time of the first answer that a member has freed the entry.
     freed_at: Option<Time>,
     /// Time of the last pass at whose end no member had the payload, though the entry may be committed.
@@ -51,32 +52,27 @@ pub(super) enum Verdict {
 }
 
 impl Missing {
-    pub fn new(lost: Lost) -> Missing {
-        Missing { lost, said: BTreeMap::new(), asked: None, freed_at: None, inconsistent: None }
-    }
-
-    /// Whether the answer of the member that was asked last may still come.
-    pub fn waits(&self, now: Time) -> bool {
-        self.asked.is_some_and(|(_, until)| now < until)
+    pub fn new(lost: Lost, extent: Option<LostExtent>) -> Missing {
+        Missing { lost, extent, query: Query::default(), freed_at: None, inconsistent: None }
     }
 
     /// Returns the verdict on the answers of this pass. `is_led`: a leader of the PG was heard lately. `others`: the members that are
-    /// asked. Entries up to `commit` are known to be committed.
+    /// asked, and `later`: others that may be, and count for no majority. Entries up to `commit` are known to be committed.
     pub fn judge(
         &self,
         now: Time,
         is_led: bool,
-        (members, others): (&Membership, &[Member]),
+        (members, others, later): (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
         if is_led && self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
             return Verdict::GivenUp;
         }
-        if others.iter().any(|m| !self.said.contains_key(&m.replica)) {
+        if others.iter().chain(later).any(|m| !self.query.answers.contains_key(m)) {
             return Verdict::Ask;
         }
-        // This replica holds it. A member that has failed cannot tell: it may have held it.
-        let may_hold = |m: &&Member| !matches!(self.said.get(&m.replica), Some(Lack::Other | Lack::Freed));
+        // This replica holds it. A member that has failed, or is gone, cannot tell: it may have held it.
+        let may_hold = |m: &&Member| !matches!(self.query.answers.get(m), Some(Lack::Other | Lack::Freed));
         let half = |set: &[Member]| 2 * set.iter().filter(may_hold).count() > set.len();
         let may_be_committed = self.lost.index <= commit || half(&members.voters) || half(&members.outgoing);
         match self.freed_at.is_none() && may_be_committed {
@@ -85,12 +81,12 @@ impl Missing {
         }
     }
 
-    /// Does what `judge` does, and begins the next pass of questions when the last one has ended long ago.
+    /// Does what `judge` does, and begins the next pass of queries when the last one has ended long ago.
     pub fn step(
         &mut self,
         now: Time,
         (rest, is_led): (Duration, bool),
-        members: (&Membership, &[Member]),
+        members: (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
         let verdict = self.judge(now, is_led, members, commit);
@@ -102,8 +98,7 @@ impl Missing {
             return verdict;
         }
         self.inconsistent = Some(now);
-        self.said.clear();
-        self.asked = None;
+        self.query = Query::default();
         Verdict::Ask
     }
 
@@ -113,24 +108,18 @@ impl Missing {
     }
 
     /// Returns the member to ask next: each in turn that has not answered in this pass.
-    pub fn next_to_ask(&self, others: &[Member], reaches: impl Fn(OsdId) -> bool) -> Option<Member> {
-        let may = |m: &Member| !self.said.contains_key(&m.replica) && reaches(m.osd);
-        let after = self.asked.map_or(ReplicaId(0), |(last, _)| last);
-        let mut able: Vec<Member> = others.iter().copied().filter(may).collect();
-        able.sort_unstable();
-        able.iter().find(|m| m.replica > after).or(able.first()).copied()
+    pub fn next_to_ask(&self, others: &[Member], later: &[Member], reaches: impl Fn(OsdId) -> bool) -> Option<Member> {
+        let able =
+            || others.iter().chain(later).copied().filter(|m| !self.query.answers.contains_key(m) && reaches(m.osd));
+        self.query.next(able()).or_else(|| able().min())
     }
 
-    /// Takes the answer of a member without the payload. False: it was not asked last for this entry.
-    pub fn take_lack(&mut self, now: Time, from: ReplicaId, term: Term, why: Lack) -> bool {
-        if term != self.lost.term || self.asked.is_none_or(|(asked, _)| asked != from) {
-            return false;
-        }
+    /// Takes the answer of the member that was asked last, which does not have the payload.
+    pub fn take_lack(&mut self, now: Time, from: Member, why: Lack) {
         if why == Lack::Freed {
             self.freed_at.get_or_insert(now);
         }
-        self.said.insert(from, why);
-        self.asked = None;
-        true
+        self.query.close(from);
+        self.query.answers.insert(from, why);
     }
 }

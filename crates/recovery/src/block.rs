@@ -1,0 +1,416 @@
+//! Block repair (R15, ADR 0022): blocks of home that cannot be read are repaired with copies of the PG's other replicas.
+//!
+//! Input: bad blocks that the engine has found, messages, results of reads, and one step a turn. Output: queries of one member
+//! after the other, and copies for the engine, which judges them by the indexes that they bear. A copy that is ahead of the
+//! applied index waits until that index has come. Reads of clients that met a bad block wait for it, then the PG is handed over.
+//!
+//! Invariant: all that waits has limits and deadlines. A block that is bad on every member, or on every member that is
+//! up, is named, never guessed. A replica fails (ADR 0023) only when its bad block keeps a full log from being freed.
+
+mod reads;
+
+use crate::action::{Action, Part, View};
+use crate::query::Query;
+pub use reads::HeldRead;
+use reads::{Held, Reading};
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::control::{LOST_REPORTED_MAX, LostExtent};
+use types::limits::PART_MAX;
+use types::map::Member;
+use types::store::{BlockCopy, MendRefusal};
+use types::units::SECTORS_PER_BLOCK;
+use types::{BLOCK, ChunkKey, OsdId, ReplicaId, SectorRange, Time, VolumeId};
+use wire::{MendBody, MendMsg, Message};
+
+/// Bad blocks of one OSD that are under repair. More are forgotten, and found again by the next read of them.
+const BLOCKS_MAX: usize = 4096;
+/// Queries on their way at once, with the copies that wait.
+const ASKED_MAX: usize = 32;
+/// Reads at once, for peers and once more here.
+const READINGS_MAX: usize = 64;
+/// Blocks that are read together when the first bad one of them is found: an aligned part of a chunk.
+const WINDOW_BLOCKS: u16 = (PART_MAX / BLOCK) as u16;
+/// Pause after an answer that brings nothing: doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After this long with a full log, the replica whose bad block keeps it full fails.
+const FULL_MAX: Duration = Duration::from_secs(5);
+/// Members behind the first one of the PG wait so much longer, each: of several with a full log the first fails
+/// alone, and the others hear that it has no part.
+const TURN: Duration = Duration::from_secs(2);
+
+/// A block: its replica, its chunk, and its number in the chunk.
+pub type BlockKey = (ReplicaId, ChunkKey, u16);
+
+/// A bad block of a local replica.
+struct Bad {
+    reason: String,
+    /// Time since when all members are up and take part, or have reported their copies as bad.
+    since: Time,
+    next_at: Time,
+    tries: u32,
+    query: Query<Unable>,
+    /// Number of the query on its way.
+    id: u64,
+    /// A member's copy, which holds entries that are not applied here yet.
+    copy: Option<(Member, BlockCopy)>,
+    named: Named,
+}
+
+/// Reasons why a member does not give a block, by its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unable {
+    /// Its copy is bad, too.
+    is_bad: bool,
+    /// It has no part in the PG, by its last answer.
+    is_idle: bool,
+}
+
+/// Members of which no good copy is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// None: a member may have a good copy.
+    No,
+    /// It is bad on every member that is up and has a part in the PG; another may have it.
+    Here,
+    /// It is bad on every member.
+    Everywhere,
+}
+
+/// All block repairs of one OSD.
+#[derive(Default)]
+pub struct BlockRepairs {
+    bad: BTreeMap<BlockKey, Bad>,
+    held: Vec<Held>,
+    readings: Slab<Reading>,
+    next_id: u64,
+    /// Time since when the log holds proposals back.
+    full_since: Option<Time>,
+}
+
+/// Whether a PG of which `idle` members have no part goes on when one more fails: the others are a majority. A PG of two goes
+/// on from the other one, by a forced recovery without loss.
+fn can_lack_one_more(members: usize, idle: usize) -> bool {
+    idle == 0 || members - 1 - idle > members / 2
+}
+
+fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
+    let len_bytes = BLOCK as u32;
+    LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
+}
+
+fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
+    (range.start / SECTORS_PER_BLOCK) as u16..range.end().div_ceil(SECTORS_PER_BLOCK) as u16
+}
+
+impl Bad {
+    fn new(now: Time, reason: String, named: Named) -> Bad {
+        Bad { reason, since: now, next_at: now, tries: 0, query: Query::default(), id: 0, copy: None, named }
+    }
+
+    fn is_bad_on(&self, peer: Member) -> bool {
+        self.query.answers.get(&peer).is_some_and(|unable| unable.is_bad)
+    }
+
+    fn is_idle(&self, peer: Member) -> bool {
+        self.query.answers.get(&peer).is_some_and(|unable| unable.is_idle)
+    }
+
+    /// Whether a query is on its way, or a copy waits.
+    fn is_asked(&self) -> bool {
+        self.id != 0
+    }
+
+    /// Ends the present query. The next one waits.
+    fn pause(&mut self, now: Time) {
+        (self.id, self.copy) = (0, None);
+        self.next_at = now + (PAUSE_MIN * (1 << self.tries.min(6))).min(PAUSE_MAX);
+    }
+}
+
+impl BlockRepairs {
+    /// The store is poisoned.
+    pub fn clear(&mut self) {
+        self.bad.clear();
+        self.held.clear();
+        self.readings.clear();
+    }
+
+    /// The members of this replica's PG have changed: a query of the earlier ones does not count.
+    pub fn ask_again(&mut self, replica: ReplicaId) {
+        let first = (replica, ChunkKey { volume: VolumeId(0), index: 0 }, 0);
+        for (_, bad) in self.bad.range_mut(first..).take_while(|((id, ..), _)| *id == replica) {
+            (bad.id, bad.copy, bad.next_at) = (0, None, Time::ZERO);
+        }
+    }
+
+    /// Returns the blocks of this replica that are named so, as far as a report lists them.
+    pub fn named(&self, replica: ReplicaId, named: Named) -> Vec<LostExtent> {
+        let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named == named);
+        all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(*chunk, *block)).collect()
+    }
+
+    /// Iterates over the bad blocks.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (BlockKey, Named)> {
+        self.bad.iter().map(|(key, bad)| (*key, bad.named))
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        let bad = self.bad.values().map(|b| b.next_at);
+        bad.chain(self.held.iter().map(|h| h.until)).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Notes blocks of home that the engine cannot read. `needed`: a round, or a client's read, waits for them.
+    pub fn blocks_are_bad(
+        &mut self,
+        view: &impl View,
+        (replica, chunk, range): (ReplicaId, ChunkKey, SectorRange),
+        reason: &str,
+        needed: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(part) = view.part(replica) else { return };
+        // The only member keeps its other blocks: this one is lost until a write covers it.
+        let is_alone = part.others.is_empty();
+        if is_alone && !needed {
+            return;
+        }
+        for block in blocks_of(range) {
+            let key = (replica, chunk, block);
+            if self.bad.contains_key(&key) {
+                continue;
+            }
+            if !self.has_room(view, actions) {
+                actions.push(Action::ForgetBlock(key));
+                continue;
+            }
+            tracing::warn!(replica = replica.0, %chunk, block, reason, is_alone,
+                "a block is damaged: fetching it from the other replicas, if there are any");
+            let named = if is_alone { Named::Everywhere } else { Named::No };
+            self.bad.insert(key, Bad::new(view.now(), reason.to_owned(), named));
+        }
+    }
+
+    /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
+    fn has_room(&mut self, view: &impl View, actions: &mut Vec<Action>) -> bool {
+        if self.bad.len() < BLOCKS_MAX {
+            return true;
+        }
+        let Some(key) = self.bad.keys().find(|key| !view.delays_destage(**key)).copied() else { return false };
+        self.forget(key, actions);
+        true
+    }
+
+    fn forget(&mut self, key: BlockKey, actions: &mut Vec<Action>) {
+        self.bad.remove(&key);
+        actions.push(Action::ForgetBlock(key));
+    }
+
+    /// Offers the copies that wait to the engine: their entries may be applied now.
+    pub fn offer_copies(&self, actions: &mut Vec<Action>) {
+        let waiting = self.bad.iter().filter_map(|(key, bad)| Some((*key, bad.copy.as_ref()?.1.clone())));
+        actions.extend(waiting.map(|(key, copy)| Action::Mend { key, copy }));
+    }
+
+    /// Does one step of every repair that is due.
+    pub fn step(&mut self, view: &impl View, actions: &mut Vec<Action>) {
+        if self.bad.is_empty() && self.held.is_empty() {
+            return;
+        }
+        let now = view.now();
+        self.full_since = view.is_log_full().then(|| self.full_since.unwrap_or(now));
+        let mut asked = self.bad.values().filter(|b| b.is_asked()).count();
+        let due: Vec<BlockKey> = self.bad.iter().filter(|(_, b)| b.next_at <= now).map(|(k, _)| *k).collect();
+        for key in due {
+            let bad = self.bad.get_mut(&key).expect("it was just listed");
+            asked -= usize::from(bad.is_asked());
+            (bad.id, bad.copy) = (0, None);
+            if asked >= ASKED_MAX {
+                bad.next_at = now + PAUSE_MIN;
+                continue;
+            }
+            self.step_block(view, key, actions);
+            asked += usize::from(self.bad.get(&key).is_some_and(Bad::is_asked));
+        }
+        self.release_held(view, actions);
+    }
+
+    /// Queries the next member, unless the block is needed no more or keeps a full log from being freed.
+    fn step_block(&mut self, view: &impl View, key: BlockKey, actions: &mut Vec<Action>) {
+        let (replica, chunk, block) = key;
+        let part = view.part(replica).filter(|part| part.runs && view.needs_block(key));
+        let Some(part) = part else {
+            // Overwritten, truncated, streamed, or the replica takes no part any more.
+            return self.forget(key, actions);
+        };
+        if self.gives_up(view, key, &part, actions) {
+            return;
+        }
+        let is_alone = self.is_alone_in_window(key);
+        let bad = self.bad.get_mut(&key).expect("the caller found it");
+        let reached = || part.others.iter().copied().filter(|peer| view.reaches(peer.osd));
+        let next = bad.query.next(reached()).filter(|_| bad.tries > 0);
+        bad.tries += 1;
+        let Some(to) = next else {
+            // A device may fail a read once, and a read may have gone astray: every pass begins at home. The first bad block
+            // has its neighbours read with it, since damage is rarely alone.
+            bad.query.rewind();
+            match reached().next() {
+                Some(_) => bad.next_at = view.now() + PAUSE_MIN,
+                None => bad.pause(view.now()),
+            }
+            let blocks = if bad.tries == 1 && is_alone { WINDOW_BLOCKS } else { 1 };
+            return self.read_again(key, blocks, actions);
+        };
+        self.next_id += 1;
+        bad.id = self.next_id;
+        bad.query.ask(view.now(), to);
+        bad.next_at = view.now() + crate::query::ANSWER_MAX;
+        let (pg, lineage, body) = (part.identity.pg, part.identity.lineage, MendBody::Ask);
+        let query = MendMsg { pg, from: replica, to: to.replica, lineage, id: bad.id, chunk, block, body };
+        actions.push(Action::Send { to: to.osd, message: Message::Mend(query) });
+    }
+
+    /// Whether no other block is known to be bad among those that are read with this one.
+    fn is_alone_in_window(&self, (replica, chunk, block): BlockKey) -> bool {
+        let first = block / WINDOW_BLOCKS * WINDOW_BLOCKS;
+        let window = (replica, chunk, first)..=(replica, chunk, first + (WINDOW_BLOCKS - 1));
+        self.bad.range(window).count() == 1
+    }
+
+    /// Fails a replica whose bad block has kept the log full for too long, although no voter is missing: a full log stops
+    /// every PG of the OSD. A block that is bad on all members fails none of them, since that would bring no copy. True when the
+    /// replica has failed.
+    fn gives_up(&mut self, view: &impl View, key: BlockKey, part: &Part<'_>, actions: &mut Vec<Action>) -> bool {
+        let (now, replica) = (view.now(), key.0);
+        let voters = || part.members.voters.iter().copied().filter(|m| m.replica != replica);
+        let bad = self.bad.get_mut(&key).expect("the caller found it");
+        let all_here = voters().all(|peer| view.reaches(peer.osd));
+        let idle = voters().filter(|peer| bad.is_idle(*peer)).count();
+        if all_here && idle == 0 && bad.named == Named::Here {
+            bad.named = Named::No;
+        }
+        let is_last = voters().count() == 0 || !can_lack_one_more(voters().count() + 1, idle);
+        if !all_here || bad.named != Named::No || is_last {
+            // An absent member may have it: the others may be the last that serve, and none of them is given up.
+            bad.since = now;
+            return false;
+        }
+        let turn = part.others.iter().filter(|m| m.replica < replica).count() as u32;
+        let full_since = self.full_since.map(|since| since.max(bad.since));
+        let too_long = full_since.is_some_and(|since| now >= since + FULL_MAX + TURN * turn);
+        if !too_long || !view.delays_destage(key) {
+            return false;
+        }
+        let reason = format!("the log was full because of a block that could not be repaired: {}", bad.reason);
+        self.forget(key, actions);
+        actions.push(Action::Fail { replica, reason });
+        true
+    }
+
+    /// Handles a member's answer to a query.
+    pub fn handle_answer(&mut self, view: &impl View, osd: OsdId, msg: MendMsg, actions: &mut Vec<Action>) {
+        let (key, from) = ((msg.to, msg.chunk, msg.block), Member { replica: msg.from, osd });
+        let Some(bad) = self.bad.get_mut(&key).filter(|bad| bad.id == msg.id && msg.id != 0) else { return };
+        if !bad.query.close(from) {
+            return;
+        }
+        let unable = bad.query.answers.entry(from).or_default();
+        unable.is_idle = matches!(msg.body, MendBody::NoPart);
+        match msg.body {
+            MendBody::Ask => unreachable!("the caller saw an answer"),
+            MendBody::Block { low, high, crc, payload } => {
+                // Its device failed once, or its copy was repaired since.
+                if std::mem::take(&mut unable.is_bad) {
+                    bad.named = Named::No;
+                }
+                let copy = BlockCopy { low, high, data: (!payload.is_empty()).then_some((payload, crc)) };
+                bad.copy = Some((from, copy.clone()));
+                actions.push(Action::Mend { key, copy });
+            }
+            MendBody::NotNow => bad.pause(view.now()),
+            MendBody::NoPart => {
+                bad.pause(view.now());
+                self.name_if_lost(view, key, actions);
+            }
+            MendBody::Damaged => self.is_bad_on(view, key, from, actions),
+        }
+        self.release_held(view, actions);
+    }
+
+    /// Handles the engine's verdict on a copy that it was given.
+    pub fn handle_mended(
+        &mut self,
+        view: &impl View,
+        key: BlockKey,
+        verdict: Result<(), MendRefusal>,
+        actions: &mut Vec<Action>,
+    ) {
+        let (replica, chunk, block) = key;
+        let Some(bad) = self.bad.get_mut(&key) else { return };
+        let Some(by) = bad.copy.as_ref().map(|(by, _)| *by) else { return };
+        match verdict {
+            Ok(()) => {
+                tracing::info!(replica = replica.0, %chunk, block, by = %by.osd, "a damaged block is repaired");
+                self.bad.remove(&key);
+            }
+            // It is taken when its entries are applied here, unless it is dropped before.
+            Err(MendRefusal::Ahead) => {}
+            Err(MendRefusal::NotNeeded) => self.forget(key, actions),
+            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(view.now()),
+            Err(MendRefusal::Differs) => {
+                tracing::error!(replica = replica.0, %chunk, block, by = %by.osd,
+                    "the block differs from the copy of another replica at the same log index");
+                self.is_bad_on(view, key, by, actions);
+            }
+        }
+        self.release_held(view, actions);
+    }
+
+    fn is_bad_on(&mut self, view: &impl View, key: BlockKey, peer: Member, actions: &mut Vec<Action>) {
+        let bad = self.bad.get_mut(&key).expect("the caller found it");
+        bad.query.answers.entry(peer).or_default().is_bad = true;
+        bad.pause(view.now());
+        self.name_if_lost(view, key, actions);
+    }
+
+    /// Names a block of which no member has a good copy, or none that is up. The queries go on, since a write of the whole
+    /// block repairs it, too.
+    fn name_if_lost(&mut self, view: &impl View, key: BlockKey, actions: &mut Vec<Action>) {
+        let (Some(part), Some(bad)) = (view.part(key.0), self.bad.get_mut(&key)) else { return };
+        let others: Vec<Member> = part.others.iter().copied().filter(|peer| !bad.is_bad_on(*peer)).collect();
+        let named = match &others[..] {
+            [] => Named::Everywhere,
+            others if others.iter().all(|peer| !view.reaches(peer.osd) || bad.is_idle(*peer)) => Named::Here,
+            _ => return,
+        };
+        if bad.named == named {
+            return;
+        }
+        bad.named = named;
+        let (pg, lost) = (part.identity.pg, extent(key.1, key.2));
+        match named {
+            Named::Here => {
+                tracing::error!(%pg, %lost, away = ?others, "no replica that is up has a good copy of this block")
+            }
+            _ => tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block"),
+        }
+        actions.push(Action::Report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::can_lack_one_more;
+
+    #[test]
+    fn member_fails_beside_one_without_a_part_only_while_a_majority_is_left() {
+        for (members, idle, can) in
+            [(2, 0, true), (2, 1, false), (3, 0, true), (3, 1, false), (4, 1, false), (5, 1, true), (5, 2, false)]
+        {
+            assert_eq!(can_lack_one_more(members, idle), can, "{idle} of {members} have no part");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Reads that block repair waits for, and reads of clients that wait for block repair.
+//!
+//! Input: reads that met bad blocks, queries of peers, and results of reads. Output: reads, answers to peers, and the end of
+//! each read that waits.
+//!
+//! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
+
+use super::{BlockKey, BlockRepairs, Named, READINGS_MAX, blocks_of};
+use crate::action::{Action, View};
+use std::time::Duration;
+use types::store::{ReadData, ReadError};
+use types::units::SECTORS_PER_BLOCK;
+use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, crc32c};
+use wire::{MendBody, MendMsg, Message};
+
+/// How long a client's read waits for its block before the PG is handed over.
+const READ_WAIT: Duration = Duration::from_millis(500);
+/// How long a client's read waits for its block in all.
+const READ_MAX: Duration = Duration::from_secs(30);
+
+/// A client's read that met a bad block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRead {
+    pub replica: ReplicaId,
+    /// The group's number of the read.
+    pub read: u64,
+    pub chunk: ChunkKey,
+    pub range: SectorRange,
+}
+
+pub(super) struct Held {
+    read: HeldRead,
+    since: Time,
+    pub until: Time,
+}
+
+/// A read of a bad block once more here, or a read for a peer.
+pub(super) enum Reading {
+    Again(BlockKey),
+    /// `low`: the index that was applied when the read began.
+    For {
+        osd: OsdId,
+        query: MendMsg,
+        low: Index,
+    },
+    /// A read of which the result is not wanted any more.
+    Ended,
+}
+
+impl BlockRepairs {
+    /// The earlier group of this replica has ended. The reads that it held are dropped. Reads for peers get no answer: they
+    /// began at an index of the earlier contents.
+    pub fn detach(&mut self, replica: ReplicaId) {
+        self.held.retain(|held| held.read.replica != replica);
+        for (_, reading) in &mut self.readings {
+            if matches!(reading, Reading::For { query, .. } if query.to == replica) {
+                *reading = Reading::Ended;
+            }
+        }
+    }
+
+    /// Makes this OSD too busy to read blocks for peers.
+    pub fn busy_for_tools(&mut self) {
+        (0..READINGS_MAX).for_each(|_| _ = self.readings.insert(Reading::Ended));
+    }
+
+    /// Holds a client's read that met a bad block, or fails it when no member has a good copy.
+    pub fn hold_read(&mut self, view: &impl View, read: HeldRead, actions: &mut Vec<Action>) {
+        let (is_bad, is_lost) = self.state_of(read);
+        // None is under repair: there is no member to query.
+        if is_lost || !is_bad {
+            return self.fail_read(read, is_lost, actions);
+        }
+        let (since, until) = (view.now(), view.now() + READ_WAIT);
+        self.held.push(Held { read, since, until });
+    }
+
+    /// Returns whether a block of the read is known to be bad, and whether one has no good copy on any member.
+    fn state_of(&self, read: HeldRead) -> (bool, bool) {
+        let bad = || blocks_of(read.range).filter_map(|b| self.bad.get(&(read.replica, read.chunk, b)));
+        (bad().next().is_some(), bad().any(|bad| bad.named == Named::Everywhere))
+    }
+
+    /// The PG goes to a member whose copy of these blocks may be good, if there is one.
+    fn hand_over(&self, HeldRead { replica, chunk, range, .. }: HeldRead) -> Action {
+        let bad = blocks_of(range).filter_map(|b| self.bad.get(&(replica, chunk, b)));
+        let lost_on = bad.flat_map(|bad| bad.query.answers.iter().filter(|(_, unable)| unable.is_bad));
+        Action::HandOver { replica, avoid: lost_on.map(|(peer, _)| peer.osd).collect() }
+    }
+
+    /// `lost`: no other member can answer it either.
+    fn fail_read(&self, read: HeldRead, lost: bool, actions: &mut Vec<Action>) {
+        if !lost {
+            actions.push(self.hand_over(read));
+        }
+        actions.push(Action::FailRead { replica: read.replica, read: read.read });
+    }
+
+    /// Reads whose blocks are whole again, and those that have waited enough.
+    pub(super) fn release_held(&mut self, view: &impl View, actions: &mut Vec<Action>) {
+        let now = view.now();
+        for mut held in std::mem::take(&mut self.held) {
+            let (is_bad, is_lost) = self.state_of(held.read);
+            // The read was refused when that leadership ended.
+            if !view.is_reading(held.read.replica, held.read.read) {
+                continue;
+            }
+            if is_lost || now >= held.since + READ_MAX {
+                self.fail_read(held.read, is_lost, actions);
+            } else if !is_bad {
+                actions.push(Action::StartRead(held.read));
+            } else {
+                if now >= held.until {
+                    // The next leader answers it. While no member can lead, it waits on.
+                    actions.push(self.hand_over(held.read));
+                    held.until = now + READ_WAIT;
+                }
+                self.held.push(held);
+            }
+        }
+    }
+
+    /// Reads a bad block once more, with its neighbours.
+    pub(super) fn read_again(&mut self, key: BlockKey, blocks: u16, actions: &mut Vec<Action>) {
+        if self.readings.len() < READINGS_MAX {
+            let (replica, chunk, block) = key;
+            actions.push(self.read((replica, chunk, block / blocks * blocks), blocks, Reading::Again(key)));
+        }
+    }
+
+    fn read(&mut self, (replica, chunk, first): BlockKey, count: u16, reading: Reading) -> Action {
+        let key = self.readings.insert(reading);
+        let range = SectorRange::new(u32::from(first) * SECTORS_PER_BLOCK, u32::from(count) * SECTORS_PER_BLOCK);
+        Action::Read { key, replica, chunk, range }
+    }
+
+    /// Handles a member's query.
+    pub fn handle_query(&mut self, view: &impl View, osd: OsdId, query: MendMsg, actions: &mut Vec<Action>) {
+        let part = view.part(query.to).filter(|part| {
+            // A replica of an ended timeline may name indexes of other entries (ADR 0020).
+            let asks = part.members.admits(query.from) && part.members.osd_of(query.from).is_none_or(|of| of == osd);
+            asks && (part.identity.pg, part.identity.lineage) == (query.pg, query.lineage) && part.runs
+        });
+        let low = part.as_ref().and_then(|_| view.reads_as_of(query.to));
+        let Some(low) = low.filter(|_| self.readings.len() < READINGS_MAX) else {
+            let body = if part.is_some() { MendBody::NotNow } else { MendBody::NoPart };
+            return actions.push(answer(osd, &query, body));
+        };
+        let key = (query.to, query.chunk, query.block);
+        actions.push(self.read(key, 1, Reading::For { osd, query, low }));
+    }
+
+    /// Handles the result of a read.
+    pub fn handle_read(
+        &mut self,
+        view: &impl View,
+        key: usize,
+        result: Result<ReadData, ReadError>,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.readings.try_remove(key) {
+            None | Some(Reading::Ended) => {}
+            Some(Reading::For { osd, query, low }) => {
+                let body = body_of(view, &query, low, result);
+                actions.push(answer(osd, &query, body));
+            }
+            Some(Reading::Again(key)) if result.is_ok() => {
+                let (replica, chunk, block) = key;
+                tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
+                self.forget(key, actions);
+                self.release_held(view, actions);
+            }
+            // A query of the next member is due anyway.
+            Some(Reading::Again(_)) => {}
+        }
+    }
+}
+
+/// Returns the answer with a block that was read for a peer. The read began at the applied index `low` and may have been looked up
+/// at a later one.
+fn body_of(view: &impl View, query: &MendMsg, low: Index, result: Result<ReadData, ReadError>) -> MendBody {
+    let admitted = view.part(query.to).is_some_and(|part| part.members.admits(query.from));
+    let high = view.reads_as_of(query.to).filter(|high| *high >= low && admitted);
+    match (result, high) {
+        (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
+        (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
+        (Ok(ReadData::Zeros), Some(high)) => {
+            let (crc, payload) = (crc32c(&IoBuf::zeros(BLOCK as usize)), IoBuf::EMPTY);
+            MendBody::Block { low, high, crc, payload }
+        }
+        (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Block { low, high, crc: crcs[0], payload },
+    }
+}
+
+fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {
+    let (from, to) = (q.to, q.from);
+    let answer = MendMsg { pg: q.pg, from, to, lineage: q.lineage, id: q.id, chunk: q.chunk, block: q.block, body };
+    Action::Send { to: osd, message: Message::Mend(answer) }
+}

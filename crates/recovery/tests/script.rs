@@ -1,0 +1,318 @@
+//! Scripts: each file of `crates/recovery/testdata` gives inputs to the repairs of replica 1 on OSD 1, and holds their actions.
+//!
+//! A script consists of blocks with an empty line between two of them. A block has comments (`#`) and commands, then a
+//! line `----`, then the actions. `UPDATE_GOLDEN=1 cargo test -p recovery script` writes the actions again; read the difference
+//! before you commit it. Replica N is on OSD N.
+//!
+//! | command | effect |
+//! |---|---|
+//! | `payloads A-B of N, commit C` | begins: the log lacks the payloads of entries A to B; the PG has N members |
+//! | `blocks of N` | begins: a running replica at applied index 10 of a PG of N members |
+//! | `at S` | S seconds have passed since the start; one step of all repairs follows |
+//! | `down N`, `up N` | the connection to OSD N |
+//! | `led`, `not led` | whether a leader of the PG was heard lately |
+//! | `peers N…` | meta names OSDs that hold replicas of the PGs of this OSD |
+//! | `N gives I`, `N has other bytes at I` | replica N sends the payload of entry I, or other bytes |
+//! | `N says I lost\|freed\|other\|unsure\|gone` | replica N lacks the payload of entry I; `any N says …`: OSD N, asked for any replica |
+//! | `bad B` | the engine cannot read block B of home |
+//! | `N sends B as of L..H`, `N says B not-now\|damaged\|no-part` | replica N answers a query of block B |
+//! | `engine accepts\|finds it ahead\|finds it behind\|sees a difference` | the verdict on the copy that it was given |
+//! | `reads well`, `reads badly` | the result of the last read |
+//! | `client reads B` | a client's read met bad block B |
+//! | `full`, `not full` | whether the log is full; every bad block then delays a destage round |
+
+use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, View};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::time::Duration;
+use types::control::LostExtent;
+use types::map::{Member, Membership};
+use types::store::{
+    Crcs, DecisionState, HardState, Lost, MendRefusal, ReadData, ReadError, Recovered, ReplicaIdentity,
+};
+use types::{ChunkKey, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, Time, VolumeId, crc32c};
+use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg};
+
+const ME: ReplicaId = ReplicaId(1);
+const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const READ: u64 = 77;
+
+struct Facts {
+    now: Time,
+    down: BTreeSet<OsdId>,
+    is_led: bool,
+    is_full: bool,
+    identity: ReplicaIdentity,
+    members: Membership,
+}
+
+impl View for Facts {
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn reaches(&self, osd: OsdId) -> bool {
+        !self.down.contains(&osd)
+    }
+    fn is_led(&self, _: PgId) -> bool {
+        self.is_led
+    }
+    fn can_refill(&self) -> bool {
+        true
+    }
+    fn part(&self, _: ReplicaId) -> Option<Part<'_>> {
+        let others = self.members.iter().filter(|m| m.replica != ME).collect();
+        Some(Part { identity: &self.identity, members: &self.members, others, runs: true })
+    }
+    fn needs_block(&self, _: BlockKey) -> bool {
+        true
+    }
+    fn delays_destage(&self, _: BlockKey) -> bool {
+        self.is_full
+    }
+    fn reads_as_of(&self, _: ReplicaId) -> Option<Index> {
+        Some(Index(10))
+    }
+    fn is_reading(&self, _: ReplicaId, _: u64) -> bool {
+        true
+    }
+    fn is_log_full(&self) -> bool {
+        self.is_full
+    }
+}
+
+struct Script {
+    facts: Facts,
+    payloads: PayloadRepairs,
+    blocks: BlockRepairs,
+    /// Number of the last query of each block.
+    ids: BTreeMap<u16, u64>,
+    /// The copy that the engine judges, and the read that is under way.
+    offered: Option<BlockKey>,
+    reading: usize,
+    told: String,
+}
+
+fn member(n: u64) -> Member {
+    Member { replica: ReplicaId(n), osd: OsdId(n as u32) }
+}
+
+fn number(word: &str) -> u64 {
+    word.trim_end_matches(',').parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+#[test]
+fn repairs_act_as_the_testdata_scripts_record() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+    let files = std::fs::read_dir(dir).expect("the scripts").map(|file| file.expect("a script").path());
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    assert!(files.len() >= 2, "scripts are missing: {files:?}");
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a script");
+        let told = retell(&text);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &told).expect("a script");
+            continue;
+        }
+        let differs = text.lines().zip(told.lines()).position(|(want, got)| want != got);
+        let at = differs.unwrap_or(text.lines().count().min(told.lines().count()));
+        let (want, got) = (text.lines().nth(at), told.lines().nth(at));
+        assert!(text == told, "{path:?}, line {}:\n the script: {want:?}\n the repairs: {got:?}", at + 1);
+    }
+}
+
+/// Runs a script; returns it with the actions of this run.
+fn retell(text: &str) -> String {
+    let mut script = Script::new(3);
+    let blocks = text.trim_end().split("\n\n").map(|block| {
+        let head: Vec<&str> = block.lines().take_while(|line| *line != "----").collect();
+        let commands: Vec<&&str> = head.iter().filter(|line| !line.starts_with('#')).collect();
+        commands.iter().for_each(|line| script.run(line));
+        let told = std::mem::take(&mut script.told);
+        match (commands.len(), told.trim_end()) {
+            (0, _) => head.join("\n"),
+            (_, "") => head.join("\n") + "\n----\nnothing",
+            (_, told) => head.join("\n") + "\n----\n" + told,
+        }
+    });
+    blocks.collect::<Vec<String>>().join("\n\n") + "\n"
+}
+
+impl Script {
+    fn new(count: u64) -> Script {
+        let members: Vec<Member> = (1..=count).map(member).collect();
+        let pg = PgId { pool: PoolId(1), n: 0 };
+        let facts = Facts {
+            now: Time::ZERO,
+            down: BTreeSet::new(),
+            is_led: true,
+            is_full: false,
+            members: Membership::fresh(Epoch(1), &members),
+            identity: ReplicaIdentity { pg, replica: ME, lineage: 1, conf_epoch: Epoch(1), members },
+        };
+        let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
+        Script { facts, payloads, blocks, ids: BTreeMap::new(), offered: None, reading: 0, told: String::new() }
+    }
+
+    fn run(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut actions = Vec::new();
+        match words[..] {
+            ["payloads", entries, "of", count, "commit", commit] => {
+                *self = Script::new(number(count));
+                self.lose_payloads(entries, number(commit));
+            }
+            ["blocks", "of", count] => *self = Script::new(number(count)),
+            ["at", seconds] => {
+                let seconds = seconds.parse().expect("seconds");
+                self.facts.now = Time::ZERO + Duration::from_secs_f64(seconds);
+                self.payloads.step(&self.facts, &mut actions);
+                self.blocks.offer_copies(&mut actions);
+                self.blocks.step(&self.facts, &mut actions);
+            }
+            ["down", n] => _ = self.facts.down.insert(OsdId(number(n) as u32)),
+            ["up", n] => _ = self.facts.down.remove(&OsdId(number(n) as u32)),
+            ["led"] => self.facts.is_led = true,
+            ["not", "led"] => self.facts.is_led = false,
+            ["full"] => self.facts.is_full = true,
+            ["not", "full"] => self.facts.is_full = false,
+            ["peers", ref osds @ ..] => self.payloads.handle_peers(osds.iter().map(|n| OsdId(number(n) as u32))),
+            [from, "gives", index] => self.payload(from, index, 7, &mut actions),
+            [from, "has", "other", "bytes", "at", index] => self.payload(from, index, 8, &mut actions),
+            ["bad", block] => {
+                let range = SectorRange::new(number(block) as u32 * 8, 8);
+                self.blocks.blocks_are_bad(&self.facts, (ME, CHUNK, range), "a checksum", true, &mut actions);
+            }
+            [from, "sends", block, "as", "of", range] => {
+                let (low, high) = range.split_once("..").expect("a range");
+                let (payload, low, high) = (IoBuf::zeros(4096), Index(number(low)), Index(number(high)));
+                let body = MendBody::Block { low, high, crc: crc32c(&payload), payload };
+                self.block(from, block, body, &mut actions);
+            }
+            [from, "says", block, "not-now"] => self.block(from, block, MendBody::NotNow, &mut actions),
+            [from, "says", block, "damaged"] => self.block(from, block, MendBody::Damaged, &mut actions),
+            [from, "says", block, "no-part"] => self.block(from, block, MendBody::NoPart, &mut actions),
+            ["any", osd, "says", index, why] => {
+                let from = Member { replica: ANY_REPLICA, ..member(number(osd)) };
+                self.lack(from, index, why, &mut actions);
+            }
+            [from, "says", index, why] => self.lack(member(number(from)), index, why, &mut actions),
+            ["engine", ref verdict @ ..] => {
+                let verdict = match verdict.join(" ").as_str() {
+                    "accepts" => Ok(()),
+                    "finds it ahead" => Err(MendRefusal::Ahead),
+                    "finds it behind" => Err(MendRefusal::Behind),
+                    "sees a difference" => Err(MendRefusal::Differs),
+                    other => panic!("the engine never says {other}"),
+                };
+                let key = self.offered.take().expect("a copy");
+                self.blocks.handle_mended(&self.facts, key, verdict, &mut actions);
+            }
+            ["reads", how] => {
+                let bad = ReadError::Damaged { replica: ME, chunk: CHUNK, reason: "a checksum".into() };
+                let result = if how == "well" { Ok(ReadData::Zeros) } else { Err(bad) };
+                self.blocks.handle_read(&self.facts, self.reading, result, &mut actions);
+            }
+            ["client", "reads", block] => {
+                let range = SectorRange::new(number(block) as u32 * 8, 8);
+                let read = HeldRead { replica: ME, read: READ, chunk: CHUNK, range };
+                self.blocks.hold_read(&self.facts, read, &mut actions);
+            }
+            _ => panic!("no command: {line}"),
+        }
+        actions.into_iter().for_each(|action| self.tell(action));
+    }
+
+    fn lose_payloads(&mut self, entries: &str, commit: u64) {
+        let (first, last) = entries.split_once('-').expect("entries");
+        let crcs = Crcs { start: 0, values: vec![crc32c(&[7; 512])] };
+        let lost = (number(first)..=number(last)).map(Index);
+        let extent = |index: Index| LostExtent { chunk: CHUNK, offset_bytes: index.0 as u32 * 512, len_bytes: 512 };
+        let extents = lost.clone().map(|index| (index, extent(index))).collect();
+        let lost = lost.map(|index| Lost { index, term: Term(2), len_bytes: 512, crcs: crcs.clone() });
+        let checkpoint = DecisionState { replica: ME, index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };
+        let recovered = Recovered {
+            identity: self.facts.identity.clone(),
+            hard_state: HardState { term: Term(2), vote: None, commit: Index(commit) },
+            checkpoint,
+            before: (Index(0), Term(0)),
+            entries: Vec::new(),
+            lost: lost.collect(),
+            failure: None,
+        };
+        self.payloads.begin(recovered, self.facts.members.clone(), &extents, OsdId(1));
+    }
+
+    fn repair(&mut self, from: Member, body: RepairBody, actions: &mut Vec<Action>) {
+        let ReplicaIdentity { pg, lineage, .. } = self.facts.identity;
+        let msg = RepairMsg { pg, from: from.replica, to: ME, lineage, body };
+        self.payloads.handle_answer(&self.facts, from.osd, msg, actions);
+    }
+
+    fn payload(&mut self, from: &str, index: &str, byte: u8, actions: &mut Vec<Action>) {
+        let bytes = [byte; 512];
+        let (index, crcs, payload) = (Index(number(index)), vec![crc32c(&bytes)], IoBuf::copy_of(&bytes));
+        let body = RepairBody::Payload { index, term: Term(2), start: 0, crcs, payload };
+        self.repair(member(number(from)), body, actions);
+    }
+
+    fn lack(&mut self, from: Member, index: &str, why: &str, actions: &mut Vec<Action>) {
+        let why = match why {
+            "lost" => Lack::Lost,
+            "freed" => Lack::Freed,
+            "other" => Lack::Other,
+            "unsure" => Lack::Unsure,
+            "gone" => Lack::Gone,
+            _ => panic!("no member says {why}"),
+        };
+        self.repair(from, RepairBody::Lack { index: Index(number(index)), term: Term(2), why }, actions);
+    }
+
+    fn block(&mut self, from: &str, block: &str, body: MendBody, actions: &mut Vec<Action>) {
+        let (from, block) = (member(number(from)), number(block) as u16);
+        let ReplicaIdentity { pg, lineage, .. } = self.facts.identity;
+        let id = self.ids[&block];
+        let msg = MendMsg { pg, from: from.replica, to: ME, lineage, id, chunk: CHUNK, block, body };
+        self.blocks.handle_answer(&self.facts, from.osd, msg, actions);
+    }
+
+    fn tell(&mut self, action: Action) {
+        let text = match action {
+            Action::Send { to, message: Message::Repair(msg) } => {
+                let RepairBody::Fetch { index, .. } = msg.body else { panic!("{msg:?}") };
+                let whose = if msg.to == ANY_REPLICA { "any replica on " } else { "" };
+                format!("ask {whose}{} for entry {index}", to.0)
+            }
+            Action::Send { to, message: Message::Mend(msg) } => {
+                self.ids.insert(msg.block, msg.id);
+                format!("ask {} for block {}", to.0, msg.block)
+            }
+            Action::Refill { index, .. } => format!("give the engine the payload of entry {index}"),
+            Action::FailBefore { from, reason, .. } => format!("fail, with the log before {from}: {reason}"),
+            Action::Fail { reason, .. } => format!("fail: {reason}"),
+            Action::Report => {
+                let lost = self.payloads.get(ME).map_or(Vec::new(), |(_, lost)| lost.to_vec());
+                let [unread, everywhere] = [Named::Here, Named::Everywhere].map(|n| self.blocks.named(ME, n));
+                let lost = [&lost[..], &everywhere[..]].concat();
+                format!("report {} lost and {} unread extents", lost.len(), unread.len())
+            }
+            Action::Read { key, range, .. } => {
+                self.reading = key;
+                format!("read {} blocks from block {} on", range.count / 8, range.start / 8)
+            }
+            Action::Mend { key, copy } => {
+                self.offered = Some(key);
+                format!("offer the engine a copy of block {} as of {}..{}", key.2, copy.low, copy.high)
+            }
+            Action::ForgetBlock((.., block)) => format!("forget block {block}"),
+            Action::FailRead { .. } => "fail the client's read".to_owned(),
+            Action::StartRead(_) => "start the client's read again".to_owned(),
+            Action::HandOver { avoid, .. } => {
+                format!("hand the PG over, not to {:?}", avoid.iter().map(|osd| osd.0).collect::<Vec<_>>())
+            }
+            other => format!("{other:?}"),
+        };
+        let seconds = self.facts.now.since(Time::ZERO).as_secs_f64();
+        writeln!(self.told, "{seconds:6.2} s  {text}").expect("a string grows");
+    }
+}
