@@ -19,4 +19,5 @@ mod reclaim;
 mod replaced;
 mod space;
 mod state;
+mod stream;
 mod unreadable;
