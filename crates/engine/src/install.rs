@@ -88,7 +88,7 @@ impl Engine {
 
     /// Cancels an installation that has not begun: without the staged blocks it would leave an empty replica. True when
     /// there was one.
-    fn cancel_install(&mut self, replica: ReplicaId) -> bool {
+    pub(crate) fn cancel_install(&mut self, replica: ReplicaId) -> bool {
         let count = self.installs.len();
         self.installs.retain(|id| *id != replica);
         self.installs.len() < count
@@ -108,8 +108,8 @@ impl Engine {
         }
         let Some(replica) = self.installs.pop_front() else { return };
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && r.fills_from.is_some() && !spoiled)
-        else {
+        let usable = !spoiled && !self.is_beginning(replica);
+        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && usable) else {
             self.unstage(replica);
             return self.events.push(EngineEvent::InstallRefused { replica });
         };
@@ -149,6 +149,8 @@ impl Engine {
             return;
         }
         r.turn(ReplicaState::Running);
+        // A round can free the log of it now.
+        self.k_lags = true;
         self.judge_all_space(replica);
         self.events.push(EngineEvent::Installed { replica });
     }
