@@ -290,8 +290,8 @@ fn installation_with_evicted_blocks_is_refused_and_the_replica_stays_unfilled() 
     rig.restart_and_check();
 }
 
-/// A round writes a block of a failed base's AU... never: the base of a replica that is being filled is not written any more. Its
-/// last state is covered by its overlay, which is in memory alone.
+/// The base of a replica that is being filled is its contents at home, which no round writes any more, below the overlay of its
+/// last state, which is in memory alone.
 #[test]
 fn kept_space_is_at_home_alone_and_no_round_writes_it() {
     let mut rig = Rig::new(11, true, config(2));

@@ -9,6 +9,7 @@ mod copied;
 mod crash;
 mod damage;
 mod failed;
+mod filling;
 mod forged;
 mod format;
 mod install;
