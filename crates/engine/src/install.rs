@@ -17,7 +17,7 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
+use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 
 impl Engine {
     /// Whether a destage round is running: from its begin to its flip.
@@ -141,10 +141,10 @@ impl Engine {
         self.events.push(EngineEvent::InstallRefused { replica });
     }
 
-    /// Completes an installation whose checkpoint is durable: the replica has the new contents.
-    pub(crate) fn installed(&mut self, replica: ReplicaId) {
+    /// Completes an installation whose checkpoint is durable: the replica has the new contents, which show entries up to `shows`.
+    pub(crate) fn installed(&mut self, replica: ReplicaId, shows: Index) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
-        (r.fills_from, r.first_decision) = (None, bytes::Bytes::new());
+        (r.fills_from, r.first_decision, r.shows) = (None, bytes::Bytes::new(), shows);
         if r.has_failed() {
             return;
         }

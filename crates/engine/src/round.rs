@@ -448,13 +448,13 @@ impl Engine {
         for (replica, state) in run.states {
             if run.install.is_some() {
                 advanced.push((replica, state.decision.index));
-                self.installed(replica);
+                self.installed(replica, state.commit);
                 continue;
             }
             let Some(r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
-            r.first_decision = Bytes::new();
+            (r.shows, r.first_decision) = (state.commit, Bytes::new());
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
             let frozen = r.overlay.drop_frozen();
             rebased.extend(frozen.iter().flat_map(|layer| r.overlay.over(layer)).map(|chunk| (replica, chunk)));
