@@ -10,8 +10,8 @@
 use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{Done, Log, ReplicaLog, Work};
-use layout::log::RECORD_DECISION_MAX;
 use crate::replica::{Replica, ReplicaState};
+use layout::log::RECORD_DECISION_MAX;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState, Recovered};
 use types::{Index, ReplicaId};

@@ -395,8 +395,7 @@ impl Replay {
     /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the failures that the log
     /// does not tell.
     pub fn finish(mut self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<Untold>) {
-        let mut states: BTreeMap<ReplicaId, RoundState> =
-            states.into_iter().map(|s| (s.decision.replica, s)).collect();
+        let mut states: BTreeMap<ReplicaId, RoundState> = states.into_iter().map(|s| (s.decision.replica, s)).collect();
         let (mut replicas, mut recovered, mut untold) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (id, mut replayed) in std::mem::take(&mut self.replicas) {
             let failure = self.failure_of(&replayed);

@@ -269,7 +269,8 @@ impl Stream {
     /// Selects the model of the target that came back after a crash; returns whether it is whole with the new contents. `old`: what
     /// it was before the stream.
     pub fn judge(&self, rig: &mut Rig, old: Model) -> Came {
-        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == self.target).expect("the target comes back");
+        let found =
+            rig.seen.recovered.iter().find(|r| r.identity.replica == self.target).expect("the target comes back");
         let (k, fills, commit) = (found.checkpoint.index.0, found.fills, found.hard_state.commit.0);
         let asked = self.asked.as_ref().filter(|asked| asked.applied == k);
         if let Some(asked) = asked {

@@ -529,7 +529,11 @@ impl Rig {
         // The group of the replica does not run meanwhile.
         self.harness.models.remove(&id);
         let dies = dice & 7 == 0;
-        if dies { self.turn(u32::from(dice >> 3)) } else { self.settle() }
+        if dies {
+            self.turn(u32::from(dice >> 3))
+        } else {
+            self.settle()
+        }
         if self.harness.seen.fill_refused.pop().is_some() {
             self.harness.models.insert(id, old);
             return false;
