@@ -38,11 +38,13 @@ impl Engine {
         self.fail_as(replica, Failure { reason, is_past: true }, Some(from));
     }
 
-    fn fail_as(&mut self, replica: ReplicaId, failure: Failure, from: Option<Index>) {
+    fn fail_as(&mut self, replica: ReplicaId, mut failure: Failure, from: Option<Index>) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
         tracing::error!(replica = replica.0, reason = failure.reason, "a replica has failed");
         let (mut replaces, mut keeps_blocks) = (false, false);
         if let Some(from) = from {
+            // What a stream has installed may show entries that are given up: then it is no state that the replica had.
+            failure.is_past = from > r.shows;
             // Completed blocks that a mount has found are as of an index at or below the commit index.
             keeps_blocks = from > r.hard_state.commit;
             assert!(!r.may_take_part() && from > r.checkpoint.0, "{replica} gives up entry {from}");
@@ -51,7 +53,8 @@ impl Engine {
             r.hard_state.commit = r.hard_state.commit.min(r.log.last().max(r.checkpoint.0));
             r.written_hard_state = r.hard_state;
         }
-        let (tells, last) = (r.born && matches!(self.state, State::Running), from.map(|from| Index(from.0 - 1)));
+        let tells = r.born && matches!(self.state, State::Running);
+        let last = from.filter(|_| failure.is_past).map(|from| Index(from.0 - 1));
         // A failed replica is not read or destaged any more. Its past may need blocks that a round was to redo.
         let overlay = self.take_overlay(replica);
         if keeps_blocks && let Some(r) = self.replicas.get_mut(&replica) {
@@ -69,6 +72,9 @@ impl Engine {
     /// Gives up the entries of a failed replica above its checkpoint index: the log needs the room. What it has at home stays.
     pub(crate) fn shorten_past(&mut self, replica: ReplicaId) {
         let r = self.replicas.get_mut(&replica).expect("the caller saw it");
+        if r.shows > r.checkpoint.0 {
+            return self.end_past(replica);
+        }
         let last = r.checkpoint.0;
         let replaces = r.remove_from(Index(last.0 + 1));
         r.hard_state.commit = r.checkpoint.0;

@@ -9,8 +9,9 @@
 
 use crate::api::EngineEvent;
 use crate::engine::Engine;
-use crate::log::{Log, ReplicaLog, Work};
+use crate::log::{Done, Log, ReplicaLog, Work};
 use crate::replica::{Replica, ReplicaState};
+use layout::log::RECORD_DECISION_MAX;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState, Recovered};
 use types::{Index, ReplicaId};
@@ -39,13 +40,18 @@ impl Engine {
     fn begin_fill(&mut self, decision: DecisionState) {
         let replica = decision.replica;
         // Entries above the index would be lost. The leader has none that is committed, and tries again with a later index.
-        let fits = |r: &&mut Replica| match r.state {
-            ReplicaState::Running => r.born && decision.index > r.hard_state.commit,
+        let fits = |r: &Replica| match r.state {
+            ReplicaState::Running => r.born && r.revived.is_none() && decision.index > r.hard_state.commit,
             ReplicaState::Filling { .. } => decision.index >= r.log.last() && decision.index > r.applied,
             _ => false,
         };
-        if self.replicas.get_mut(&replica).filter(fits).is_none() {
+        let is_short = decision.bytes.len() <= RECORD_DECISION_MAX;
+        if !is_short || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
             return self.events.push(EngineEvent::FillRefused { replica });
+        }
+        // What is staged may be older than the new beginning.
+        if self.cancel_install(replica) {
+            self.events.push(EngineEvent::InstallRefused { replica });
         }
         let older = self.take_overlay(replica);
         let r = self.replicas.get_mut(&replica).expect("it was just there");
@@ -56,6 +62,13 @@ impl Engine {
         let log = self.log.as_mut().expect("a running engine has a log");
         log.drop_work_of(replica);
         self.queue(Work::Fill(decision));
+    }
+
+    /// Whether the replica's log is to begin anew, and the batch that says so is not durable.
+    pub(crate) fn is_beginning(&self, id: ReplicaId) -> bool {
+        let of = |decision: &DecisionState| decision.replica == id;
+        let log = self.log.as_ref().expect("a running engine has a log");
+        self.fills.iter().any(of) || log.begins(id)
     }
 
     /// Notes that the log begins there, durably.
@@ -108,6 +121,12 @@ impl Replica {
 }
 
 impl Log {
+    fn begins(&self, id: ReplicaId) -> bool {
+        let queued = |work: &Work| matches!(work, Work::Fill(decision) if decision.replica == id);
+        let done = |done: &Done| matches!(done, Done::Filling(decision) if decision.replica == id);
+        self.pending.iter().any(queued) || self.in_flight.as_ref().is_some_and(|batch| batch.done.iter().any(done))
+    }
+
     /// Drops the queued work of this replica's group, and copies of its entries: its log begins anew.
     fn drop_work_of(&mut self, id: ReplicaId) {
         self.pending.retain(|work| match work {

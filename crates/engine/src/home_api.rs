@@ -67,7 +67,7 @@ pub struct ChunkDirty {
 pub struct RoundState {
     /// Decision state, exact as of the checkpoint index (K), `decision.index`.
     pub decision: DecisionState,
-    /// Commit index that is durable in the log, at or above the checkpoint index.
+    /// Commit index that is durable in the log, at or above the checkpoint index. The contents show no later entry.
     pub commit: Index,
 }
 

@@ -21,7 +21,7 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
+use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 
 /// An installation that waits for its round.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Engine {
 
     /// Cancels an installation that has not begun: without the staged blocks it would leave an empty replica. True when
     /// there was one.
-    fn cancel_install(&mut self, replica: ReplicaId) -> bool {
+    pub(crate) fn cancel_install(&mut self, replica: ReplicaId) -> bool {
         let count = self.installs.len();
         self.installs.retain(|install| install.replica != replica);
         self.installs.len() < count
@@ -134,7 +134,8 @@ impl Engine {
             None => r.is_filling() && r.fills_from.is_some(),
             Some(decision) => matches!(r.state, ReplicaState::Running) && decision.index > r.hard_state.commit,
         };
-        let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| !spoiled) else {
+        let usable = !spoiled && !self.is_beginning(replica);
+        let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| usable) else {
             self.unstage(replica);
             return self.events.push(EngineEvent::InstallRefused { replica });
         };
@@ -193,15 +194,18 @@ impl Engine {
         self.events.push(EngineEvent::InstallRefused { replica });
     }
 
-    /// Completes an installation whose checkpoint is durable: the replica has the new contents. `begun`: its log began with it.
+    /// Completes an installation whose checkpoint is durable: the replica has the new contents, which show entries up to the commit
+    /// index of `state`. `begun`: its log began with it.
     pub(crate) fn installed(&mut self, state: RoundState, begun: bool) {
-        let decision = state.decision;
+        let RoundState { decision, commit } = state;
         let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
-        (r.fills_from, r.first_decision) = (None, bytes::Bytes::new());
+        (r.fills_from, r.first_decision, r.shows) = (None, bytes::Bytes::new(), commit);
         if r.has_failed() {
             return;
         }
         r.turn(ReplicaState::Running);
+        // A round can free the log of it now.
+        self.k_lags = true;
         let replica = decision.replica;
         match begun {
             true => self.log_begun(decision),

@@ -54,6 +54,8 @@ pub(crate) struct Replica {
     pub fills_from: Option<(Index, Term)>,
     /// Checkpoint index and its term.
     pub checkpoint: (Index, Term),
+    /// The last entry that the contents at home may show. It is above the checkpoint index after an installation.
+    pub shows: Index,
     pub applied: Index,
     pub overlay: Overlay,
     pub state: ReplicaState,
@@ -80,6 +82,7 @@ impl Replica {
             first_decision,
             fills_from: None,
             checkpoint: (Index(0), Term(0)),
+            shows: Index(0),
             applied: Index(0),
             overlay: Overlay::default(),
             state: ReplicaState::Running,

@@ -464,7 +464,7 @@ impl Engine {
             let Some(r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
-            r.first_decision = Bytes::new();
+            (r.shows, r.first_decision) = (state.commit, Bytes::new());
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
             let frozen = r.overlay.drop_frozen();
             rebased.extend(frozen.iter().flat_map(|layer| r.overlay.over(layer)).map(|chunk| (replica, chunk)));

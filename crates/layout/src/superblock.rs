@@ -18,7 +18,7 @@ pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// Version of the whole device that this build writes, and the only one that it reads. 1: log batches of version 1. 2: log
 /// batches of version 2, which know the tombstone floor. 3: decision states of version 2. 4: log batches and decision states
 /// of version 3, and home checks blocks by xxh3. 5: a key in the superblock gives the salts of the log segments.
-/// 6: log batches of version 4.
+/// 6: log batches of version 4, and a replica's log may begin before its contents are here: its record says where.
 pub const FORMAT_VERSION: u32 = 6;
 /// Incompatible features that this build understands (none yet).
 pub const INCOMPAT_KNOWN: u64 = 0;

@@ -395,8 +395,7 @@ impl Replay {
     /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the failures that the log
     /// does not tell.
     pub fn finish(mut self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<Untold>) {
-        let mut states: BTreeMap<ReplicaId, DecisionState> =
-            states.into_iter().map(|s| (s.decision.replica, s.decision)).collect();
+        let mut states: BTreeMap<ReplicaId, RoundState> = states.into_iter().map(|s| (s.decision.replica, s)).collect();
         let (mut replicas, mut recovered, mut untold) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (id, mut replayed) in std::mem::take(&mut self.replicas) {
             let failure = self.failure_of(&replayed);
@@ -425,11 +424,13 @@ impl Replay {
 
 impl Replayed {
     /// Joins the replica with its checkpoint.
-    fn join(self, state: Option<DecisionState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
+    fn join(self, state: Option<RoundState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
         let Replayed { record, entries, blocks, lost_home, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, fills_from, .. } = record;
         let replica = identity.replica;
         let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
+        let shows = state.as_ref().map_or(Index(0), |state| state.commit);
+        let state = state.map(|state| state.decision);
         let at_home = lost_home.as_ref().map(|home| home.checkpoint.0).or(state.as_ref().map(|state| state.index));
         let fills_from = fills_from.filter(|(from, _)| at_home.is_none_or(|k| k < *from));
         let checkpoint = match (fills_from, lost_home) {
@@ -457,6 +458,10 @@ impl Replayed {
             lost.into_iter().for_each(|from| drop(log.truncate(from)));
             hard_state = within(hard_state, &log, &checkpoint);
         }
+        if let Some(failure) = failure.as_mut().filter(|_| log.last().max(checkpoint.index) < shows) {
+            // What a stream has installed shows entries that are lost.
+            failure.is_past = false;
+        }
         let last = log.last().max(checkpoint.index);
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
             let reason = format!(
@@ -468,7 +473,7 @@ impl Replayed {
         let mut joined = Replica::new(identity.clone(), decision);
         (joined.hard_state, joined.written_hard_state) = (hard_state, hard_state);
         joined.checkpoint = (checkpoint.index, checkpoint.term);
-        joined.applied = checkpoint.index;
+        (joined.applied, joined.shows) = (checkpoint.index, shows);
         joined.born = true;
         let is_readable = failure.as_ref().is_none_or(|failure| failure.is_past);
         for done in blocks.into_iter().filter(|_| is_readable) {

@@ -73,8 +73,13 @@ pub struct Seen {
     pub checkpoints: u64,
     pub staged: u64,
     pub unstaged: Vec<ReplicaId>,
-    pub installed: Vec<Recovered>,
+    /// States from which the groups of replicas that are being filled restart.
+    pub filling: Vec<Recovered>,
+    pub fill_refused: Vec<ReplicaId>,
+    pub installed: Vec<ReplicaId>,
     pub refused: Vec<ReplicaId>,
+    /// Answers to reads of the base of a stream; `None`: it could not be read.
+    pub base_reads: BTreeMap<u64, Option<Vec<u8>>>,
     pub refilled: Vec<ReplicaId>,
     pub bad: Vec<BadBlocks>,
     pub failed: Vec<(ReplicaId, Failure)>,
@@ -101,6 +106,8 @@ pub struct Harness<D> {
     pub checked_reads: u64,
     ticket: u64,
     reads: BTreeMap<u64, Asked>,
+    /// Reads of a base in flight.
+    of_base: BTreeMap<u64, SectorRange>,
 }
 
 impl<D> Harness<D> {
@@ -119,6 +126,7 @@ impl<D> Harness<D> {
             checked_reads: 0,
             ticket: 0,
             reads: BTreeMap::new(),
+            of_base: BTreeMap::new(),
         };
         harness.engine.start(now, &mut harness.ops);
         harness
@@ -134,6 +142,7 @@ impl<D> Harness<D> {
         self.poisoned = false;
         self.ops.clear();
         self.reads.clear();
+        self.of_base.clear();
         self.models.values_mut().for_each(|model| model.reading = 0);
         self.engine = Engine::new(self.config.clone(), info, IDS);
         self.engine.start(self.now, &mut self.ops);
@@ -227,6 +236,17 @@ impl<D> Harness<D> {
         chunks().into_iter().for_each(|chunk| self.read(replica, chunk, SectorRange::new(0, SECTORS)));
     }
 
+    /// Reads contents as the base of a stream; the answer goes to `seen.base_reads` under the returned token.
+    pub fn read_base(&mut self, base: ReplicaId, chunk: ChunkKey, range: SectorRange) -> u64 {
+        self.ticket += 1;
+        let token = self.ticket;
+        self.of_base.insert(token, range);
+        let mut out = Vec::new();
+        self.engine.read_base(token, base, chunk, range, &mut out);
+        self.take(out);
+        token
+    }
+
     /// Whether every read of a replica that is still here was answered.
     pub fn is_answered(&self) -> bool {
         self.reads.values().all(|asked| !self.models.contains_key(&asked.replica))
@@ -281,7 +301,9 @@ impl<D> Harness<D> {
                 EngineEvent::Checkpointed(_) => seen.checkpoints += 1,
                 EngineEvent::Staged { .. } => seen.staged += 1,
                 EngineEvent::Unstaged { replica } => seen.unstaged.push(replica),
-                EngineEvent::Installed(recovered) => seen.installed.push(*recovered),
+                EngineEvent::Begun(recovered) => seen.filling.push(*recovered),
+                EngineEvent::FillRefused { replica } => seen.fill_refused.push(replica),
+                EngineEvent::Installed { replica } => seen.installed.push(replica),
                 EngineEvent::InstallRefused { replica } => seen.refused.push(replica),
                 EngineEvent::Refilled { replica } => seen.refilled.push(replica),
                 EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
@@ -311,11 +333,21 @@ impl<D> Harness<D> {
     }
 
     fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
+        if let Some(range) = self.of_base.remove(&token) {
+            let bytes = result.ok().map(|data| match data {
+                ReadData::Zeros => vec![0; range.len_bytes()],
+                ReadData::Bytes { payload, .. } => payload.to_vec(),
+            });
+            self.seen.base_reads.insert(token, bytes);
+            return;
+        }
         let asked = self.reads.remove(&token).expect("each read is answered once");
         let Asked { replica, chunk, range, of_damaged } = asked;
         let Some(model) = self.models.get_mut(&replica) else { return };
         model.reading -= 1;
         let data = match result {
+            Err(ReadError::NoReplica(_)) if model.fills => return,
+            Ok(_) if model.fills => panic!("{replica} is being filled and answers"),
             Ok(data) => data,
             Err(error) => {
                 let damaged = model.damaged;
@@ -341,6 +373,7 @@ impl<D> Harness<D> {
         let model = self.models.get_mut(&replica).expect("only what was created comes back");
         // Damage that was found while the engine ran is found again, or the damaged data is not read any more.
         model.damaged = false;
+        model.fills = found.fills;
         assert_eq!(found.identity, model.identity);
         let k = found.checkpoint.index;
         let last = (found.before.0.0 + found.entries.len() as u64).max(k.0);

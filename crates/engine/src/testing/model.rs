@@ -43,6 +43,8 @@ pub struct Model {
     pub reading: u32,
     /// True after the engine reported damage; such a replica answers no read.
     pub damaged: bool,
+    /// True while a stream brings its contents; such a replica answers no read, either.
+    pub fills: bool,
 }
 
 impl Model {
@@ -62,6 +64,7 @@ impl Model {
             tickets: Vec::new(),
             reading: 0,
             damaged: false,
+            fills: false,
         }
     }
 
@@ -125,7 +128,23 @@ impl Model {
         new.hard_state = HardState { term, vote: None, commit: Index(new.applied) };
         (new.durable, new.durable_commit) = (new.applied, new.applied);
         new.tickets.clear();
+        new.fills = false;
         new
+    }
+
+    /// Returns the states that follow when these effects are applied in this term, each by one entry, and this state first. Entries
+    /// above the applied index are dropped.
+    pub fn states(&self, term: Term, effects: Vec<Effect>) -> Vec<Model> {
+        let mut last = self.clone();
+        last.made.truncate(last.applied as usize);
+        last.term = term;
+        let mut states = vec![last.clone()];
+        for effect in effects {
+            last.push(effect);
+            last.apply();
+            states.push(last.clone());
+        }
+        states
     }
 
     /// Applies the next entry.

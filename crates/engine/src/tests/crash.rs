@@ -16,9 +16,14 @@ pub(super) fn config(seed: u64) -> EngineConfig {
     }
 }
 
+/// Takes one step with any replica whose group is not a stream's to drive.
 pub(super) fn step(rig: &mut Rig) {
-    let ids: Vec<ReplicaId> = rig.models.keys().copied().collect();
+    let ids: Vec<ReplicaId> = rig.models.values().filter(|model| !model.fills).map(|model| model.replica).collect();
     let replica = ids[rig.rng().below(ids.len() as u64) as usize];
+    step_of(rig, replica);
+}
+
+pub(super) fn step_of(rig: &mut Rig, replica: ReplicaId) {
     match rig.rng().below(10) {
         0..=3 => {
             if rig.engine.pressure().max() >= 1.0 {

@@ -79,6 +79,8 @@ pub struct Rig {
     pub(super) spoilt: BTreeSet<ReplicaId>,
     /// Replicas that this mount found incomplete.
     ailing: Vec<(Model, Recovered)>,
+    /// Replicas whose installation was asked for, and has not ended.
+    installing: BTreeSet<ReplicaId>,
     pub help: Help,
 }
 
@@ -114,6 +116,7 @@ impl Rig {
             refilled: BTreeSet::new(),
             spoilt: BTreeSet::new(),
             ailing: Vec::new(),
+            installing: BTreeSet::new(),
             help: Help::default(),
         };
         assert!(rig.finish_mount().is_ok_and(|found| found.is_empty()), "a formatted device mounts");
@@ -445,6 +448,8 @@ impl Rig {
             }
             return;
         }
+        let may_be_whole = self.installing.remove(&replica) || damage.tail_in_doubt || self.doubtful;
+        assert!(found.fills || !model.fills || may_be_whole, "{replica} is whole without its contents");
         self.harness.check_recovered(found, damage.tail_in_doubt);
     }
 
@@ -462,48 +467,91 @@ impl Rig {
         pages
     }
 
-    /// Installs a stream that adds `effects` to a replica; the log of the replica never sees them.
+    /// Fills a replica by a stream. The log never sees the first of `effects`; it gets the others while the contents come, and
+    /// blocks may show these already.
     pub fn stream(&mut self, replica: ReplicaId, effects: Vec<Effect>, dice: u8) {
         self.settle();
         let Some(old) = self.sound(replica).cloned() else { return };
         let id = old.replica;
-        let new = old.ahead(effects);
-        if !self.stage_all(&new) || dice < 40 {
+        let (below, above) = effects.split_at(effects.len().div_ceil(2));
+        if !old.fills && !self.begin_log(old, below.to_vec(), dice) {
+            return;
+        }
+        if !above.is_empty() && self.harness.engine.pressure().max() < 1.0 {
+            let from = self.harness.models[&id].hard_state.commit.0 + 1;
+            self.harness.append(id, from, above.to_vec());
+            self.settle();
+        }
+        let model = &self.harness.models[&id];
+        let (now, mut then) = (model.clone(), model.clone());
+        (now.applied..now.durable).for_each(|_| drop(then.apply()));
+        if dice < 40 || !self.stage_all(&now, &then) {
+            return self.harness.engine.unstage(id);
+        }
+        self.harness.commit(id, u64::MAX);
+        if self.harness.poisoned || self.harness.models[&id].applied < then.applied {
             return self.harness.engine.unstage(id);
         }
         self.harness.seen.installed.clear();
         self.harness.seen.refused.clear();
-        self.harness.engine.install(new.decision());
-        // The group of the replica does not run meanwhile.
-        self.harness.models.remove(&id);
+        self.installing.insert(id);
+        self.harness.engine.install(id);
         if dice < 120 {
-            // The process dies during the installation: the replica is the old one or the new one.
+            // The process dies during the installation: the replica is filled still, or whole.
             self.turn(u32::from(dice % 32));
-            return self.die_while_installing(old, new, dice);
+            self.note_installed(id);
+            return self.crash(dice & 1 == 0);
         }
         self.settle();
-        match self.harness.seen.installed.pop() {
-            Some(found) => {
-                self.harness.models.insert(id, new);
-                self.check_recovered(found, Damage::default());
-            }
-            None if !self.harness.seen.refused.is_empty() => drop(self.harness.models.insert(id, old)),
-            None => {
-                assert!(self.harness.poisoned || self.rotten || self.damage.read_errors, "it has no end");
-                // The installation was not reported, so it may have happened or not.
-                self.die_while_installing(old, new, dice);
-            }
+        let refused = !self.harness.seen.refused.is_empty();
+        let ended = self.note_installed(id) || refused;
+        assert!(ended || self.harness.poisoned || self.rotten || self.damage.read_errors, "it has no end");
+        if refused {
+            self.installing.remove(&id);
         }
     }
 
-    fn die_while_installing(&mut self, old: Model, new: Model, dice: u8) {
-        let came = self.harness.seen.installed.pop().is_some();
-        self.end_process(dice & 1 == 0);
-        // The replica that comes back selects its model.
-        let id = old.replica;
-        let candidate = if came { new.clone() } else { old };
-        self.harness.models.insert(id, candidate);
+    /// Whether the replica is whole now, by an installation that has ended.
+    fn note_installed(&mut self, id: ReplicaId) -> bool {
+        let is_whole = self.harness.seen.installed.pop().is_some();
+        if is_whole {
+            self.installing.remove(&id);
+            self.harness.models.get_mut(&id).expect("it is not being destroyed").fills = false;
+        }
+        is_whole
+    }
+
+    /// Has the replica's log begin behind these effects. True: it does, and the replica is being filled.
+    fn begin_log(&mut self, old: Model, effects: Vec<Effect>, dice: u8) -> bool {
+        let (id, new) = (old.replica, old.ahead(effects));
+        self.harness.seen.filling.clear();
+        self.harness.engine.fill(new.decision());
+        // The group of the replica does not run meanwhile.
+        self.harness.models.remove(&id);
+        let dies = dice & 7 == 0;
+        if dies {
+            self.turn(u32::from(dice >> 3))
+        } else {
+            self.settle()
+        }
+        if self.harness.seen.fill_refused.pop().is_some() {
+            self.harness.models.insert(id, old);
+            return false;
+        }
+        if let Some(found) = self.harness.seen.filling.pop() {
+            self.harness.models.insert(id, new);
+            self.check_recovered(found, Damage::default());
+            if dies {
+                self.crash(dice & 8 == 0);
+            }
+            return !dies;
+        }
+        assert!(dies || self.harness.poisoned || self.rotten || self.damage.read_errors, "it has no end");
+        // The beginning was not reported, so it may be durable or not.
+        self.end_process(dice & 8 == 0);
+        self.harness.models.insert(id, old);
         self.restart_as(id, new);
+        false
     }
 
     /// Restarts like [`Rig::restart`], but the replica may also match `other`.
@@ -542,12 +590,12 @@ impl Rig {
         self.restart();
     }
 
-    /// Stages everything that `new` holds. Returns false if there was no room.
-    fn stage_all(&mut self, new: &Model) -> bool {
+    /// Stages everything that the replica holds, of some chunks at a later index. Returns false if there was no room.
+    fn stage_all(&mut self, now: &Model, then: &Model) -> bool {
         self.harness.seen.unstaged.clear();
-        for chunk in chunks() {
+        for (chunk, from) in chunks().into_iter().zip([now, then].into_iter().cycle()) {
             let range = SectorRange::new(0, SECTORS);
-            if !self.harness.stage(new.replica, chunk, range, &new.expected(chunk, range)) {
+            if !self.harness.stage(now.replica, chunk, range, &from.expected(chunk, range)) {
                 return false;
             }
             let before = self.harness.seen.staged;
