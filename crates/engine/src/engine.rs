@@ -434,7 +434,7 @@ impl Engine {
             r.hard_state = hs;
         }
         if let ReplicaState::Filling { bytes, .. } = &mut r.state {
-            *bytes += queued.iter().map(|kept| kept.payload_len() as u64).sum::<u64>();
+            *bytes += queued.iter().map(Kept::log_len).sum::<u64>();
         }
         let replaces = !replaced.is_empty();
         if replaces {

@@ -18,6 +18,10 @@ use types::{Index, ReplicaId};
 
 /// Share of the log, as a divisor, that the replicas which are being filled hold together.
 const LOG_SHARE: u64 = 4;
+/// The same, of the overlay's limit: beyond it the OSD admits no writes.
+const OVERLAY_SHARE: u64 = 2;
+/// Longest decision state at which a log can begin.
+pub const FILL_DECISION_MAX: usize = RECORD_DECISION_MAX;
 
 impl Engine {
     /// Begins the replica's log behind `decision.index`, which is committed: a stream will bring its contents. The replica's group
@@ -40,12 +44,16 @@ impl Engine {
     fn begin_fill(&mut self, decision: DecisionState) {
         let replica = decision.replica;
         // Entries above the index would be lost. The leader has none that is committed, and tries again with a later index.
+        let has_it = |r: &Replica| r.log.get(decision.index).is_some_and(|kept| kept.term == decision.term);
         let fits = |r: &Replica| match r.state {
-            ReplicaState::Running => r.born && r.revived.is_none() && decision.index > r.hard_state.commit,
+            // A log that has the entry goes on: it may have been acknowledged further than it is known to be committed.
+            ReplicaState::Running => {
+                r.born && r.revived.is_none() && decision.index > r.hard_state.commit && !has_it(r)
+            }
             ReplicaState::Filling { .. } => decision.index >= r.log.last() && decision.index > r.applied,
             _ => false,
         };
-        let is_short = decision.bytes.len() <= RECORD_DECISION_MAX;
+        let is_short = decision.bytes.len() <= FILL_DECISION_MAX && self.has_room_for_replica();
         if !is_short || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
             return self.events.push(EngineEvent::FillRefused { replica });
         }
@@ -53,7 +61,9 @@ impl Engine {
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
-        let older = self.take_overlay(replica);
+        // Without it, more is sent. No limit of the overlay counts it.
+        let older_max = self.config.overlay_payload_max / 8;
+        let older = Some(self.take_overlay(replica)).filter(|older| older.bytes() <= older_max).unwrap_or_default();
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         if !r.is_filling() {
             r.bad.clear();
@@ -96,7 +106,7 @@ impl Engine {
         let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
         let Some(held) = self.replicas.get(&replica).and_then(bytes) else { return false };
         let count = self.replicas.values().filter_map(bytes).count() as u64;
-        held > self.log_bytes() / LOG_SHARE / count.max(1)
+        held > (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE) / count.max(1)
     }
 }
 

@@ -15,13 +15,13 @@ use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, Round, RoundState};
 use crate::log::{Log, Work};
 use crate::replica::{Replica, ReplicaState};
-use std::collections::VecDeque;
 use crate::round::{RoundStep, Run};
+use std::collections::VecDeque;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
+use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
 
 /// An installation that waits for its round.
 #[derive(Clone, Debug)]
@@ -62,7 +62,10 @@ impl Engine {
     ) -> bool {
         let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.count.is_multiple_of(SECTORS_PER_BLOCK);
         assert!(aligned, "{range} is not made of blocks");
-        let usable = self.replicas.get(&replica).is_some_and(|r| r.born && matches!(r.state, ReplicaState::Running | ReplicaState::Filling { .. }));
+        let usable = self
+            .replicas
+            .get(&replica)
+            .is_some_and(|r| r.born && matches!(r.state, ReplicaState::Running | ReplicaState::Filling { .. }));
         if !usable || !matches!(self.state, State::Running) {
             return false;
         }
@@ -153,11 +156,12 @@ impl Engine {
             Some(_) => {
                 let older = Box::new(self.take_overlay(replica));
                 let r = self.replicas.get_mut(&replica).expect("it was just there");
+                r.bad.clear();
                 r.turn(ReplicaState::Filling { older, bytes: 0 });
                 self.log.as_mut().expect("a running engine has a log").set_aside(replica)
             }
         };
-        if is_older && !on(Bug::InstallForgetsCommit) {
+        if is_older {
             self.queue(Work::Commit { replica, commit });
         }
         let base = self.home.as_ref().and_then(|home| home.base_of(replica));

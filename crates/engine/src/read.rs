@@ -253,9 +253,13 @@ impl Engine {
             Some((count, kind)) if *kind == data => *count += sectors,
             _ => runs.push((sectors, data)),
         };
-        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.is_filling()), &self.home) else {
+        let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else {
             return vec![(range.count, false)];
         };
+        if r.is_filling() {
+            // A read of it is refused.
+            return vec![(range.count, true)];
+        }
         for f in r.overlay.lookup(chunk, range) {
             match f.source {
                 Source::Data(_) => push(f.range.count, true),

@@ -58,6 +58,7 @@ fn replica_record(rng: &mut Rng) -> ReplicaRecord {
         identity: ReplicaIdentity { pg, replica, conf_epoch: Epoch(number(rng)), members },
         hard_state: hard_state(rng),
         decision: bytes(rng, 100),
+        fills_from: rng.chance(1, 4).then(|| (Index(number(rng).max(1)), Term(number(rng)))),
         failure: rng.chance(1, 3).then(|| Failure { reason: "dämage".into(), is_past: rng.chance(1, 2) }),
     }
 }

@@ -118,6 +118,7 @@ fn recovered(osd: u32, entries: &[Entry], hard_state: HardState) -> Recovered {
         entries,
         lost: Vec::new(),
         failure: None,
+        fills: false,
     }
 }
 
@@ -189,7 +190,7 @@ impl Table {
         if renewed == Some(true) || lies {
             let term = Term(if lies { source.number(item.term.0) } else { item.term.0 });
             let sent_at = if lies { Time(source.number(sent_at.0)) } else { sent_at };
-            self.call(from, |g, now, actions| g.handle_lease_ack(now, OsdId(to), sent_at, term, actions));
+            self.call(from, |g, now, actions| g.handle_lease_ack(now, OsdId(to), sent_at, (term, !lies), actions));
         }
     }
 

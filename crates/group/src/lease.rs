@@ -62,14 +62,21 @@ impl Leading {
     fn ack_of(&mut self, replica: ReplicaId) -> usize {
         self.acks.iter().position(|e| e.replica == replica).unwrap_or_else(|| {
             let (sent_at, fills_since) = (Time::ZERO, Time::ZERO);
-            self.acks.push(FollowerAck { replica, sent_at, whole: false, fills_since, matched: Index(0), idle_acks: 0 });
+            self.acks.push(FollowerAck {
+                replica,
+                sent_at,
+                whole: false,
+                fills_since,
+                matched: Index(0),
+                idle_acks: 0,
+            });
             self.acks.len() - 1
         })
     }
 
-    /// Whether the follower is known to have all its contents.
-    pub fn is_whole(&self, replica: ReplicaId) -> bool {
-        self.acks.iter().any(|ack| ack.replica == replica && ack.whole)
+    /// Whether the follower has said within this time that it has all its contents.
+    pub fn is_whole(&self, replica: ReplicaId, now: Time, silence_max: std::time::Duration) -> bool {
+        self.acks.iter().any(|ack| ack.replica == replica && ack.whole && now < ack.sent_at + silence_max)
     }
 
     /// Notes that the follower may give up its contents from now on.
@@ -98,7 +105,11 @@ impl Leading {
     /// heard as if it had just begun. Acknowledgements that are on their way count: each is the promise of a replica, whatever the
     /// members were when it was asked for.
     pub fn recount(&mut self, me: ReplicaId, members: &Membership, now: Time) {
-        self.acks.clear();
+        self.acks.retain(|ack| members.osd_of(ack.replica).is_some());
+        for ack in &mut self.acks {
+            // A follower that may be filled still has to say that it has its contents.
+            *ack = FollowerAck { sent_at: Time::ZERO, whole: false, matched: Index(0), idle_acks: 0, ..*ack };
+        }
         self.since = now;
         self.majority_at = self.majority(me, members);
     }

@@ -187,18 +187,24 @@ impl Group {
         };
         let ready = match step {
             // A joint phase cannot be given up: both sets must be able to end it.
-            MembersStep::Enter { add, .. } => self.hears(add, &next, now) && add.is_none_or(|id| self.is_caught_up(id)),
+            MembersStep::Enter { add, .. } => {
+                let whole = next.majority(|id| self.has_everything(now, id)) || on(Bug::FillingPromoted);
+                whole && self.hears(add, &next, now) && add.is_none_or(|id| self.is_caught_up(id, now))
+            }
             _ => true,
         };
         ready.then_some(step)
     }
 
     /// Whether a learner has all contents and all but the newest entries, and the step that made it a learner: it then knows the members.
-    fn is_caught_up(&self, learner: ReplicaId) -> bool {
+    fn is_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
         let lag_max = consensus::MSG_ENTRIES_MAX as u64;
         let near = |f: consensus::Follower| {
-            let has_contents = self.has_contents(learner) || on(Bug::FillingPromoted);
-            has_contents && f.streaming && f.matched >= self.changing.stepped && f.matched.0 + lag_max >= self.node.last_index().0
+            let has_contents = self.has_contents(now, learner) || on(Bug::FillingPromoted);
+            has_contents
+                && f.streaming
+                && f.matched >= self.changing.stepped
+                && f.matched.0 + lag_max >= self.node.last_index().0
         };
         self.node.follower(learner).is_some_and(near)
     }
@@ -232,7 +238,7 @@ impl Group {
     fn hand_over_before(&mut self, step: MembersStep, now: Time, actions: &mut Vec<Action>) {
         let removed = if let MembersStep::Enter { remove, .. } = step { remove } else { None };
         let near = |id: ReplicaId| {
-            self.has_heard(id, now) && self.has_contents(id) && self.node.follower(id).is_some_and(|f| f.streaming)
+            self.has_heard(id, now) && self.has_contents(now, id) && self.node.follower(id).is_some_and(|f| f.streaming)
         };
         let stays = |m: &&Member| m.replica != self.identity.replica && Some(m.replica) != removed && near(m.replica);
         let voters = self.decision.members.voters.iter().filter(stays);

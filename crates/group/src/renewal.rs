@@ -75,7 +75,7 @@ impl Group {
             let result = self.node.step(&response);
             self.stepped(result, actions);
         }
-        if !whole {
+        if !whole && self.whole {
             actions.push(Action::NeedsStream { to: from });
         }
     }

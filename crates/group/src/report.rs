@@ -71,7 +71,9 @@ impl Group {
                 let counts = u8::from(self.decision.members.is_voter(member.replica));
                 if now >= heard_at + silence_max {
                     report.followers_silent += counts;
-                } else if self.has_contents(member.replica) && follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0) {
+                } else if self.has_contents(now, member.replica)
+                    && follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0)
+                {
                     report.followers_in_sync += counts;
                 } else {
                     report.followers_behind += counts;

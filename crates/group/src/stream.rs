@@ -65,11 +65,26 @@ impl Group {
         self.node.first_index()
     }
 
-    /// Whether this replica, or the follower `id`, is known to have all its contents.
-    pub(crate) fn has_contents(&self, id: ReplicaId) -> bool {
+    /// Whether this replica, or the follower `id`, is known to have all its contents: a follower has said so lately.
+    pub(crate) fn has_contents(&self, now: Time, id: ReplicaId) -> bool {
+        let silence_max = self.config.timing.ack_max;
         match id == self.identity.replica {
             true => self.whole,
-            false => self.current().is_some_and(|leading| leading.is_whole(id)),
+            false => self.current().is_some_and(|leading| leading.is_whole(id, now, silence_max)),
+        }
+    }
+
+    /// Whether the replica is known to have all contents, and everything that is applied here.
+    pub(crate) fn has_everything(&self, now: Time, id: ReplicaId) -> bool {
+        let applied = self.node.applied();
+        let matched = id == self.identity.replica || self.node.follower(id).is_some_and(|f| f.matched >= applied);
+        matched && self.has_contents(now, id)
+    }
+
+    /// Notes that the log of the follower may begin, or has begun: what it has said of its contents before does not count.
+    pub fn note_filling(&mut self, now: Time, follower: ReplicaId) {
+        if let Some(leading) = &mut self.leading {
+            leading.fills(now, follower);
         }
     }
 
@@ -77,17 +92,13 @@ impl Group {
     /// the follower does not count as one with all its contents. `None`: what is committed up to there must be on a majority without
     /// the follower, and with all contents; that is not known.
     pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
-        let applied = self.node.applied();
-        let has = |id: ReplicaId| {
-            let matched = id == self.identity.replica || self.node.follower(id).is_some_and(|f| f.matched >= applied);
-            id != follower && matched && self.has_contents(id)
-        };
+        let has = |id: ReplicaId| id != follower && self.has_everything(now, id);
         let counts = self.decision.members.majority(has) || on(Bug::FillingCountsAsWhole);
         let votes = self.decision.members.is_voter(follower);
         if !self.serves() || votes && !counts {
             return None;
         }
-        self.leading.as_mut()?.fills(now, follower);
+        self.note_filling(now, follower);
         Some(self.decision())
     }
 

@@ -49,7 +49,7 @@ impl Group {
         }
         let (me, last) = (self.identity.replica, self.node.last_index());
         let follows = |id: ReplicaId| self.node.follower(id).is_some_and(|f| f.matched == last);
-        let fits = |m: &&Member| m.replica != me && self.has_contents(m.replica) && follows(m.replica);
+        let fits = |m: &&Member| m.replica != me && self.has_contents(now, m.replica) && follows(m.replica);
         if let Some(Member { osd, replica }) = self.decision.members.voters.iter().find(fits).copied() {
             self.hand_over(now, osd, replica, actions);
         }

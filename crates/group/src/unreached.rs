@@ -86,7 +86,7 @@ impl Group {
         let follower = self.node.follower(msg.from);
         let near = follower
             .is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= self.config.limits.move_lack_max);
-        if !heard || !near || !self.has_contents(msg.from) || now < leading.since.max(tried_at) + hold {
+        if !heard || !near || !self.has_contents(now, msg.from) || now < leading.since.max(tried_at) + hold {
             return;
         }
         self.reports.moves = self.reports.moves.saturating_add(1);

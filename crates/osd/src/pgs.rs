@@ -150,6 +150,12 @@ impl Pgs {
         }
     }
 
+    /// Returns the running group of this replica, if it is in that slot.
+    pub fn group_of(&mut self, key: usize, replica: ReplicaId) -> Option<&mut Group> {
+        let is_there = self.by_replica(replica) == Some(key);
+        self.group(key).filter(|_| is_there)
+    }
+
     /// Whether a slot holds a group, running or paused.
     pub fn has_group(&self, key: usize) -> bool {
         matches!(self.slots[key].state, State::Running(_) | State::Paused(_))

@@ -4,7 +4,7 @@
 //! payloads and copies for the engine.
 //!
 //! Invariant: a replica under payload repair has no group before all its payloads are durable. A peer's message counts only
-//! between members of one PG of one lineage, each at its own place (R4).
+//! between members of one PG, each at its own place (R4).
 
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::{Pgs, Slot, State};
@@ -224,29 +224,6 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-<<<<<<< HEAD
-    fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
-        let (pg, from) = (identity.pg, identity.replica);
-        if let Some(link) = self.bus.link_to(osd) {
-            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, body }));
-        }
-    }
-
-    /// R4: only between members of one PG, each at its own place.
-    pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
-        // A replica that has failed gives what it can read, beside the one that replaces it.
-        let Some(slot) = self.pgs.by_replica(msg.to) else { return };
-        let held = self.pgs.get(slot);
-        let ours = held.identity.pg == msg.pg;
-        // A new member may ask one that does not know it yet. Only members that this one knows answer.
-        let theirs = match held.members.osd_of(msg.from) {
-            Some(osd) => osd == from,
-            None => matches!(msg.body, RepairBody::Fetch { .. }) && held.members.admits(msg.from),
-        };
-        if !ours || !theirs || from == self.config.osd {
-            return;
-        }
-=======
     fn send_to(&mut self, osd: OsdId, message: Message) {
         if let Some(link) = self.bus.link_to(osd) {
             self.bus.send(link, message);
@@ -254,7 +231,6 @@ impl Osd {
     }
 
     pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
->>>>>>> 3bd7cf89ac5f47dfacb9e122a5893c09151acf46
         match msg.body {
             RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
             RepairBody::Fetch { index, term } => {
@@ -266,24 +242,6 @@ impl Osd {
         }
     }
 
-<<<<<<< HEAD
-    fn answer_fetch(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (index, term): (Index, Term)) {
-        let held = self.pgs.get(slot);
-        let (identity, replica) = (held.identity.clone(), held.identity.replica);
-        let lack = |why| RepairBody::Lack { index, term, why };
-        let is_sound = matches!(held.state, State::Running(_) | State::Paused(_) | State::Repairing);
-        let has_applied = matches!(&held.state, State::Running(group) if group.applied() >= index);
-        let body = match self.engine.holding(replica, index, term) {
-            Holding::Payload(payload, crcs) => {
-                RepairBody::Payload { index, term, start: crcs.start, crcs: crcs.values, payload }
-            }
-            Holding::Lost if is_sound => lack(Lack::Lost),
-            // Another entry is committed at this index, so the one that is asked for never was.
-            Holding::Other if has_applied => lack(Lack::Freed),
-            Holding::Other if is_sound => lack(Lack::Other),
-            Holding::Freed if is_sound => lack(Lack::Freed),
-            _ => lack(Lack::Unsure),
-=======
     pub(crate) fn handle_mend(&mut self, from: OsdId, msg: MendMsg) {
         self.recover(|repairs, facts, actions| match msg.body {
             MendBody::Ask => repairs.blocks.handle_query(facts, from, msg, actions),
@@ -306,14 +264,13 @@ impl Osd {
                 // A new member may ask one that does not know it yet.
                 None => !is_any && members.admits(msg.from),
             };
-            asks && from != self.config.osd && (identity.pg, identity.lineage) == (msg.pg, msg.lineage)
->>>>>>> 3bd7cf89ac5f47dfacb9e122a5893c09151acf46
+            asks && from != self.config.osd && identity.pg == msg.pg
         };
         let Some(held) = slot.map(|slot| self.pgs.get(slot)).filter(is_its) else {
             let is_gone = is_any || self.engine.is_gone(msg.to);
             return is_gone.then_some(RepairBody::Lack { index, term, why: Lack::Gone });
         };
-        let is_sound = matches!(held.state, State::Running(_) | State::Installing(_) | State::Repairing);
+        let is_sound = matches!(held.state, State::Running(_) | State::Paused(_) | State::Repairing);
         let applied = match &held.state {
             State::Running(group) => Some(group.applied()),
             _ => None,

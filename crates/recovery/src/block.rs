@@ -268,8 +268,8 @@ impl BlockRepairs {
         bad.id = self.next_id;
         bad.query.ask(view.now(), to);
         bad.next_at = view.now() + crate::query::ANSWER_MAX;
-        let (pg, lineage, body) = (part.identity.pg, part.identity.lineage, MendBody::Ask);
-        let query = MendMsg { pg, from: replica, to: to.replica, lineage, id: bad.id, chunk, block, body };
+        let (pg, body) = (part.identity.pg, MendBody::Ask);
+        let query = MendMsg { pg, from: replica, to: to.replica, id: bad.id, chunk, block, body };
         actions.push(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
 

@@ -153,8 +153,8 @@ impl Repair {
 
 /// Returns the message that a replica sends to another one.
 fn message(identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) -> Message {
-    let (pg, from, lineage) = (identity.pg, identity.replica, identity.lineage);
-    Message::Repair(RepairMsg { pg, from, to, lineage, body })
+    let (pg, from) = (identity.pg, identity.replica);
+    Message::Repair(RepairMsg { pg, from, to, body })
 }
 
 /// Returns a member's answer to a query. `is_sound`: the member has not failed. `applied`: the applied index of its group.
@@ -233,7 +233,7 @@ impl PayloadRepairs {
     /// Handles a member's answer to a query.
     pub fn handle_answer(&mut self, view: &impl View, osd: OsdId, msg: RepairMsg, actions: &mut Vec<Action>) {
         let (now, from) = (view.now(), Member { replica: msg.from, osd });
-        let is_its = |r: &ReplicaIdentity| (r.pg, r.lineage) == (msg.pg, msg.lineage);
+        let is_its = |r: &ReplicaIdentity| r.pg == msg.pg;
         let repair = self.by_replica.get_mut(&msg.to).filter(|repair| is_its(&repair.recovered.identity));
         match msg.body {
             RepairBody::Fetch { .. } => unreachable!("the caller saw an answer"),

@@ -148,7 +148,7 @@ impl Script {
             is_led: true,
             is_full: false,
             members: Membership::fresh(Epoch(1), &members),
-            identity: ReplicaIdentity { pg, replica: ME, lineage: 1, conf_epoch: Epoch(1), members },
+            identity: ReplicaIdentity { pg, replica: ME, conf_epoch: Epoch(1), members },
         };
         let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
         Script { facts, payloads, blocks, ids: BTreeMap::new(), offered: None, reading: 0, told: String::new() }
@@ -239,13 +239,14 @@ impl Script {
             entries: Vec::new(),
             lost: lost.collect(),
             failure: None,
+            fills: false,
         };
         self.payloads.begin(recovered, self.facts.members.clone(), &extents, OsdId(1));
     }
 
     fn repair(&mut self, from: Member, body: RepairBody, actions: &mut Vec<Action>) {
-        let ReplicaIdentity { pg, lineage, .. } = self.facts.identity;
-        let msg = RepairMsg { pg, from: from.replica, to: ME, lineage, body };
+        let ReplicaIdentity { pg, .. } = self.facts.identity;
+        let msg = RepairMsg { pg, from: from.replica, to: ME, body };
         self.payloads.handle_answer(&self.facts, from.osd, msg, actions);
     }
 
@@ -270,9 +271,9 @@ impl Script {
 
     fn block(&mut self, from: &str, block: &str, body: MendBody, actions: &mut Vec<Action>) {
         let (from, block) = (member(number(from)), number(block) as u16);
-        let ReplicaIdentity { pg, lineage, .. } = self.facts.identity;
+        let ReplicaIdentity { pg, .. } = self.facts.identity;
         let id = self.ids[&block];
-        let msg = MendMsg { pg, from: from.replica, to: ME, lineage, id, chunk: CHUNK, block, body };
+        let msg = MendMsg { pg, from: from.replica, to: ME, id, chunk: CHUNK, block, body };
         self.blocks.handle_answer(&self.facts, from.osd, msg, actions);
     }
 

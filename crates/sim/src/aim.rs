@@ -253,7 +253,9 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
                 shape.operations = 3000;
             }
-            Class::FullLog | Class::CrashInInstall | Class::SlowStream | Class::FillingCounts => self.shape_store(options),
+            Class::FullLog | Class::CrashInInstall | Class::SlowStream | Class::FillingCounts => {
+                self.shape_store(options)
+            }
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             Class::PairsOfReplicas => Aim::shape_pairs(options),

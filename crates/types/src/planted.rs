@@ -148,8 +148,6 @@ registry! {
         "a stream ends before the follower has answered all digests";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed before its last blocks are written";
-    InstallForgetsCommit, "install-forgets-commit", "R2",
-        "the checkpoint of an installation leaves an older commit index on the device than its contents show";
     InstallBeforeApplied, "install-before-applied", "R16",
         "a stream is installed before the entries that its blocks show are applied";
     FilledFromLate, "filled-from-late", "R16",

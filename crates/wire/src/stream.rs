@@ -124,10 +124,8 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     let (seq, volume, term) = (r.seq.get(), r.volume.get(), Term(r.term.get()));
     let (start, count) = (r.start.get(), r.count.get());
     use stream_body as b;
-    let has_seq = matches!(
-        r.body,
-        b::ACCEPT | b::BLOCKS | b::DECISION | b::END | b::FILL | b::ACK | b::DIGESTS | b::WANTS
-    );
+    let has_seq =
+        matches!(r.body, b::ACCEPT | b::BLOCKS | b::DECISION | b::END | b::FILL | b::ACK | b::DIGESTS | b::WANTS);
     let has_index = matches!(r.body, b::ACCEPT | b::END | b::FILL | b::DONE | b::FILLING | b::WANTS);
     zero("stream", r.body == b::ABORT || r.reason == 0)?;
     zero("stream", r.compare <= u8::from(r.body == b::ACCEPT))?;

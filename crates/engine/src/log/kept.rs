@@ -41,6 +41,11 @@ impl Kept {
         }
     }
 
+    /// Bytes of the log that the entry takes, about.
+    pub fn log_len(&self) -> u64 {
+        (self.payload_len() + self.descriptor.len() + 64) as u64
+    }
+
     pub fn payload_len(&self) -> usize {
         self.payload.as_ref().map_or(0, |p| p.buf.len())
     }

@@ -490,7 +490,7 @@ impl Replayed {
         match &failure {
             Some(failure) => joined.turn(ReplicaState::Failed(failure.clone())),
             None if fills_from.is_some() => {
-                let bytes = log.iter().map(|kept| kept.payload_len() as u64).sum();
+                let bytes = log.iter().map(Kept::log_len).sum();
                 joined.turn(ReplicaState::Filling { older: Box::default(), bytes });
             }
             None if lost.is_empty() => {}

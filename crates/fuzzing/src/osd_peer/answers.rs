@@ -125,7 +125,7 @@ impl Peers {
                 granted_aus: 1000,
                 device_full: false,
                 log_share_mib: 4,
-                renewed: renewal.items.iter().map(|item| (item.pg, item.term)).collect(),
+                renewed: renewal.items.iter().map(|item| (item.pg, item.term, true)).collect(),
             }),
             Message::Repair(RepairMsg { pg, from, to, body }) => {
                 let body = match body {
@@ -142,11 +142,15 @@ impl Peers {
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
                 let body = match body {
-                    StreamBody::Open => {
-                        StreamBody::Accept { term: self.term, commit: Index(0), compare: stream % 2 == 0 }
-                    }
+                    StreamBody::Open => StreamBody::Accept {
+                        term: self.term,
+                        commit: Index(0),
+                        compare: stream % 2 == 0,
+                        fills_from: Index(0),
+                    },
                     StreamBody::Digests { seq, .. } => StreamBody::Wants { seq, blocks: u128::MAX >> (stream % 128) },
                     StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } => StreamBody::Ack { seq },
+                    StreamBody::Fill { index, term, .. } => StreamBody::Filling { term, commit: index },
                     StreamBody::End { index, term, .. } => StreamBody::Done { term, commit: index },
                     _ => return None,
                 };
@@ -243,7 +247,9 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
         Message::Stream(msg) => match &mut msg.body {
             StreamBody::Ack { seq } => *seq = source.number(*seq),
             StreamBody::Wants { seq, .. } => *seq = source.number(*seq),
-            StreamBody::Accept { term, commit, .. } | StreamBody::Done { term, commit } => {
+            StreamBody::Accept { term, commit, .. }
+            | StreamBody::Filling { term, commit }
+            | StreamBody::Done { term, commit } => {
                 (*term, *commit) = (Term(source.number(term.0)), Index(source.number(commit.0)));
             }
             _ => msg.stream = source.number(msg.stream),

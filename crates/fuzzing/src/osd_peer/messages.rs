@@ -35,7 +35,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             granted_aus: source.number(100),
             device_full: source.flag(),
             log_share_mib: source.byte(),
-            renewed: (0..source.below(4)).map(|_| (pg, term)).collect(),
+            renewed: (0..source.below(4)).map(|_| (pg, term, source.flag())).collect(),
         }),
         5 => Message::LeaseRelease((0..source.below(4)).map(|_| pg).collect()),
         6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),
@@ -93,7 +93,7 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
     let (seq, index, term) = (source.number(1), Index(source.number(5)), Term(source.number(1)));
     match source.below(11) {
         0 | 1 => StreamBody::Open,
-        2 => StreamBody::Accept { term, commit: index, compare: source.flag() },
+        2 => StreamBody::Accept { term, commit: index, compare: source.flag(), fills_from: Index(source.number(0)) },
         9 => {
             let digests = vec![source.byte(); 16 * (1 + source.below(128) as usize)].into();
             StreamBody::Digests { seq, chunk: CHUNK, start: source.below(64) * 512, digests }
@@ -113,6 +113,7 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
             };
             StreamBody::Decision { seq, bytes }
         }
+        6 if source.flag() => StreamBody::Fill { seq, index, term },
         6 => StreamBody::End { seq, index, term },
         7 => match source.flag() {
             true => StreamBody::Ack { seq },

@@ -484,7 +484,9 @@ impl Rig {
         }
         let model = &self.harness.models[&id];
         let (now, mut then) = (model.clone(), model.clone());
-        (now.applied..now.durable).for_each(|_| drop(then.apply()));
+        (now.applied..now.durable).for_each(|_| {
+            let _ = then.apply();
+        });
         if dice < 40 || !self.stage_all(&now, &then) {
             return self.harness.engine.unstage(id);
         }

@@ -56,7 +56,7 @@ fn a_leader_without_contents_hands_over() {
 fn a_voter_is_filled_only_beside_a_majority_with_contents() {
     let mut rig = Rig::led(3, true);
     let now = rig.at();
-    let mut fill = |rig: &mut Rig, id: u64| rig.call(1, |g, now, _| g.fill_state(now, ReplicaId(id)));
+    let fill = |rig: &mut Rig, id: u64| rig.call(1, |g, now, _| g.fill_state(now, ReplicaId(id)));
     assert!(fill(&mut rig, 3).is_some(), "the first two have everything");
     assert!(fill(&mut rig, 2).is_none(), "the third one may have given up its contents");
     assert!(rig.at() == now && fill(&mut rig, 2).is_none());

@@ -296,8 +296,16 @@ fn new_group_is_kept_when_its_log_makes_it_a_voter() {
         (identity.replica, checkpoint.replica) = (new.replica, new.replica);
         let hard_state = HardState { term: Term(1), vote: None, commit: Index(0) };
         let before = (Index(0), Term(0));
-        let recovered =
-            Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), failure: None, fills: false };
+        let recovered = Recovered {
+            identity,
+            hard_state,
+            checkpoint,
+            before,
+            entries,
+            lost: Vec::new(),
+            failure: None,
+            fills: false,
+        };
         let mut rig = Rig::new(0, true);
         rig.advance(1000);
         let now = rig.at();

@@ -37,7 +37,7 @@ impl Osd {
             return refuse(self, StreamAbort::Busy);
         }
         let mut receiver = Receiver::new(msg.stream, msg.pg, (msg.to, slot), (from, msg.from, link), self.now);
-        receiver.serial = self.streams.next_token;
+        (receiver.serial, receiver.term) = (self.streams.next_token, term);
         self.streams.next_token += 1;
         receiver.base = self.engine.base_for(msg.to);
         let (compare, fills_from) = (receiver.base.is_some(), self.engine.fills_from(msg.to));
@@ -292,8 +292,10 @@ impl Osd {
 
     /// Returns whether a log here may begin at this state. If not, the stream ends.
     fn may_begin(&mut self, pg: PgId, decision: &DecisionState) -> bool {
-        let (slot, link) = (self.streams.receivers[&pg].slot, self.streams.receivers[&pg].link);
-        let Some(group) = self.pgs.group(slot).filter(|group| !group.is_elected()) else {
+        let receiver = &self.streams.receivers[&pg];
+        let (slot, link, term) = (receiver.slot, receiver.link, receiver.term);
+        // In a later term another leader may count on the log.
+        let Some(group) = self.pgs.group(slot).filter(|group| !group.is_elected() && group.term() == term) else {
             self.drop_receiver(pg, StreamAbort::Busy, true);
             return false;
         };
@@ -345,7 +347,7 @@ impl Osd {
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };
         let now = self.now;
         if let Some(r) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
-            r.has_begun(now);
+            (r.term, _) = (term, r.has_begun(now));
             let (link, leader, id) = (r.link, r.leader, r.id);
             self.send_stream(link, pg, (replica, leader), id, StreamBody::Filling { term, commit });
             self.step_pieces(pg);

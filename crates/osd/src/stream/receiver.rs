@@ -124,6 +124,8 @@ pub(crate) struct Receiver {
     pub slot: usize,
     pub from: OsdId,
     pub leader: ReplicaId,
+    /// The group's term when the stream was accepted.
+    pub term: Term,
     pub link: LinkId,
     next_seq: u64,
     waiting: VecDeque<Piece>,
@@ -162,6 +164,7 @@ impl Receiver {
             slot,
             from,
             leader,
+            term: Term(0),
             link,
             next_seq: 1,
             waiting: VecDeque::new(),

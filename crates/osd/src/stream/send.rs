@@ -44,6 +44,7 @@ impl Osd {
             let busy = self.streams.senders.iter().any(|s| s.pg == *pg);
             let slot = self.pgs.get(self.pgs.by_pg(*pg).filter(|_| !rests && !busy)?);
             let State::Running(group) = &slot.state else { return None };
+            let group = Some(group).filter(|group| group.is_whole())?;
             let follower = group.peer_on(*to)?;
             let chunks = self.engine.chunks(slot.identity.replica).len();
             Some((!group.stands_still_without(self.now, follower), chunks, *pg, *to))
@@ -54,7 +55,7 @@ impl Osd {
     fn begin_stream(&mut self, pg: PgId, to: OsdId) {
         let (Some(slot), Some(link)) = (self.pgs.by_pg(pg), self.bus.link_to(to)) else { return };
         let Some(group) = self.pgs.group(slot) else { return };
-        let Some(follower) = group.peer_on(to).filter(|_| group.is_leader()) else { return };
+        let Some(follower) = group.peer_on(to).filter(|_| group.is_leader() && group.is_whole()) else { return };
         let (replica, term) = (group.identity().replica, group.term());
         let id = self.streams.next_id;
         self.streams.next_id = id.wrapping_add(1);
@@ -78,6 +79,11 @@ impl Osd {
             let ids = (gone.replica, gone.follower);
             self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(reason));
         }
+        let now = self.now;
+        if let Some(group) = self.pgs.group_of(gone.slot, gone.replica) {
+            // Its log may begin yet: what it has said of its contents before does not count.
+            group.note_filling(now, gone.follower);
+        }
         let key = (gone.pg, gone.to);
         let times = self.streams.resting.get(&key).map_or(0, |(_, times)| *times);
         let StreamTuning { rest_min, rest_max, .. } = self.streams.tuning;
@@ -92,7 +98,6 @@ impl Osd {
         }
         self.streams.resting.insert(key, (self.now + rest, times + 1));
         // Older failures are forgotten.
-        let now = self.now;
         self.streams.resting.retain(|_, (until, _)| now < *until + rest_max);
     }
 
@@ -119,7 +124,14 @@ impl Osd {
             StreamBody::Accept { commit, compare, fills_from, .. } if sender.phase == Phase::Opening => {
                 self.accepted(msg.stream, commit, compare, fills_from);
             }
-            StreamBody::Filling { .. } => sender.is_beginning = false,
+            StreamBody::Filling { .. } => {
+                let slot = sender.slot;
+                sender.is_beginning = false;
+                let follower = sender.follower;
+                if let Some(group) = self.pgs.group(slot) {
+                    group.note_filling(now, follower);
+                }
+            }
             StreamBody::Ack { seq } => {
                 if !sender.acked(now, seq) {
                     self.drop_sender(msg.stream, StreamAbort::Failed, false);
@@ -162,12 +174,15 @@ impl Osd {
         let first = self.engine.first_index(replica);
         let Some(group) = self.pgs.group(slot) else { return };
         let (resident, applied) = (group.first_index(), group.applied());
-        let goes_on = Index(commit.0.saturating_add(1)) >= first.max(resident);
+        // Its log may reach further than the commit index that it knows.
+        let behind = group.is_behind_log(follower, first);
+        let goes_on = Index(commit.0.saturating_add(1)) >= first.max(resident) || !behind;
         if goes_on && fills_from == Index(0) {
             return self.drop_sender(id, StreamAbort::Needless, true);
         }
         let goes_on = goes_on && fills_from <= applied;
         let state = if goes_on { None } else { group.fill_state(now, follower) };
+        let state = state.filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
         if fills_from > Index(0) && !goes_on && state.is_none() {
             // What the follower lacks between two logs must not be taken for something that it has.
             return self.drop_sender(id, StreamAbort::Busy, true);
@@ -207,7 +222,8 @@ impl Osd {
         }
         let here = self.pgs.by_replica(replica) == Some(slot);
         let is_member = here && self.pgs.get(slot).members.osd_of(follower).is_some();
-        let leads = is_member && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.term() == term);
+        let leads =
+            is_member && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.is_whole() && g.term() == term);
         match (leads, late) {
             (false, _) => Some(StreamAbort::NotLeader),
             (true, true) => Some(StreamAbort::Failed),
@@ -357,11 +373,15 @@ impl Osd {
         if !due {
             return;
         }
-        let state = group.fill_state(now, follower);
+        let state = group.fill_state(now, follower).filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
         let sender = self.sender(id).expect("it was just there");
         match state {
             Some(state) => {
-                tracing::debug!(replica = replica.0, index = state.index.0, "the follower's log begins at a later index");
+                tracing::debug!(
+                    replica = replica.0,
+                    index = state.index.0,
+                    "the follower's log begins at a later index"
+                );
                 sender.push_fill(&state);
                 if sender.is_round_read() {
                     sender.next_round(state.index);

@@ -144,6 +144,7 @@ impl Sender {
     pub fn next_round(&mut self, applied: Index) {
         self.plan.next_round();
         (self.round_start, self.catches_up, self.begins_again_at) = (applied, None, Time::NEVER);
+        self.mends_since = None;
     }
 
     /// Whether the follower's log has what has changed since the blocks of this round were read, or will have it.
@@ -311,7 +312,10 @@ mod tests {
         s.is_beginning = false;
         assert!(s.may_end());
         s.push_end(Index(41), Term(2));
-        assert!(s.next_message().is_some() && s.waits() && s.acked(Time(2), 4) && s.waits(), "Done alone answers the end");
+        assert!(
+            s.next_message().is_some() && s.waits() && s.acked(Time(2), 4) && s.waits(),
+            "Done alone answers the end"
+        );
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl BlockRepairs {
         let part = view.part(query.to).filter(|part| {
             // A replica of an ended timeline may name indexes of other entries (ADR 0020).
             let asks = part.members.admits(query.from) && part.members.osd_of(query.from).is_none_or(|of| of == osd);
-            asks && (part.identity.pg, part.identity.lineage) == (query.pg, query.lineage) && part.runs
+            asks && part.identity.pg == query.pg && part.runs
         });
         let low = part.as_ref().and_then(|_| view.reads_as_of(query.to));
         let Some(low) = low.filter(|_| self.readings.len() < READINGS_MAX) else {
@@ -194,6 +194,6 @@ fn body_of(view: &impl View, query: &MendMsg, low: Index, result: Result<ReadDat
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {
     let (from, to) = (q.to, q.from);
-    let answer = MendMsg { pg: q.pg, from, to, lineage: q.lineage, id: q.id, chunk: q.chunk, block: q.block, body };
+    let answer = MendMsg { pg: q.pg, from, to, id: q.id, chunk: q.chunk, block: q.block, body };
     Action::Send { to: osd, message: Message::Mend(answer) }
 }

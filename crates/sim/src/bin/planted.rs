@@ -22,7 +22,7 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 18] = [
+const AIMED: [(Bug, Class); 20] = [
     (Bug::SearchStopsOthers, Class::StuckPg),
     (Bug::LeaderlessStopsOsd, Class::StuckPg),
     (Bug::ReplacedStaysIn, Class::ReplacedOsds),
@@ -35,7 +35,9 @@ const AIMED: [(Bug, Class); 18] = [
     (Bug::ReadStampLate, Class::SlowStream),
     (Bug::FillingServes, Class::FillingCounts),
     (Bug::FillingCountsAsWhole, Class::FillingCounts),
-    (Bug::InstallForgetsCommit, Class::CrashInInstall),
+    (Bug::InstallBeforeApplied, Class::SlowStream),
+    (Bug::FilledFromLate, Class::SlowStream),
+    (Bug::FillingPromoted, Class::MovedReplicas),
     (Bug::InstallOfNothing, Class::FilledBehind),
     (Bug::LogBeginsAnywhere, Class::CutStateBlock),
     (Bug::ForgedHeaderBelieved, Class::ForgedHeaders),

@@ -86,15 +86,43 @@ impl Place {
 /// One record, as far as it concerns the log of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fact {
-    Entry { replica: u64, index: u64, term: u64, copied: bool, payload: Payload },
-    Hard { replica: u64, term: u64, vote: Option<u64> },
-    State { replica: u64, term: u64, vote: Option<u64>, failed: bool, begins: u64 },
+    Entry {
+        replica: u64,
+        index: u64,
+        term: u64,
+        copied: bool,
+        payload: Payload,
+    },
+    Hard {
+        replica: u64,
+        term: u64,
+        vote: Option<u64>,
+    },
+    State {
+        replica: u64,
+        term: u64,
+        vote: Option<u64>,
+        failed: bool,
+        begins: u64,
+    },
     Gone(Vec<u64>),
-    Checkpoint { id: u64, part: usize, parts: usize, bytes: Vec<u8> },
+    Checkpoint {
+        id: u64,
+        part: usize,
+        parts: usize,
+        bytes: Vec<u8>,
+    },
     /// The log begins behind this index: what was committed up to there is not acknowledged by it any more.
-    Reset { replica: u64, index: u64 },
-    Past { replica: u64 },
-    Revived { replica: u64 },
+    Reset {
+        replica: u64,
+        index: u64,
+    },
+    Past {
+        replica: u64,
+    },
+    Revived {
+        replica: u64,
+    },
     Floor(u64),
 }
 

@@ -135,7 +135,8 @@ impl Stores {
     /// Whether the contents of the replica at `applied` are wanted: it was filled, or they are comparable with those of one that was.
     /// `peers`: the replicas of the PG.
     pub fn wants(&self, replica: ReplicaId, applied: Index, peers: &[ReplicaId]) -> bool {
-        let notes = self.filled.get(&replica).is_some_and(|f| f.held.len() < LOOKS_MAX && !f.held.contains_key(&applied));
+        let notes =
+            self.filled.get(&replica).is_some_and(|f| f.held.len() < LOOKS_MAX && !f.held.contains_key(&applied));
         notes || self.comparable(replica, applied, peers).is_some()
     }
 
@@ -166,9 +167,9 @@ impl Stores {
         let differs = theirs.keys().chain(held.keys()).find(|at| theirs.get(at) != held.get(at));
         match differs {
             None => Ok(()),
-            Some((chunk, block)) => Err(format!(
-                "{other} was filled and differs from {replica} at {applied}: block {block} of {chunk}"
-            )),
+            Some((chunk, block)) => {
+                Err(format!("{other} was filled and differs from {replica} at {applied}: block {block} of {chunk}"))
+            }
         }
     }
 

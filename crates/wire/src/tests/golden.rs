@@ -119,7 +119,10 @@ fn streams() -> Vec<(&'static str, Message)> {
     vec![
         ("stream open", stream(StreamBody::Open)),
         ("stream accept", stream(StreamBody::Accept { term, commit, compare: false, fills_from: Index(0) })),
-        ("stream accept, older contents", stream(StreamBody::Accept { term, commit, compare: true, fills_from: Index(0xca) })),
+        (
+            "stream accept, older contents",
+            stream(StreamBody::Accept { term, commit, compare: true, fills_from: Index(0xca) }),
+        ),
         ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK, start: 1024, digests })),
         ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
         ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
