@@ -8,7 +8,7 @@
 use crate::cluster::Cluster;
 use crate::faults::Class;
 use crate::forge::Forger;
-use crate::options::Options;
+use crate::options::{ELECTED_CALM, Options};
 use crate::workload::{Kind, Pattern};
 use std::time::Duration;
 use types::rng::Rng;
@@ -67,6 +67,11 @@ const PAIRS_PCT: u64 = 8;
 pub const STUCK_FROM: u64 = 1_500_000;
 const STUCK_PCT: u64 = 6;
 
+/// From this seed on, [`Class::ManyMetas`] is drawn as well, before all other aims, and metadata servers elect a leader in
+/// some runs.
+pub const METAS_FROM: u64 = 1_700_000;
+const METAS_PCT: u64 = 8;
+
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
@@ -79,6 +84,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
         Class::StuckPg => STUCK_FROM,
+        Class::ManyMetas => METAS_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
@@ -124,6 +130,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut metas = Rng::new(seed ^ u64::from_be_bytes(*b"manyMeta"));
+        if seed >= METAS_FROM && metas.chance(METAS_PCT, 100) {
+            return Some(Aim { class: Class::ManyMetas, alone: true });
         }
         let mut stuck = Rng::new(seed ^ u64::from_be_bytes(*b"isolated"));
         if seed >= STUCK_FROM && stuck.chance(STUCK_PCT, 100) {
@@ -248,6 +258,7 @@ impl Aim {
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             Class::PairsOfReplicas => Aim::shape_pairs(options),
+            Class::ManyMetas => Aim::shape_metas(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -383,6 +394,20 @@ impl Aim {
         options.faults = Duration::from_secs(30);
     }
 
+    /// Sets the load for [`Class::ManyMetas`]: replicas have other OSDs to move to, and clients need metadata all the time.
+    fn shape_metas(options: &mut Options) {
+        (options.osds, options.replicas, options.pgs) = (5, 3, 2);
+        options.metas = Some(3);
+        options.workload = Kind::Frontier;
+        let shape = &mut options.shape;
+        (shape.len_bytes, shape.window) = (24 * SEGMENT, 32 << 10);
+        (shape.sectors_max, shape.depth, shape.operations) = (16, 8, 2000);
+        options.engine.round_idle = Duration::from_millis(300);
+        options.disk = Default::default();
+        options.faults = Duration::from_secs(25);
+        options.calm = options.calm.max(ELECTED_CALM);
+    }
+
     /// Sets the load for damage of every member of a PG.
     fn shape_damage(self, options: &mut Options) {
         (options.pgs, options.disk) = (2, Default::default());
@@ -516,7 +541,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (STUCK_FROM..STUCK_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (METAS_FROM..METAS_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }
