@@ -103,7 +103,7 @@ pub enum Refused {
     Foreign(String),
 }
 
-/// What follows a reply.
+/// Next step after a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     Ask(Request),

@@ -201,13 +201,20 @@ impl Owner {
                 telemetry::observe(&self.metrics.commit_seconds, sent.elapsed());
                 answer
             }
-            (_, Ok(answer)) => answer,
+            (_, Ok(answer)) => {
+                if matches!(&answer, Answer::Items(items) if items.is_empty()) {
+                    tracing::info!("the store holds no records: a new cluster");
+                }
+                answer
+            }
             (Call::Resign, Err(e)) => {
                 tracing::warn!(%e, "could not give the leadership up; it ends with its lease");
                 Answer::Failed
             }
             (_, Err(e)) => {
-                self.metrics.commit_failures.inc();
+                if !matches!(call, Call::Load) {
+                    self.metrics.commit_failures.inc();
+                }
                 tracing::warn!(%e, "the leadership ended; campaigning again");
                 Answer::Failed
             }

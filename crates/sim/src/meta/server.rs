@@ -27,7 +27,7 @@ pub struct Waiting {
     pub since: Time,
 }
 
-/// What a server cannot reach.
+/// Peers that a server cannot reach.
 #[derive(Default)]
 pub struct Cut {
     pub store: bool,

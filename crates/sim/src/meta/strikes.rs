@@ -8,7 +8,7 @@ use types::Time;
 use types::control::ClientAsk;
 use types::rng::Rng;
 
-/// What has lost a server whose process died.
+/// Loss of a process that died.
 pub struct Fallen {
     /// OSDs with their streams.
     pub streams: Vec<(usize, u64)>,
