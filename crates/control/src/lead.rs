@@ -56,6 +56,7 @@ pub enum Answer {
 }
 
 /// The next thing to do for the owner of a [`Leader`].
+#[allow(clippy::large_enum_variant)] // short-lived, and moved once
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Make this call, then pass its answer to [`Leader::handle_answer`].

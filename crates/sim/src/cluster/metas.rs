@@ -154,7 +154,7 @@ impl Cluster {
                 self.meta.at_store(now, (meta, life), number, (request, fate), post);
             }
             Mail::FromStore { meta, life, number, reply } => {
-                self.meta.from_store(now, (meta, life), number, reply, post);
+                self.meta.replied(now, (meta, life), number, reply, post);
             }
             Mail::StoreSilent { meta, life, number } => self.meta.store_silent(now, (meta, life), number, post),
             Mail::MetaSilent { meta, pause } => {

@@ -198,11 +198,14 @@ impl Metas {
     /// Lets an OSD try to open a stream.
     pub fn dial(&self, address: &str, osd: usize) -> Dialed {
         let server = &self.servers[number(address)];
-        match () {
-            () if server.cut.osds.contains(&osd) => Dialed::Silent(CONNECT_TIMEOUT),
-            () if server.paused.is_some() => Dialed::Silent(SILENCE),
-            () if server.leads => Dialed::Open,
-            () => Dialed::Follows(server.named.clone()),
+        if server.cut.osds.contains(&osd) {
+            Dialed::Silent(CONNECT_TIMEOUT)
+        } else if server.paused.is_some() {
+            Dialed::Silent(SILENCE)
+        } else if server.leads {
+            Dialed::Open
+        } else {
+            Dialed::Follows(server.named.clone())
         }
     }
 

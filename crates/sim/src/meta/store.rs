@@ -168,7 +168,7 @@ impl Metas {
     }
 
     /// Takes a reply that has reached the process.
-    pub fn from_store(&mut self, now: Time, (n, life): (usize, u32), number: u64, reply: Reply, post: &mut Post) {
+    pub fn replied(&mut self, now: Time, (n, life): (usize, u32), number: u64, reply: Reply, post: &mut Post) {
         let server = &mut self.servers[n];
         if server.life != life || server.request != number || !server.due || server.cut.store {
             return;
