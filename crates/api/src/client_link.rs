@@ -10,8 +10,8 @@ use crate::osd_link::Wake;
 use crate::pb::client_client::ClientClient;
 use crate::status::{self, Failure};
 use crate::{MESSAGE_LEN_MAX, pb};
+use control::find::{CLIENT_RETRY_AFTER, NAMED_AFTER, patience};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use types::codes;
@@ -21,7 +21,6 @@ use types::control::{ClientAnswer, ClientAsk, Refusal};
 pub const QUEUE_MAX: usize = 1024;
 /// Most requests that are under way at once.
 const UNDER_WAY_MAX: usize = 256;
-const RETRY_AFTER: Duration = Duration::from_millis(150);
 
 /// The data plane's end of the link. Dropping it ends the task.
 pub struct ClientLink {
@@ -53,16 +52,6 @@ pub fn start(runtime: &tokio::runtime::Handle, metas: Vec<String>, client: u64, 
     let (answers_tx, answers) = mpsc::channel(QUEUE_MAX);
     runtime.spawn(run(Arc::new(Metas::logged(metas)), client, asks_rx, answers_tx, wake));
     ClientLink { asks, answers }
-}
-
-/// Returns how long a request may go without an answer; `None` is unlimited (I/O waits for its segment).
-fn patience(ask: &ClientAsk) -> Option<Duration> {
-    match ask {
-        ClientAsk::Segments { .. } => None,
-        ClientAsk::Open { .. } => Some(Duration::from_secs(60)),
-        ClientAsk::Refresh { .. } | ClientAsk::Keepalive { .. } => Some(Duration::from_secs(5)),
-        ClientAsk::Close { .. } => Some(Duration::from_secs(10)),
-    }
 }
 
 async fn run(
@@ -108,7 +97,7 @@ async fn answer(metas: Arc<Metas>, client: u64, id: u64, ask: ClientAsk) -> (u64
 async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
     loop {
         let Ok(held) = metas.held().await else {
-            tokio::time::sleep(RETRY_AFTER).await;
+            tokio::time::sleep(CLIENT_RETRY_AFTER).await;
             continue;
         };
         let mut rpc = ClientClient::new(held.channel).max_decoding_message_size(MESSAGE_LEN_MAX);
@@ -131,7 +120,7 @@ async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
                 None
             }
         };
-        let pause = if leader.is_some() { Duration::from_millis(10) } else { RETRY_AFTER };
+        let pause = if leader.is_some() { NAMED_AFTER } else { CLIENT_RETRY_AFTER };
         metas.failed(held.generation, leader).await;
         tokio::time::sleep(pause).await;
     }

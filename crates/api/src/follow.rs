@@ -3,6 +3,7 @@
 //!
 //! Addresses stay text. A name is resolved at each connect, so a meta may move behind its name.
 
+use control::find::Finder;
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
@@ -20,10 +21,7 @@ pub(crate) struct Metas {
 }
 
 struct State {
-    addrs: Vec<String>,
-    next: usize,
-    /// Address that was named as leader; tried before the list.
-    hint: Option<String>,
+    finder: Finder,
     channel: Option<(Channel, String)>,
     generation: u64,
     /// Failed connects since the last successful one.
@@ -43,7 +41,8 @@ pub(crate) struct Held {
 impl Metas {
     /// `addrs` are `host:port`, with or without `http://`.
     pub fn new(addrs: Vec<String>) -> Metas {
-        let state = State { addrs, next: 0, hint: None, channel: None, generation: 0, failures: 0, logs: false };
+        let finder = Finder::new(addrs);
+        let state = State { finder, channel: None, generation: 0, failures: 0, logs: false };
         Metas { state: Mutex::new(state) }
     }
 
@@ -61,14 +60,7 @@ impl Metas {
         if let Some((channel, addr)) = &state.channel {
             return Ok(Held { channel: channel.clone(), addr: addr.clone(), generation: state.generation });
         }
-        let addr = match state.hint.take() {
-            Some(hint) => hint,
-            None if state.addrs.is_empty() => return Err("no address of a meta is known".to_string()),
-            None => {
-                state.next = (state.next + 1) % state.addrs.len();
-                state.addrs[(state.next + state.addrs.len() - 1) % state.addrs.len()].clone()
-            }
-        };
+        let Some(addr) = state.finder.take() else { return Err("no address of a meta is known".to_string()) };
         let channel = match connect(&addr).await {
             Ok(channel) => channel,
             Err(why) => {
@@ -84,7 +76,7 @@ impl Metas {
 
     /// Returns how many addresses there are.
     pub async fn count(&self) -> usize {
-        self.state.lock().await.addrs.len()
+        self.state.lock().await.finder.count()
     }
 
     /// Drops the connection with this number; `leader` is the next address, if known.
@@ -92,7 +84,7 @@ impl Metas {
         let mut state = self.state.lock().await;
         if state.generation == generation {
             state.channel = None;
-            state.hint = leader;
+            state.finder.failed(leader);
         }
     }
 }
@@ -100,14 +92,14 @@ impl Metas {
 impl State {
     fn failed_at(&mut self, addr: &str, why: &str) {
         self.failures += 1;
-        if self.logs && self.failures == self.addrs.len() {
-            tracing::warn!(addr, why, metas = self.addrs.len(), "no metadata server answers; retrying");
+        if self.logs && self.failures == self.finder.count() {
+            tracing::warn!(addr, why, metas = self.finder.count(), "no metadata server answers; retrying");
         }
     }
 
     fn answered(&mut self, addr: &str) {
         let failures = std::mem::take(&mut self.failures);
-        if self.logs && failures >= self.addrs.len() {
+        if self.logs && failures >= self.finder.count() {
             tracing::info!(addr, attempts = failures, "a metadata server answers again");
         }
     }

@@ -9,6 +9,7 @@ use crate::MESSAGE_LEN_MAX;
 use crate::follow::Metas;
 use crate::pb::{self, osd_client::OsdClient};
 use crate::status::{self, Failure};
+use control::find::{NAMED_AFTER, OSD_RETRY_AFTER};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,7 +17,6 @@ use types::control::{OsdDown, OsdUp};
 
 /// Messages that wait in each direction. A heartbeat or a Hello is one message.
 pub const QUEUE_MAX: usize = 1024;
-const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// Pause after a refusal, which is not urgent.
 const REFUSED_AFTER: Duration = Duration::from_secs(2);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -92,7 +92,7 @@ impl Task {
 }
 
 async fn attempt(metas: &Metas, up: &mut mpsc::Receiver<OsdUp>, down: &mpsc::Sender<OsdDown>, wake: &Wake) -> End {
-    let Ok(held) = metas.held().await else { return End::Again(RETRY_AFTER) };
+    let Ok(held) = metas.held().await else { return End::Again(OSD_RETRY_AFTER) };
     let (tx, rx) = mpsc::channel::<pb::OsdUp>(64);
     let mut rpc = OsdClient::new(held.channel).max_decoding_message_size(MESSAGE_LEN_MAX);
     let opened = tokio::time::timeout(OPEN_TIMEOUT, rpc.stream(ReceiverStream::new(rx))).await;
@@ -100,8 +100,8 @@ async fn attempt(metas: &Metas, up: &mut mpsc::Receiver<OsdUp>, down: &mpsc::Sen
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => {
             let (leader, after) = match status::read(&status) {
-                Failure::NotLeader { leader: Some(leader), .. } => (Some(leader), Duration::from_millis(10)),
-                Failure::NotLeader { leader: None, .. } | Failure::Lost(_) => (None, RETRY_AFTER),
+                Failure::NotLeader { leader: Some(leader), .. } => (Some(leader), NAMED_AFTER),
+                Failure::NotLeader { leader: None, .. } | Failure::Lost(_) => (None, OSD_RETRY_AFTER),
                 Failure::Refused(_) => (None, REFUSED_AFTER),
             };
             metas.failed(held.generation, leader).await;
@@ -109,7 +109,7 @@ async fn attempt(metas: &Metas, up: &mut mpsc::Receiver<OsdUp>, down: &mpsc::Sen
         }
         Err(_) => {
             metas.failed(held.generation, None).await;
-            return End::Again(RETRY_AFTER);
+            return End::Again(OSD_RETRY_AFTER);
         }
     };
     while up.try_recv().is_ok() {}
@@ -136,10 +136,10 @@ async fn carry(
             message = incoming.message() => {
                 let message = match message {
                     Ok(Some(message)) => message,
-                    Ok(None) => return End::Again(RETRY_AFTER),
+                    Ok(None) => return End::Again(OSD_RETRY_AFTER),
                     Err(status) => {
                         tracing::debug!(%status, "the stream to meta ended");
-                        return End::Again(RETRY_AFTER);
+                        return End::Again(OSD_RETRY_AFTER);
                     }
                 };
                 let message = match OsdDown::try_from(message) {
@@ -162,7 +162,7 @@ async fn carry(
                 let Some(message) = message else { return End::Dropped };
                 greeted |= matches!(message, OsdUp::Hello(_));
                 if greeted && tx.send(message.into()).await.is_err() {
-                    return End::Again(RETRY_AFTER);
+                    return End::Again(OSD_RETRY_AFTER);
                 }
             }
         }

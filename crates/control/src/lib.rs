@@ -14,9 +14,12 @@
 pub mod admin;
 mod batch;
 mod config;
+pub mod etcd;
 pub mod events;
+pub mod find;
 pub mod found;
 pub mod health;
+pub mod lead;
 mod machine;
 pub mod names;
 pub mod plan;

@@ -1,30 +1,23 @@
-//! The task that owns `Control`: it campaigns, leads, and performs actions.
+//! The task that owns [`Leader`]: it makes the calls to the store, takes inputs, and performs actions.
 
 use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
 use control::admin::{AdminAnswer, AdminAsk};
 use control::events::{Event, Level};
-use control::{ClientReq, Control, ControlAction, ControlConfig, LoadError, Now, Records, Standing, StreamId, Token};
+use control::lead::{Answer, Call, KEEP_EVERY, Leader, Step};
+use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Standing, StreamId, Token};
 use metastore::{Campaign, Store, StoreError};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, Refusal};
 use types::failpoint::{Point, pass};
 use types::{ClusterId, Time};
 
-/// Interval at which a follower checks whether there is a leader.
-const CAMPAIGN_EVERY: Duration = Duration::from_millis(400);
-/// Longest pause between two calls to a store that does not answer.
-const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Interval at which the leadership is kept.
-const KEEP_EVERY: Duration = Duration::from_millis(800);
-/// A leader that has not heard from the store for this long asks it before it answers any request. Another
-/// may lead by now, because a stopped process does not notice the end of its lease. The time is below the
-/// lease of the election, by a margin for clocks of different speed.
-const BELIEVE: Duration = Duration::from_secs(2);
+/// Interval at which calls without a caller are dropped, and the figures of the cluster are set.
+const SHOW_EVERY: Duration = KEEP_EVERY;
 /// Most inputs of one turn.
 const TURN_MAX: usize = 512;
 
@@ -101,27 +94,13 @@ pub(crate) struct Owner {
     streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
     waiting: BTreeMap<Token, Waiting>,
     next_token: u64,
-    /// The store confirmed the leadership at this moment or later.
-    kept: Instant,
     /// The state of the records as last logged: each change is one line.
     standing: Standing,
     foreign_told: bool,
     /// The leader that the log last named.
     followed: Option<String>,
-    /// Since when the store does not answer, and the pause before the next call.
-    outage: Option<(Instant, Duration)>,
-}
-
-/// Reason why a leadership ended.
-enum Ended {
-    Stopped,
-    Failed(StoreError),
-}
-
-impl From<StoreError> for Ended {
-    fn from(e: StoreError) -> Ended {
-        Ended::Failed(e)
-    }
+    /// Since when the store does not answer.
+    outage: Option<Instant>,
 }
 
 impl Owner {
@@ -147,7 +126,6 @@ impl Owner {
             streams: BTreeMap::new(),
             waiting: BTreeMap::new(),
             next_token: 1,
-            kept: now,
             standing: Standing::Waiting,
             foreign_told: false,
             followed: None,
@@ -171,33 +149,120 @@ impl Owner {
 
     /// Campaigns and leads until it is stopped.
     pub async fn run(mut self) -> Result<(), MetaError> {
+        let fresh = ClusterId(uuid::Uuid::new_v4().into_bytes());
+        let mut leader = Leader::new(ControlConfig::default(), &self.advertise, fresh, self.store.is_leased());
+        leader.set_version(&self.version);
+        let mut show = interval(SHOW_EVERY);
+        show.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let advertise = self.advertise.clone();
-            let asked = Instant::now();
-            match self.store.campaign(&advertise).await {
-                Ok(Campaign::Won) => {
-                    self.outage_over();
-                    self.kept = asked;
-                    let ended = self.lead().await;
-                    self.end_leadership();
-                    if let Err(e) = self.store.resign().await {
-                        tracing::warn!(%e, "could not give the leadership up; it ends with its lease");
-                    }
-                    match ended? {
-                        Ended::Stopped => return Ok(()),
-                        Ended::Failed(e) => tracing::warn!(%e, "the leadership ended; campaigning again"),
+            match leader.step(self.now()) {
+                Step::Call(call) => {
+                    let answer = self.call(&call).await;
+                    if let Err(unusable) = leader.handle_answer(self.now(), answer) {
+                        self.call(&Call::Resign).await;
+                        return Err(unusable.into());
                     }
                 }
-                Ok(Campaign::Lost { leader }) => {
-                    self.outage_over();
-                    self.follow(leader, None);
+                Step::Leads => self.begin_leadership(leader.control().expect("it leads")),
+                Step::Act(action) => self.act(leader.control_mut().expect("it leads"), action),
+                Step::Ended => self.end_leadership(),
+                Step::Wait(until) => {
+                    if let Some(control) = leader.control() {
+                        self.log_past(control);
+                    }
+                    let until = Instant::now() + until.since(self.now().mono);
+                    if self.wait(leader.control_mut(), until, &mut show).await {
+                        break;
+                    }
                 }
-                Err(e) => self.outage(&e),
-            }
-            if self.stand_by().await {
-                return Ok(());
             }
         }
+        if leader.control().is_some() {
+            self.end_leadership();
+            self.call(&Call::Resign).await;
+        }
+        Ok(())
+    }
+
+    /// Makes a call to the store; failures are reported here.
+    async fn call(&mut self, call: &Call) -> Answer {
+        let sent = Instant::now();
+        let done = match call {
+            Call::Campaign => return self.campaign().await,
+            Call::Load => self.store.load().await.map(Answer::Items),
+            Call::Commit(txn) => self.store.commit(txn).await.map(|()| Answer::Done),
+            Call::Keep => self.store.keep().await.map(|()| Answer::Done),
+            Call::Resign => self.store.resign().await.map(|()| Answer::Done),
+        };
+        match (call, done) {
+            (Call::Commit(_), Ok(answer)) => {
+                pass(Point::MetaCommitted);
+                self.metrics.commits.inc();
+                telemetry::observe(&self.metrics.commit_seconds, sent.elapsed());
+                answer
+            }
+            (_, Ok(answer)) => {
+                if matches!(&answer, Answer::Items(items) if items.is_empty()) {
+                    tracing::info!("the store holds no records: a new cluster");
+                }
+                answer
+            }
+            (Call::Resign, Err(e)) => {
+                tracing::warn!(%e, "could not give the leadership up; it ends with its lease");
+                Answer::Failed
+            }
+            (_, Err(e)) => {
+                if !matches!(call, Call::Load) {
+                    self.metrics.commit_failures.inc();
+                }
+                tracing::warn!(%e, "the leadership ended; campaigning again");
+                Answer::Failed
+            }
+        }
+    }
+
+    async fn campaign(&mut self) -> Answer {
+        let advertise = self.advertise.clone();
+        match self.store.campaign(&advertise).await {
+            Ok(Campaign::Won) => {
+                self.outage_over();
+                Answer::Won
+            }
+            Ok(Campaign::Lost { leader }) => {
+                self.outage_over();
+                self.follow(leader.clone(), None);
+                Answer::Lost { leader }
+            }
+            Err(e) => {
+                self.outage(&e);
+                Answer::Failed
+            }
+        }
+    }
+
+    /// Waits for inputs, and passes them to `control`, or refuses them when this meta does not lead; `true` when stopped.
+    async fn wait(&mut self, control: Option<&mut Control>, until: Instant, show: &mut Interval) -> bool {
+        let mut inputs = Vec::new();
+        tokio::select! {
+            () = stop_asked(&mut self.stopped) => return true,
+            () = sleep_until(until) => {}
+            _ = show.tick() => {
+                if let Some(control) = control {
+                    self.sweep(control);
+                    self.show(control);
+                }
+            }
+            got = self.inbox.recv_many(&mut inputs, TURN_MAX) => {
+                if got == 0 {
+                    return true;
+                }
+                match control {
+                    Some(control) => inputs.into_iter().for_each(|input| self.take(control, input)),
+                    None => inputs.into_iter().for_each(refuse),
+                }
+            }
+        }
+        false
     }
 
     fn follow(&mut self, leader: Option<String>, why: Option<String>) {
@@ -215,24 +280,28 @@ impl Owner {
         });
     }
 
-    /// Handles a store that does not answer: one line reports it, and the pauses between calls grow.
+    /// Handles a campaign without an answer: one line reports it.
     fn outage(&mut self, e: &StoreError) {
-        let pause = match self.outage {
-            None => {
-                tracing::warn!(%e, "leader election failed: the store of records does not answer; retrying, and attached volumes go on");
-                CAMPAIGN_EVERY
-            }
-            Some((_, pause)) => (pause * 2).min(CAMPAIGN_PAUSE_MAX),
-        };
-        let since = self.outage.map_or_else(Instant::now, |(since, _)| since);
-        self.outage = Some((since, pause));
+        if self.outage.is_none() {
+            tracing::warn!(%e, "leader election failed: the store of records does not answer; retrying, and attached volumes go on");
+        }
+        self.outage.get_or_insert_with(Instant::now);
         self.follow(None, Some(e.to_string()));
     }
 
     fn outage_over(&mut self) {
-        if let Some((since, _)) = self.outage.take() {
+        if let Some(since) = self.outage.take() {
             tracing::warn!(seconds = since.elapsed().as_secs(), "the metadata store answers again");
         }
+    }
+
+    fn begin_leadership(&mut self, control: &Control) {
+        (self.standing, self.foreign_told) = (Standing::Waiting, false);
+        self.metrics.leading.set(1);
+        tracing::info!(address = %self.advertise, "this meta leads");
+        // The figures are set before they can be scraped: the gauges of a new leader are not zeros.
+        self.show(control);
+        self.role.send_replace(Role::Leading);
     }
 
     fn end_leadership(&mut self) {
@@ -243,96 +312,6 @@ impl Owner {
         self.waiting.clear();
         self.metrics.leading.set(0);
         self.metrics.osd_streams.set(0);
-    }
-
-    /// Answers "not leading" until the next campaign; `true` when stopped.
-    async fn stand_by(&mut self) -> bool {
-        let until = Instant::now() + self.outage.map_or(CAMPAIGN_EVERY, |(_, pause)| pause);
-        loop {
-            tokio::select! {
-                () = stop_asked(&mut self.stopped) => return true,
-                () = sleep_until(until) => return false,
-                input = self.inbox.recv() => match input {
-                    None => return true,
-                    Some(Input::Client { answer, .. }) => drop(answer.send(Answered::NotLeading)),
-                    Some(Input::Admin { answer, .. }) => drop(answer.send(Answered::NotLeading)),
-                    // Dropping the sender of a stream ends it.
-                    Some(Input::OsdNew { .. } | Input::Osd { .. } | Input::OsdGone { .. } | Input::ClientGone { .. }) => {}
-                },
-            }
-        }
-    }
-
-    async fn records(&mut self) -> Result<Result<Records, LoadError>, StoreError> {
-        let mut items = self.store.load().await?;
-        if items.is_empty() {
-            let id = ClusterId(uuid::Uuid::new_v4().into_bytes());
-            tracing::info!(%id, "a new cluster");
-            let txn = control::new_cluster(id, self.now().wall_ms);
-            self.store.commit(&txn).await?;
-            items = self.store.load().await?;
-        }
-        Ok(Records::load(items))
-    }
-
-    /// Leads until the leadership ends. The outer error is one that a new leadership would meet again.
-    async fn lead(&mut self) -> Result<Ended, MetaError> {
-        let records = match self.records().await {
-            Ok(records) => records?,
-            Err(e) => return Ok(Ended::Failed(e)),
-        };
-        let mut control = Control::new(ControlConfig::default(), records, self.now());
-        control.lead_as(&self.advertise);
-        control.set_version(&self.version);
-        (self.standing, self.foreign_told) = (Standing::Waiting, false);
-        self.metrics.leading.set(1);
-        tracing::info!(address = %self.advertise, "this meta leads");
-        // The figures are set before they can be scraped: the gauges of a new leader are not zeros.
-        self.show(&control);
-        self.role.send_replace(Role::Leading);
-        let ended = match self.turns(&mut control).await {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        };
-        if let Ended::Failed(_) = &ended {
-            self.metrics.commit_failures.inc();
-        }
-        Ok(ended)
-    }
-
-    async fn turns(&mut self, control: &mut Control) -> Result<std::convert::Infallible, Ended> {
-        let mut inputs = Vec::with_capacity(TURN_MAX);
-        let mut keep = interval(KEEP_EVERY);
-        keep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            self.perform(control).await?;
-            let now = self.now();
-            let wait = control.next_deadline(now).since(now.mono);
-            tokio::select! {
-                () = stop_asked(&mut self.stopped) => return Err(Ended::Stopped),
-                () = sleep_until(Instant::now() + wait) => {}
-                _ = keep.tick() => {
-                    self.keep().await?;
-                    self.sweep(control);
-                    self.show(control);
-                }
-                got = self.inbox.recv_many(&mut inputs, TURN_MAX) => {
-                    if got == 0 {
-                        return Err(Ended::Stopped);
-                    }
-                    for input in inputs.drain(..) {
-                        self.take(control, input);
-                    }
-                }
-            }
-        }
-    }
-
-    async fn keep(&mut self) -> Result<(), StoreError> {
-        let asked = Instant::now();
-        self.store.keep().await?;
-        self.kept = asked;
-        Ok(())
     }
 
     /// Drops the calls whose caller went away.
@@ -378,42 +357,6 @@ impl Owner {
             Input::Admin { ask, answer } => {
                 let token = self.token(Waiting::Admin(answer));
                 control.handle_admin(token, ask);
-            }
-        }
-    }
-
-    /// Polls and performs until no action is left.
-    async fn perform(&mut self, control: &mut Control) -> Result<(), StoreError> {
-        let mut out = Vec::new();
-        loop {
-            control.poll(self.now(), &mut out);
-            if out.is_empty() {
-                self.log_past(control);
-                return Ok(());
-            }
-            if self.kept.elapsed() >= BELIEVE {
-                self.keep().await?;
-            }
-            // Actions that a commit releases are appended, so the order stays.
-            let mut at = 0;
-            while at < out.len() {
-                let action = std::mem::replace(&mut out[at], ControlAction::CloseOsd { stream: StreamId(0) });
-                at += 1;
-                match action {
-                    ControlAction::Commit(txn) => {
-                        let sent = Instant::now();
-                        self.store.commit(&txn).await?;
-                        pass(Point::MetaCommitted);
-                        self.metrics.commits.inc();
-                        telemetry::observe(&self.metrics.commit_seconds, sent.elapsed());
-                        control.handle_committed(&mut out);
-                    }
-                    other => self.act(control, other),
-                }
-            }
-            out.clear();
-            if self.kept.elapsed() > KEEP_EVERY {
-                self.keep().await?;
             }
         }
     }
@@ -469,6 +412,16 @@ impl Owner {
     }
 }
 
+/// Answers that this meta does not lead.
+fn refuse(input: Input) {
+    match input {
+        Input::Client { answer, .. } => drop(answer.send(Answered::NotLeading)),
+        Input::Admin { answer, .. } => drop(answer.send(Answered::NotLeading)),
+        // Dropping the sender of a stream ends it.
+        Input::OsdNew { .. } | Input::Osd { .. } | Input::OsdGone { .. } | Input::ClientGone { .. } => {}
+    }
+}
+
 /// Logs a committed event.
 fn log_event(event: &Event) {
     let Event { seq, kind, subject, by, text, .. } = event;
@@ -483,32 +436,50 @@ mod tests {
     use super::*;
     use metastore::MemStore;
 
+    /// Makes calls and performs actions until the server waits.
+    async fn settle(owner: &mut Owner, leader: &mut Leader, now: Now) {
+        loop {
+            match leader.step(now) {
+                Step::Call(call) => {
+                    let answer = owner.call(&call).await;
+                    leader.handle_answer(now, answer).expect("sound records");
+                }
+                Step::Leads => owner.begin_leadership(leader.control().expect("it leads")),
+                Step::Act(action) => owner.act(leader.control_mut().expect("it leads"), action),
+                Step::Ended => owner.end_leadership(),
+                Step::Wait(_) => return,
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_leader_that_was_stopped_asks_the_store_before_it_answers() {
         let image = MemStore::new();
         let (_inbox, inbox) = mpsc::channel(1);
         let (_stop, stopped) = watch::channel(false);
-        let (role, _role) = watch::channel(Role::Following { leader: None, why: None });
+        let (role, seen) = watch::channel(Role::Following { leader: None, why: None });
         let registry = telemetry::Registry::default();
         let metrics = (MetaMetrics::new(&registry), ClusterMetrics::new(&registry));
         let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);
-        owner.store.campaign("a:1").await.expect("no other meta is there");
-        let records = owner.records().await.expect("stored").expect("sound");
-        let mut control = Control::new(ControlConfig::default(), records, owner.now());
-        let status = |owner: &mut Owner, control: &mut Control| {
+        let mut leader = Leader::new(ControlConfig::default(), "a:1", ClusterId([1; 16]), owner.store.is_leased());
+        let mut now = owner.now();
+        settle(&mut owner, &mut leader, now).await;
+        assert_eq!(*seen.borrow(), Role::Leading);
+        let status = |owner: &mut Owner, leader: &mut Leader| {
             let (answer, told) = oneshot::channel();
-            owner.take(control, Input::Admin { ask: AdminAsk::Status, answer });
+            owner.take(leader.control_mut().expect("it leads"), Input::Admin { ask: AdminAsk::Status, answer });
             told
         };
-        let told = status(&mut owner, &mut control);
-        owner.perform(&mut control).await.expect("it leads");
+        let told = status(&mut owner, &mut leader);
+        settle(&mut owner, &mut leader, now).await;
         assert!(matches!(told.await, Ok(Answered::Answer(Ok(_)))));
 
         // Another meta takes over while this one is stopped; its memory does not show that.
         image.another().seize("b:1");
-        owner.kept = Instant::now() - BELIEVE;
-        let mut told = status(&mut owner, &mut control);
-        assert!(matches!(owner.perform(&mut control).await, Err(StoreError::Fenced)));
-        assert!(told.try_recv().is_err(), "what it would have said may be old");
+        now.mono = now.mono + Duration::from_secs(2);
+        let told = status(&mut owner, &mut leader);
+        settle(&mut owner, &mut leader, now).await;
+        assert!(told.await.is_err(), "what it would have said may be old");
+        assert_eq!(*seen.borrow(), Role::Following { leader: None, why: None });
     }
 }

@@ -158,6 +158,10 @@ impl Store for RedbStore {
     fn resign(&mut self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
+
+    fn is_leased(&self) -> bool {
+        false
+    }
 }
 
 /// Runs `work`, which waits for the disk, on a thread beside the runtime's own.

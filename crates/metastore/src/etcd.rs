@@ -1,15 +1,14 @@
 //! Records in etcd, with several metas, one of them elected.
 //!
-//! The election is one key under a lease. The meta that creates the key leads; its create revision is the
-//! fence that every transaction compares. A leader that is not sure of a commit gives the lease up and
-//! campaigns for a key with another revision. Transactions that are still under way then fail their
-//! comparison.
+//! [`control::etcd::Session`] chooses the requests and reads the replies; this module carries them.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
+use control::etcd::{EtcdTxn, Kv, LEASE_TTL_S, Next, Refused, Reply, Request, Session, TIMEOUT};
+use control::lead::{Answer, Call};
 use control::{StoredItem, Txn};
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaseKeepAliveStream, LeaseKeeper,
-    PutOptions, SortOrder, SortTarget, TlsOptions, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
+    LeaseKeepAliveStream, LeaseKeeper, PutOptions, SortOrder, SortTarget, TlsOptions, TxnOp, TxnOpResponse,
 };
 use std::future::Future;
 use std::time::Duration;
@@ -28,10 +27,9 @@ pub struct EtcdConfig {
     pub tls: Option<EtcdTls>,
     /// User and password.
     pub user: Option<(String, String)>,
-    /// Lease of the leader in seconds: one that etcd has not heard for this long is replaced. etcd itself
-    /// takes at least 2.
+    /// Lease of the leader in seconds.
     pub lease_ttl_s: i64,
-    /// Timeout of a call; a later answer counts as none.
+    /// Timeout of a request.
     pub timeout: Duration,
 }
 
@@ -43,8 +41,8 @@ impl EtcdConfig {
             prefix: prefix.into(),
             tls: None,
             user: None,
-            lease_ttl_s: 3,
-            timeout: Duration::from_secs(2),
+            lease_ttl_s: LEASE_TTL_S,
+            timeout: TIMEOUT,
         }
     }
 
@@ -113,10 +111,9 @@ fn check_url(url: &str) -> Result<(), String> {
     }
 }
 
-struct Leading {
+/// The stream that keeps a lease.
+struct Keeping {
     lease: i64,
-    /// Create revision of the election key.
-    fence: i64,
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
 }
@@ -125,7 +122,8 @@ struct Leading {
 pub struct EtcdStore {
     config: EtcdConfig,
     client: Option<Client>,
-    leading: Option<Leading>,
+    session: Session,
+    keeping: Option<Keeping>,
 }
 
 /// Messages of the client library about a server that is no etcd.
@@ -178,15 +176,8 @@ fn silent(config: &EtcdConfig) -> StoreError {
 impl EtcdStore {
     /// Returns the store, without connecting yet.
     pub fn new(config: EtcdConfig) -> EtcdStore {
-        EtcdStore { config, client: None, leading: None }
-    }
-
-    fn key(&self, key: &str) -> String {
-        format!("{}/records/{key}", self.config.prefix)
-    }
-
-    fn election_key(&self) -> String {
-        format!("{}/leader", self.config.prefix)
+        let session = Session::new(&config.prefix, config.lease_ttl_s, PAGE);
+        EtcdStore { config, client: None, session, keeping: None }
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, StoreError> {
@@ -223,133 +214,147 @@ impl EtcdStore {
         Ok(client)
     }
 
-    async fn campaign_once(&mut self, address: &str) -> Result<Campaign, StoreError> {
-        self.leading = None;
-        let mut client = self.client().await?;
-        let key = self.election_key();
-        // If there is a leader, no lease is granted in vain.
-        let there = self.within(client.get(key.as_str(), None)).await?;
-        if let Some(kv) = there.kvs().first() {
-            let leader = String::from_utf8_lossy(kv.value()).into_owned();
-            return Ok(Campaign::Lost { leader: Some(leader).filter(|l| l != address) });
-        }
-        let lease = self.within(client.lease_grant(self.config.lease_ttl_s, None)).await?.id();
-        let made = TxnOp::put(key.as_str(), address, Some(PutOptions::new().with_lease(lease)));
-        let txn = etcd_client::Txn::new()
-            .when(vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
-            .and_then(vec![made]);
-        let answer = self.within(client.txn(txn)).await?;
-        if !answer.succeeded() {
-            let _ = self.within(client.lease_revoke(lease)).await;
-            return Ok(Campaign::Lost { leader: None });
-        }
-        let fence = answer.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
-        let (keeper, answers) = self.within(client.lease_keep_alive(lease)).await?;
-        self.leading = Some(Leading { lease, fence, keeper, answers });
-        Ok(Campaign::Won)
-    }
-
-    async fn load_all(&mut self) -> Result<Vec<StoredItem>, StoreError> {
-        let mut client = self.client().await?;
-        let prefix = self.key("");
-        let mut end = prefix.clone().into_bytes();
-        *end.last_mut().expect("the prefix is not empty") += 1;
-        let mut items = Vec::new();
-        let mut from = prefix.clone().into_bytes();
+    /// Makes the requests of a call. The outer error is one that the session was not told of: there is no answer.
+    async fn call(&mut self, call: &Call) -> Result<Answer, StoreError> {
+        let mut next = self.session.begin(call);
         loop {
-            let options = GetOptions::new()
-                .with_range(end.clone())
-                .with_limit(PAGE)
-                .with_sort(SortTarget::Key, SortOrder::Ascend);
-            let page = self.within(client.get(from.clone(), Some(options))).await?;
-            for kv in page.kvs() {
-                let foreign = || StoreError::Foreign(format!("key {:?}", String::from_utf8_lossy(kv.key())));
-                let key = std::str::from_utf8(kv.key()).ok().and_then(|k| k.strip_prefix(&prefix));
-                let key = key.ok_or_else(foreign)?.to_string();
-                let version = u64::try_from(kv.version()).map_err(|_| foreign())?;
-                items.push(StoredItem { key, value: kv.value().to_vec(), version });
+            match next {
+                Next::Ask(request) => match self.carry(request).await {
+                    Ok(reply) => next = self.session.handle_reply(reply),
+                    Err(e) => match self.session.handle_silence() {
+                        Answer::Failed => return Err(e),
+                        answer => return Ok(answer),
+                    },
+                },
+                Next::Done(answer) => return Ok(answer),
+                Next::Refused(Refused::Fenced) => return Err(StoreError::Fenced),
+                Next::Refused(Refused::Conflict { key }) => return Err(StoreError::Conflict { key }),
+                Next::Refused(Refused::Foreign(what)) => return Err(StoreError::Foreign(what)),
             }
-            let Some(last) = page.kvs().last().filter(|_| page.more()) else { return Ok(items) };
-            from = last.key().to_vec();
-            from.push(0);
         }
     }
 
-    async fn commit_once(&mut self, txn: &Txn) -> Result<(), StoreError> {
-        let fence = self.leading.as_ref().ok_or(StoreError::Fenced)?.fence;
+    async fn carry(&mut self, request: Request) -> Result<Reply, StoreError> {
         let mut client = self.client().await?;
-        let election = self.election_key();
-        let mut compares = vec![Compare::create_revision(election.as_str(), CompareOp::Equal, fence)];
-        for check in &txn.checks {
-            let version = i64::try_from(check.version).expect("a version counts writes");
-            compares.push(Compare::version(self.key(&check.key), CompareOp::Equal, version));
+        match request {
+            Request::Get { key } => self.within(client.get(key, None)).await.map(range_reply),
+            Request::Range { from, end, limit, revision } => {
+                let options = GetOptions::new().with_range(end).with_limit(limit).with_revision(revision);
+                let options = options.with_sort(SortTarget::Key, SortOrder::Ascend);
+                self.within(client.get(from, Some(options))).await.map(range_reply)
+            }
+            Request::Grant { ttl_s } => {
+                let granted = self.within(client.lease_grant(ttl_s, None)).await?;
+                Ok(Reply::Lease { lease: granted.id(), ttl_s: granted.ttl() })
+            }
+            Request::KeepAlive { lease } => self.keep_alive(client, lease).await,
+            Request::Revoke { lease } => {
+                self.keeping = None;
+                self.within(client.lease_revoke(lease)).await.map(|_| Reply::Revoked)
+            }
+            Request::Txn(txn) => {
+                let answer = self.within(client.txn(transaction(txn))).await?;
+                let found = answer.op_responses().into_iter().find_map(|response| match response {
+                    TxnOpResponse::Get(get) => get.kvs().first().map(kv),
+                    TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+                });
+                let revision = answer.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
+                Ok(Reply::Txn { succeeded: answer.succeeded(), revision, found })
+            }
         }
-        let puts = txn.puts.iter().map(|(key, value)| TxnOp::put(self.key(key), value.clone(), None));
-        let deletes = txn.deletes.iter().map(|key| TxnOp::delete(self.key(key), None));
-        let done = etcd_client::Txn::new()
-            .when(compares)
-            .and_then(puts.chain(deletes).collect::<Vec<_>>())
-            .or_else(vec![TxnOp::get(election.as_str(), None)]);
-        let answer = self.within(client.txn(done)).await?;
-        if answer.succeeded() {
-            return Ok(());
-        }
-        let leads = answer.op_responses().iter().any(|response| match response {
-            TxnOpResponse::Get(get) => get.kvs().first().is_some_and(|kv| kv.create_revision() == fence),
-            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => false,
-        });
-        if leads {
-            let key = txn.checks.first().map_or(String::new(), |c| c.key.clone());
-            return Err(StoreError::Conflict { key });
-        }
-        Err(StoreError::Fenced)
     }
 
-    async fn keep_once(&mut self) -> Result<(), StoreError> {
+    /// Extends a lease, on its stream; the first call opens it.
+    async fn keep_alive(&mut self, mut client: Client, lease: i64) -> Result<Reply, StoreError> {
         let limit = self.config.timeout;
-        let leading = self.leading.as_mut().ok_or(StoreError::Fenced)?;
+        let Some(keeping) = self.keeping.as_mut().filter(|keeping| keeping.lease == lease) else {
+            let (keeper, answers) = self.within(client.lease_keep_alive(lease)).await?;
+            self.keeping = Some(Keeping { lease, keeper, answers });
+            return Ok(Reply::Lease { lease, ttl_s: self.config.lease_ttl_s });
+        };
         let round = async {
-            leading.keeper.keep_alive().await?;
-            leading.answers.message().await
+            keeping.keeper.keep_alive().await?;
+            keeping.answers.message().await
         };
         match timeout(limit, round).await {
-            Ok(Ok(Some(answer))) if answer.ttl() > 0 => Ok(()),
-            Ok(Ok(_)) => Err(StoreError::Fenced),
+            Ok(Ok(Some(answer))) => Ok(Reply::Lease { lease, ttl_s: answer.ttl() }),
+            Ok(Ok(None)) => Ok(Reply::Lease { lease, ttl_s: 0 }),
             Ok(Err(e)) => Err(lost(&self.config.name(), &e)),
             Err(_) => Err(silent(&self.config)),
         }
     }
 }
 
+fn kv(kv: &KeyValue) -> Kv {
+    Kv {
+        key: kv.key().to_vec(),
+        value: kv.value().to_vec(),
+        create_revision: kv.create_revision(),
+        version: kv.version(),
+    }
+}
+
+fn range_reply(page: GetResponse) -> Reply {
+    let revision = page.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
+    Reply::Kvs { kvs: page.kvs().iter().map(kv).collect(), more: page.more(), revision }
+}
+
+fn transaction(txn: EtcdTxn) -> etcd_client::Txn {
+    let created = txn.created.into_iter().map(|(key, at)| Compare::create_revision(key, CompareOp::Equal, at));
+    let versions = txn.versions.into_iter().map(|(key, version)| {
+        let version = i64::try_from(version).expect("a version counts writes");
+        Compare::version(key, CompareOp::Equal, version)
+    });
+    let puts = txn.puts.into_iter().map(|(key, value, lease)| {
+        let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
+        TxnOp::put(key, value, options)
+    });
+    let deletes = txn.deletes.into_iter().map(|key| TxnOp::delete(key, None));
+    etcd_client::Txn::new()
+        .when(created.chain(versions).collect::<Vec<_>>())
+        .and_then(puts.chain(deletes).collect::<Vec<_>>())
+        .or_else(txn.otherwise.into_iter().map(|key| TxnOp::get(key, None)).collect::<Vec<_>>())
+}
+
 impl Store for EtcdStore {
     fn campaign<'a>(&'a mut self, address: &'a str) -> StoreFuture<'a, Campaign> {
         Box::pin(async move {
-            let result = self.campaign_once(address).await;
-            if result.is_err() {
-                self.client = None;
+            self.keeping = None;
+            self.session.set_address(address);
+            match self.call(&Call::Campaign).await {
+                Ok(Answer::Lost { leader }) => Ok(Campaign::Lost { leader }),
+                Ok(_) => Ok(Campaign::Won),
+                Err(e) => {
+                    self.client = None;
+                    Err(e)
+                }
             }
-            result
         })
     }
 
     fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>> {
-        Box::pin(self.load_all())
+        Box::pin(async move {
+            match self.call(&Call::Load).await? {
+                Answer::Items(items) => Ok(items),
+                other => unreachable!("{other:?} answers no load"),
+            }
+        })
     }
 
     fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()> {
-        Box::pin(self.commit_once(txn))
+        Box::pin(async move { self.call(&Call::Commit(txn.clone())).await.map(|_| ()) })
     }
 
     fn keep(&mut self) -> StoreFuture<'_, ()> {
-        Box::pin(self.keep_once())
+        Box::pin(async move { self.call(&Call::Keep).await.map(|_| ()) })
     }
 
     fn resign(&mut self) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let Some(leading) = self.leading.take() else { return Ok(()) };
-            let mut client = self.client().await?;
-            self.within(client.lease_revoke(leading.lease)).await.map(|_| ())
-        })
+        Box::pin(async move { self.call(&Call::Resign).await.map(|_| ()) })
+    }
+
+    fn is_leased(&self) -> bool {
+        true
     }
 }
 

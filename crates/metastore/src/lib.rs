@@ -1,4 +1,4 @@
-//! Stores of meta's records: in memory (for the simulator), in redb (a single meta), in etcd (several).
+//! Stores of meta's records: in memory (for tests), in redb (a single meta), in etcd (several).
 //!
 //! Ring 2. A [`control::Txn`] applies as a whole or not at all; all records are loaded at the start of a
 //! leadership. One meta leads at a time: [`Store::campaign`] returns when this one does, and from then on
@@ -64,11 +64,14 @@ pub trait Store: Send {
     /// Commits all of `txn`, durably, or returns an error. Only the leader calls it.
     fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()>;
 
-    /// Keeps the leadership; called every second at least. An error ends it.
+    /// Keeps the leadership; called as [`control::lead::Leader`] asks. An error ends it.
     fn keep(&mut self) -> StoreFuture<'_, ()>;
 
     /// Gives the leadership up, so that another meta may have it at once. Best effort.
     fn resign(&mut self) -> StoreFuture<'_, ()>;
+
+    /// Whether a leadership that is not kept ends, so that another meta may have it.
+    fn is_leased(&self) -> bool;
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A store in memory, for the simulator and for tests. The image outlives the leaders that use it, as a
+//! A store in memory, for tests. The image outlives the leaders that use it, as a
 //! disk would.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
@@ -147,5 +147,8 @@ impl Store for MemStore {
             }
             Ok(())
         })
+    }
+    fn is_leased(&self) -> bool {
+        true
     }
 }

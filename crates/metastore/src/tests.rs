@@ -261,4 +261,7 @@ impl Store for Cut {
     fn resign(&mut self) -> StoreFuture<'_, ()> {
         self.store.resign()
     }
+    fn is_leased(&self) -> bool {
+        self.store.is_leased()
+    }
 }

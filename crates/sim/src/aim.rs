@@ -8,7 +8,7 @@
 use crate::cluster::Cluster;
 use crate::faults::Class;
 use crate::forge::Forger;
-use crate::options::Options;
+use crate::options::{ELECTED_CALM, Options};
 use crate::workload::{Kind, Pattern};
 use std::time::Duration;
 use types::rng::Rng;
@@ -70,6 +70,29 @@ const STUCK_PCT: u64 = 6;
 /// From this seed on, [`Class::FillingCounts`] is drawn as well, before all other aims.
 pub const FILLING_FROM: u64 = 1_800_000;
 const FILLING_PCT: u64 = 8;
+/// From this seed on, [`Class::ManyMetas`] is drawn as well, before all other aims, and metadata servers elect a leader in
+/// some runs.
+pub const METAS_FROM: u64 = 1_700_000;
+const METAS_PCT: u64 = 8;
+
+/// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
+type Alone = (&'static [u8; 8], u64, u64, Class);
+/// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.
+const FIRST_ALONE: [Alone; 4] = [
+    (b"manyMeta", METAS_FROM, METAS_PCT, Class::ManyMetas),
+    (b"isolated", STUCK_FROM, STUCK_PCT, Class::StuckPg),
+    (b"pairs of", PAIRS_FROM, PAIRS_PCT, Class::PairsOfReplicas),
+    (b"byForce!", FORCED_FROM, FORCED_PCT, Class::ForcedPgs),
+];
+/// Such aims that are drawn after them, in this order.
+const NEXT_ALONE: [Alone; 6] = [
+    (b"replaced", DAMAGE_FROM, REPLACED_PCT, Class::ReplacedOsds),
+    (b"emptied!", EMPTIED_FROM, EMPTIED_PCT, Class::EmptiedOsds),
+    (b"failures", FAILED_FROM, FAILED_PCT, Class::FailedReplicas),
+    (b"replicas", MOVED_FROM, MOVED_PCT, Class::MovedReplicas),
+    (b"opening!", OPENING_FROM, OPENING_PCT, Class::CutStateBlock),
+    (b"filledAt", FILLED_FROM, FILLED_PCT, Class::FilledBehind),
+];
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -84,6 +107,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::ForcedPgs => FORCED_FROM,
         Class::StuckPg => STUCK_FROM,
         Class::FillingCounts => FILLING_FROM,
+        Class::ManyMetas => METAS_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
@@ -134,46 +158,16 @@ impl Aim {
         if seed >= FILLING_FROM && filling.chance(FILLING_PCT, 100) {
             return Some(Aim { class: Class::FillingCounts, alone: filling.chance(1, 2) });
         }
-        let mut stuck = Rng::new(seed ^ u64::from_be_bytes(*b"isolated"));
-        if seed >= STUCK_FROM && stuck.chance(STUCK_PCT, 100) {
-            return Some(Aim { class: Class::StuckPg, alone: true });
-        }
-        let mut pairs = Rng::new(seed ^ u64::from_be_bytes(*b"pairs of"));
-        if seed >= PAIRS_FROM && pairs.chance(PAIRS_PCT, 100) {
-            return Some(Aim { class: Class::PairsOfReplicas, alone: true });
-        }
-        let mut forced = Rng::new(seed ^ u64::from_be_bytes(*b"byForce!"));
-        if seed >= FORCED_FROM && forced.chance(FORCED_PCT, 100) {
-            return Some(Aim { class: Class::ForcedPgs, alone: true });
+        if let Some(aim) = Aim::draw_alone(seed, &FIRST_ALONE) {
+            return Some(aim);
         }
         let mut disjoint = Rng::new(seed ^ u64::from_be_bytes(*b"disjoint"));
         if seed >= DAMAGE_FROM && disjoint.chance(DISJOINT_PCT, 100) {
             let class = [Class::DisjointBlocks, Class::DisjointEntries][disjoint.below(2) as usize];
             return Some(Aim { class, alone: true });
         }
-        let mut replaced = Rng::new(seed ^ u64::from_be_bytes(*b"replaced"));
-        if seed >= DAMAGE_FROM && replaced.chance(REPLACED_PCT, 100) {
-            return Some(Aim { class: Class::ReplacedOsds, alone: true });
-        }
-        let mut emptied = Rng::new(seed ^ u64::from_be_bytes(*b"emptied!"));
-        if seed >= EMPTIED_FROM && emptied.chance(EMPTIED_PCT, 100) {
-            return Some(Aim { class: Class::EmptiedOsds, alone: true });
-        }
-        let mut failed = Rng::new(seed ^ u64::from_be_bytes(*b"failures"));
-        if seed >= FAILED_FROM && failed.chance(FAILED_PCT, 100) {
-            return Some(Aim { class: Class::FailedReplicas, alone: true });
-        }
-        let mut moved = Rng::new(seed ^ u64::from_be_bytes(*b"replicas"));
-        if seed >= MOVED_FROM && moved.chance(MOVED_PCT, 100) {
-            return Some(Aim { class: Class::MovedReplicas, alone: true });
-        }
-        let mut opening = Rng::new(seed ^ u64::from_be_bytes(*b"opening!"));
-        if seed >= OPENING_FROM && opening.chance(OPENING_PCT, 100) {
-            return Some(Aim { class: Class::CutStateBlock, alone: true });
-        }
-        let mut filled = Rng::new(seed ^ u64::from_be_bytes(*b"filledAt"));
-        if seed >= FILLED_FROM && filled.chance(FILLED_PCT, 100) {
-            return Some(Aim { class: Class::FilledBehind, alone: true });
+        if let Some(aim) = Aim::draw_alone(seed, &NEXT_ALONE) {
+            return Some(aim);
         }
         let mut later = Rng::new(seed ^ u64::from_be_bytes(*b"laterAim"));
         let (all, pct) = match seed {
@@ -197,6 +191,15 @@ impl Aim {
             return Aim::draw_store(seed);
         }
         Some(Aim { class, alone: ALONE.contains(&class) || rng.chance(2, 3) })
+    }
+
+    /// Draws the first of these aims whose dice fall so.
+    fn draw_alone(seed: u64, aims: &[Alone]) -> Option<Aim> {
+        let falls = |aim: &&Alone| {
+            let (dice, from, pct, _) = **aim;
+            seed >= from && Rng::new(seed ^ u64::from_be_bytes(*dice)).chance(pct, 100)
+        };
+        aims.iter().find(falls).map(|(.., class)| Aim { class: *class, alone: true })
     }
 
     /// Draws an aim at a store, from another random stream. Such an aim needs its run to itself.
@@ -259,6 +262,7 @@ impl Aim {
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             Class::PairsOfReplicas => Aim::shape_pairs(options),
+            Class::ManyMetas => Aim::shape_metas(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -392,6 +396,20 @@ impl Aim {
         options.engine.round_idle = Duration::from_millis(300);
         options.disk = Default::default();
         options.faults = Duration::from_secs(30);
+    }
+
+    /// Sets the load for [`Class::ManyMetas`]: replicas have other OSDs to move to, and clients need metadata all the time.
+    fn shape_metas(options: &mut Options) {
+        (options.osds, options.replicas, options.pgs) = (5, 3, 2);
+        options.metas = Some(3);
+        options.workload = Kind::Frontier;
+        let shape = &mut options.shape;
+        (shape.len_bytes, shape.window) = (24 * SEGMENT, 32 << 10);
+        (shape.sectors_max, shape.depth, shape.operations) = (16, 8, 2000);
+        options.engine.round_idle = Duration::from_millis(300);
+        options.disk = Default::default();
+        options.faults = Duration::from_secs(25);
+        options.calm = options.calm.max(ELECTED_CALM);
     }
 
     /// Sets the load for damage of every member of a PG.
@@ -533,7 +551,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (STUCK_FROM..STUCK_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (METAS_FROM..METAS_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

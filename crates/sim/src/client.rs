@@ -146,6 +146,11 @@ impl ClientNode {
         self.open
     }
 
+    /// Whether its process is in this life.
+    pub fn is_in_life(&self, life: u32) -> bool {
+        self.life == life && self.running.is_some()
+    }
+
     /// Whether it has a process.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
@@ -226,13 +231,13 @@ impl ClientNode {
             let Some((process, env)) = &mut self.running else { return };
             process.work(env);
             for (id, ask) in process.end_turn(env) {
-                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask });
+                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask, since: now });
             }
             self.listen(now, linear);
             self.use_device(now, linear);
             let Some((process, env)) = &mut self.running else { return };
             for (id, ask) in process.end_turn(env) {
-                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask });
+                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask, since: now });
             }
             if !process.wait(env) {
                 return;

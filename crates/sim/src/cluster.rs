@@ -5,6 +5,7 @@
 mod clients;
 mod failed;
 mod joined;
+mod metas;
 
 use crate::check::claims;
 use crate::check::durable;
@@ -15,12 +16,13 @@ use crate::faults::Given;
 use crate::faults::budget::Budget;
 pub use crate::hurt::Region;
 use crate::mail::{Mail, Post};
-use crate::meta::Meta;
+use crate::meta::{self, Metas};
 use crate::observe::Observers;
 use crate::options::Options;
 use crate::stranger::Stranger;
 use crate::tenants::Tenants;
 use crate::trace;
+use control::find::Finder;
 use engine::ReadData;
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
@@ -40,7 +42,6 @@ pub(crate) const DEVICE: &str = "device";
 /// Number of machines that open the volume for writing, and number of all, with those that only read.
 const WRITERS: usize = 2;
 pub(crate) const CLIENTS: usize = 3;
-const REDIAL: Duration = Duration::from_millis(100);
 
 /// One OSD node: its machine, and the process on it while one runs.
 pub struct OsdNode {
@@ -51,6 +52,8 @@ pub struct OsdNode {
     pub(crate) life: u32,
     pub(crate) running: Option<(Osd, SimEnv)>,
     stream: Option<u64>,
+    /// The search for the leading metadata server.
+    metas: Finder,
     /// The accounting of this life's mount was audited.
     pub(crate) audited: bool,
     /// The last log batch that was durable in any life of this disk.
@@ -72,7 +75,7 @@ pub struct Cluster {
     pub options: Options,
     pub cluster: ClusterId,
     pub(crate) osds: Vec<OsdNode>,
-    pub meta: Meta,
+    pub meta: Metas,
     clients: Vec<ClientNode>,
     /// Number of the client that holds the volume, or asks for it.
     owner: usize,
@@ -127,7 +130,7 @@ impl Cluster {
         let mut sim = Cluster {
             cluster,
             osds,
-            meta: Meta::new(cluster, options.tuned.control),
+            meta: Metas::new(cluster, options.tuned.control, options.metas),
             clients,
             owner: 0,
             linear: Linear::default(),
@@ -274,29 +277,6 @@ impl Cluster {
         }
     }
 
-    pub fn start_meta(&mut self) {
-        if !self.meta.is_up() {
-            self.meta.start(self.world.now(), &mut self.post);
-        }
-    }
-
-    pub fn stop_meta(&mut self) {
-        if !self.meta.is_up() {
-            return;
-        }
-        let now = self.world.now();
-        let (streams, clients) = self.meta.crash();
-        for (osd, stream) in streams {
-            self.stream_lost(osd, stream);
-        }
-        for (client, life, id) in clients {
-            let code = types::codes::META_UNAVAILABLE;
-            let refusal = types::control::Refusal { code, message: "meta died".to_owned() };
-            let answer = types::control::ClientAnswer::Refused(refusal);
-            self.post.send(now, Mail::Answer { client, life, id, answer });
-        }
-    }
-
     /// Returns the node of the owner, of a preempted client, or of a reader.
     pub fn any_client(&self, rng: &mut Rng) -> NodeId {
         self.clients[rng.below(CLIENTS as u64) as usize].node
@@ -371,18 +351,6 @@ impl Cluster {
             }
         }
         self.restart_client(false);
-    }
-
-    fn stream_lost(&mut self, osd: usize, stream: u64) {
-        let node = &mut self.osds[osd];
-        if node.stream != Some(stream) {
-            return;
-        }
-        node.stream = None;
-        if let Some((running, _)) = &mut node.running {
-            running.meta_lost();
-            self.post.put(self.world.now() + REDIAL, Mail::Dial { osd, life: node.life });
-        }
     }
 
     /// Returns the next moment at which something happens by itself.
@@ -497,16 +465,10 @@ impl Cluster {
         trace::at(now, trace::Speaker::Sim);
         tracing::trace!(?mail, "delivered");
         match mail {
-            Mail::ToMeta { stream, up, .. } => self.meta.osd(now, stream, up, &mut self.post),
-            Mail::StreamGone { stream } => {
-                self.meta.stream_gone(now, stream, &mut self.post);
-                if let Some(osd) = self.osds.iter().position(|o| o.stream == Some(stream)) {
-                    self.stream_lost(osd, stream);
-                }
-            }
             Mail::ToOsd { osd, stream, down } => {
                 let node = &mut self.osds[osd];
                 if node.stream == Some(stream)
+                    && self.meta.carries(stream)
                     && let Some((running, _)) = &mut node.running
                 {
                     running.handle_control(down);
@@ -514,32 +476,12 @@ impl Cluster {
                 }
             }
             Mail::Dial { osd, life } => self.dial(now, osd, life),
-            Mail::Ask { client, life, id, ask } => self.meta.ask(now, (client, life, id), ask, &mut self.post),
             Mail::Answer { client, life, id, answer } => {
                 self.clients[client].answer(&self.world, life, id, answer, &mut self.linear, &mut self.post);
                 self.note_opens();
             }
-            Mail::Committed { meta_life } => self.meta.committed(now, meta_life, &mut self.post),
-            Mail::MetaPoll { meta_life } => self.meta.poll_due(now, meta_life, &mut self.post),
+            to_meta => self.deliver_to_meta(now, to_meta),
         }
-    }
-
-    fn dial(&mut self, now: Time, i: usize, life: u32) {
-        let node = &mut self.osds[i];
-        let Some((osd, _)) = &mut node.running else { return };
-        if node.life != life || node.stream.is_some() {
-            return;
-        }
-        // The OSD waits for meta's answer before it serves.
-        if !self.meta.is_up() || osd.stopped().is_some() || self.world.is_paused(node.node) {
-            self.post.put(now + REDIAL, Mail::Dial { osd: i, life });
-            return;
-        }
-        self.next_stream += 1;
-        node.stream = Some(self.next_stream);
-        self.meta.open_stream(self.next_stream, i);
-        osd.handle_control(types::control::OsdDown::Connected);
-        self.turn_osd(i);
     }
 
     /// Reads a range of a PG from one OSD, while nothing else is in flight. `None`: zeros.
@@ -581,18 +523,6 @@ impl Cluster {
         self.settle();
     }
 
-    /// Submits the command of an administrator.
-    pub fn admin(&mut self, ask: control::admin::AdminAsk) {
-        self.meta.admin(self.world.now(), ask, &mut self.post);
-    }
-
-    /// Returns how many OSDs have a stream to meta and a known address.
-    pub fn osds_in_touch(&self) -> usize {
-        let Some(records) = self.meta.records() else { return 0 };
-        let known = |o: &&OsdNode| records.osds.get(&o.id).is_some_and(|r| r.addr.is_some());
-        self.osds.iter().filter(|o| o.stream.is_some()).filter(known).count()
-    }
-
     /// Ends all faults.
     pub fn mend(&mut self) {
         self.world.heal_all();
@@ -601,7 +531,7 @@ impl Cluster {
         for client in &self.clients {
             self.world.resume(client.node);
         }
-        self.start_meta();
+        self.mend_metas();
         if let Some(tenants) = &mut self.tenants {
             tenants.close(self.world.now());
         }
@@ -778,6 +708,7 @@ impl OsdNode {
             life: 0,
             running: None,
             stream: None,
+            metas: meta::finder(options.metas.unwrap_or(1)),
             audited: false,
             durable_batch: 0,
             scanned: BTreeSet::new(),

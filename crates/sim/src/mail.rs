@@ -1,6 +1,8 @@
 //! Messages of the control plane in flight: delayed by seed, in order on each route, gone when an end dies.
 
+use crate::meta::Fate;
 use control::ControlAction;
+use control::etcd::{Reply, Request};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;
@@ -35,6 +37,8 @@ pub enum Mail {
         life: u32,
         id: u64,
         ask: ClientAsk,
+        /// When the client asked first.
+        since: Time,
     },
     Answer {
         client: usize,
@@ -42,12 +46,39 @@ pub enum Mail {
         id: u64,
         answer: ClientAnswer,
     },
-    /// The store has committed the transaction of this life of meta.
+    /// The store of the only meta has committed its transaction.
     Committed {
-        meta_life: u32,
+        meta: usize,
+        life: u32,
     },
     MetaPoll {
-        meta_life: u32,
+        meta: usize,
+        life: u32,
+    },
+    /// A request of a meta to its etcd, and what becomes of it.
+    ToStore {
+        meta: usize,
+        life: u32,
+        number: u64,
+        request: Request,
+        fate: Fate,
+    },
+    FromStore {
+        meta: usize,
+        life: u32,
+        number: u64,
+        reply: Reply,
+    },
+    /// The time for the reply is over.
+    StoreSilent {
+        meta: usize,
+        life: u32,
+        number: u64,
+    },
+    /// A meta that stands still has been silent for so long that its connections break.
+    MetaSilent {
+        meta: usize,
+        pause: u64,
     },
 }
 
@@ -76,8 +107,12 @@ fn route(mail: &Mail) -> Route {
         Mail::Ask { client, .. } => (ASK, *client),
         Mail::Answer { client, .. } => (ANSWER, *client),
         Mail::Dial { osd, .. } => (5, *osd),
-        Mail::Committed { .. } => (6, 0),
-        Mail::MetaPoll { .. } => (7, 0),
+        Mail::Committed { meta, .. } => (6, *meta),
+        Mail::MetaPoll { meta, .. } => (7, *meta),
+        Mail::ToStore { meta, .. } => (8, *meta),
+        Mail::FromStore { meta, .. } => (9, *meta),
+        Mail::StoreSilent { meta, .. } => (10, *meta),
+        Mail::MetaSilent { meta, .. } => (11, *meta),
     }
 }
 

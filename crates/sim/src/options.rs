@@ -1,6 +1,6 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, NEWEST_FROM};
+use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM};
 use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -43,6 +43,8 @@ pub struct Options {
     pub full_wait: Duration,
     /// Aim of the run, if it has one.
     pub aim: Option<Aim>,
+    /// Number of metadata servers over an etcd; `None`: one, on a store of its own.
+    pub metas: Option<usize>,
     /// Tunables of the product.
     pub tuned: Tuned,
 }
@@ -93,6 +95,7 @@ impl Options {
             damage: None,
             full_wait: Duration::ZERO,
             aim: None,
+            metas: None,
             tuned: Tuned::default(),
         }
     }
@@ -122,6 +125,10 @@ const NEWEST_PCT: u64 = 60;
 /// Percentage of runs with small limits, and with windows that are spread, among the runs that may draw them.
 const SMALL_PCT: u64 = 25;
 const SPREAD_PCT: u64 = 6;
+/// Percentage of runs in which metadata servers elect a leader, among the runs that may draw it.
+const METAS_PCT: u64 = 30;
+/// A leader is elected when the lease of the former one is over, and judges no OSD for ten seconds.
+pub const ELECTED_CALM: Duration = Duration::from_secs(40);
 /// Percentage of runs that wear their devices.
 const WEAR_PCT: u64 = 30;
 
@@ -169,6 +176,20 @@ impl Options {
         steps.copy_entries = some(steps.copy_entries as u64, [1, 10]) as usize;
         steps.home_ops_max = some(steps.home_ops_max.into(), [1, 4]) as u32;
         steps.home_io_bytes_max = some(steps.home_io_bytes_max, [4 << 10, 64 << 10]);
+    }
+
+    /// Lets several metadata servers elect a leader in some runs that are not aimed.
+    pub fn draw_metas(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"metadata"));
+        if seed >= METAS_FROM && rng.chance(METAS_PCT, 100) {
+            self.metas = Some(rng.between(1, 3) as usize);
+            self.calm = self.calm.max(ELECTED_CALM);
+        }
+    }
+
+    /// Returns the dice of the faults of metadata servers, in a run in which they elect a leader.
+    pub fn meta_dice(&self, seed: u64) -> Option<Rng> {
+        self.metas.map(|_| Rng::new(seed ^ u64::from_be_bytes(*b"electing")))
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

@@ -77,6 +77,8 @@ pub struct Report {
     pub majorities: u64,
     pub looks: u64,
     pub claims: u64,
+    /// Number of elections of metadata servers, and of transactions whose election was checked.
+    pub elections: (u64, u64),
     /// The failure, if the run has failed.
     pub failure: Option<String>,
 }
@@ -104,6 +106,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         aim.shape(&mut options);
     }
     if aim.is_none() {
+        options.draw_metas(seed);
         options.draw_small(seed);
         options.draw_spread(seed);
     }
@@ -145,6 +148,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
         looks: run.cluster.observers.laws.looks(),
         claims: run.cluster.claims.borrow().checked(),
+        elections: run.cluster.meta.counts(),
         failure,
     }
 }
@@ -171,6 +175,8 @@ pub(crate) struct Run {
     pub(crate) compared: u64,
     /// Dice of the tenants.
     many: Rng,
+    /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
+    electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.
     calm_since: Option<Time>,
     longest: Duration,
@@ -186,6 +192,7 @@ pub(crate) struct Run {
 impl Run {
     /// Prepares a run in which nothing has happened yet.
     pub(crate) fn new(seed: u64, options: Options, rng: Rng, away: bool, overrides: &Overrides) -> Run {
+        let electing = options.meta_dice(seed).filter(|_| options.aim.is_none());
         Run {
             cluster: Cluster::new(seed, options),
             volumes: Vec::new(),
@@ -194,6 +201,7 @@ impl Run {
             states: BTreeMap::new(),
             compared: 0,
             many: Rng::new(seed),
+            electing,
             calm_since: None,
             longest: Duration::ZERO,
             waits: Vec::new(),
@@ -230,6 +238,7 @@ impl Run {
     /// Checks the histories of all users together.
     fn histories(&mut self) -> Result<(), String> {
         self.cluster.failure()?;
+        self.cluster.meta.laws_hold()?;
         match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
             None => Ok(()),
@@ -250,6 +259,7 @@ impl Run {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {
             self.cluster.failure()?;
+            self.cluster.meta.laws_hold()?;
             if self.calm_since.is_some() {
                 self.cluster.see_to_poisoned();
             }
@@ -335,6 +345,9 @@ impl Run {
         }
         if let Some(dice) = options.damage {
             faults.enable(&Class::DAMAGE, &mut Rng::new(dice));
+        }
+        if let Some(dice) = &mut self.electing {
+            faults.enable(&[Class::ManyMetas], dice);
         }
         if let Some(aim) = options.aim {
             faults.aim(aim);

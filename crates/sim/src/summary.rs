@@ -148,6 +148,8 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("sectors durable at reply", report.majorities),
         ("raft logs looked at", report.looks),
         ("claims compared with logs", report.claims),
+        ("elections of metadata servers", report.elections.0),
+        ("commits checked against their election", report.elections.1),
         ("volumes come and gone", report.tenancies),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
     ];

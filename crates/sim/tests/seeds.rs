@@ -74,6 +74,32 @@ fn every_late_aim_strikes_and_nothing_is_lost() {
 }
 
 #[test]
+fn metadata_servers_elect_leaders_again_and_again_and_lose_nothing() {
+    let (mut elections, mut commits, mut seeds) = (0, 0, 0);
+    for seed in sim::aim::aimed_seeds(Class::ManyMetas, None).take(8) {
+        let report = run(seed);
+        assert_eq!(report.failure, None, "seed {seed}");
+        (elections, commits, seeds) = (elections + report.elections.0, commits + report.elections.1, seeds + 1);
+    }
+    assert!(elections > 3 * seeds && commits > 20 * seeds, "{elections} elections, {commits} commits");
+}
+
+#[test]
+fn runs_with_an_election_draw_one_to_three_metadata_servers() {
+    let drawn = |seed: u64| {
+        let mut options = sim::options::Options::draw(&mut types::rng::Rng::new(seed));
+        options.draw_metas(seed);
+        options.metas
+    };
+    let metas: BTreeSet<Option<usize>> = (sim::aim::METAS_FROM..).take(100).map(drawn).collect();
+    assert_eq!(metas, [None, Some(1), Some(2), Some(3)].into());
+    assert!(
+        (0..sim::aim::METAS_FROM).step_by(1009).all(|seed| drawn(seed).is_none()),
+        "earlier seeds keep their meaning"
+    );
+}
+
+#[test]
 fn every_class_of_faults_strikes_and_has_its_effect() {
     let few = Overrides { operations: Some(600), never_away: true, ..Overrides::default() };
     let mut classes: BTreeMap<Class, u64> = early().map(|class| (class, 0)).collect();

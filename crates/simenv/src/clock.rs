@@ -8,8 +8,9 @@ use types::Time;
 pub const DRIFT_PPM_MAX: i64 = 300_000;
 const MILLION: i64 = 1_000_000;
 
+/// A node's clock, as a line through the world's time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeClock {
+pub struct NodeClock {
     base_global: Time,
     base_local: Time,
     rate_ppm: i64,
@@ -22,6 +23,7 @@ impl NodeClock {
         NodeClock { base_global: global, base_local: local, rate_ppm }
     }
 
+    /// Returns how much the clock gains, in parts per million.
     pub fn rate_ppm(&self) -> i64 {
         self.rate_ppm
     }

@@ -24,7 +24,7 @@ mod unreadable;
 mod watch;
 mod world;
 
-pub use clock::DRIFT_PPM_MAX;
+pub use clock::{DRIFT_PPM_MAX, NodeClock};
 pub use disk::DiskFaults;
 pub use lies::{Lie, LieKind};
 pub use net::{Cut, NetConfig};

@@ -192,6 +192,14 @@ registry! {
         "a metadata leader does not compare its records with the watermarks on the OSDs";
     RecoveryKeepsWatermarks, "recovery-keeps-watermarks", "R17",
         "a recovery of the records does not move the next ids";
+    CommitUnfenced, "commit-unfenced", "metastore",
+        "a transaction does not compare the election key";
+    LostCommitRefused, "lost-commit-refused", "metastore",
+        "a commit without an answer counts as refused, and the leadership goes on with the records read again";
+    LostCommitBelieved, "lost-commit-believed", "metastore",
+        "a commit without an answer counts as committed";
+    LeaseUnchecked, "lease-unchecked", "control",
+        "a leader plans and answers before it has its election confirmed";
     FlagsIgnored, "flags-ignored", "placement",
         "PGs of a new pool are placed on OSDs that are out or drained";
     MovesToLeaving, "moves-to-leaving", "placement",
@@ -236,7 +244,6 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "an attach record with an old order is applied (R6)",
         "the leader of a PG receives the records of one metadata server in order",
     ),
-    ("meta answers before its transaction is committed (§6)", "an effect of the answer needs a later transaction"),
     (
         "a batch of an earlier life of a segment is accepted without its mount number or offset (R11)",
         "the other field and the segment number still distinguish it",

@@ -22,7 +22,11 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 20] = [
+const AIMED: [(Bug, Class); 24] = [
+    (Bug::CommitUnfenced, Class::ManyMetas),
+    (Bug::LostCommitRefused, Class::ManyMetas),
+    (Bug::LostCommitBelieved, Class::ManyMetas),
+    (Bug::LeaseUnchecked, Class::ManyMetas),
     (Bug::SearchStopsOthers, Class::StuckPg),
     (Bug::LeaderlessStopsOsd, Class::StuckPg),
     (Bug::ReplacedStaysIn, Class::ReplacedOsds),

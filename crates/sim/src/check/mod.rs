@@ -8,6 +8,7 @@ pub mod device;
 pub mod durable;
 pub mod frames;
 pub mod isolation;
+pub mod leaders;
 pub mod linear;
 pub mod raft;
 pub mod replicas;

@@ -85,7 +85,7 @@ fn meta_went_back(s: &mut Strike<'_>) -> bool {
     watch_given(s, 150);
     s.after(at, move |s| {
         watch_given(s, 0);
-        s.cluster.stop_meta();
+        s.cluster.stop_metas();
         s.cluster.meta.restore(copy);
         // Ids of a revision that only a minority of the OSDs keeps never left meta, and may be given out for the first
         // time.

@@ -13,14 +13,28 @@ const AGAIN: Duration = Duration::from_millis(1500);
 pub(super) const COMMANDS: u32 = 12;
 
 pub fn strike(s: &mut Strike<'_>) -> bool {
-    let Some((pg, kept, lost)) = draw(s) else { return false };
+    let Some((pg, kept)) = fail_all_but_one(s) else { return false };
+    accidents_around(s, pg, kept);
+    true
+}
+
+/// A forced recovery without accidents of OSDs.
+pub(super) fn strike_between(s: &mut Strike<'_>) -> bool {
+    fail_all_but_one(s).is_some()
+}
+
+/// Fails all replicas of a PG but the furthest one, and lets an administrator recover the PG. Returns the PG, and the OSD of that
+/// replica.
+fn fail_all_but_one(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
+    let (pg, kept, lost) = draw(s)?;
     for osd in lost {
         let Some(replica) = s.cluster.fail_replica(osd, pg) else { continue };
         s.after(Duration::from_secs(1), move |s| s.cluster.note_failed(replica));
     }
-    s.after(AGAIN, move |s| command(s, pg, COMMANDS));
-    accidents_around(s, pg, kept);
-    true
+    // A new leader of the metadata judges no OSD for a while, and refuses the command meanwhile.
+    let commands = if s.cluster.meta.elects() { 4 * COMMANDS } else { COMMANDS };
+    s.after(AGAIN, move |s| command(s, pg, commands));
+    Some((pg, kept))
 }
 
 /// Draws a PG that is whole. Returns the member whose durable log is the furthest, and the others.

@@ -16,15 +16,15 @@ const ACCIDENTS_MAX: u64 = 4;
 
 /// One move: the PG, and the OSDs from which and to which.
 #[derive(Clone, Copy, Debug)]
-struct Move {
-    pg: PgId,
+pub(super) struct Move {
+    pub(super) pg: PgId,
     from: usize,
     to: usize,
 }
 
 /// Step of a change at which an accident happens.
 #[derive(Clone, Copy, Debug)]
-enum At {
+pub(super) enum At {
     Any,
     Learner,
     Joint,
@@ -86,7 +86,7 @@ fn accidents(s: &mut Strike<'_>, first: Move) {
 }
 
 /// Draws a replica and an OSD that holds none of its PG.
-fn draw(s: &mut Strike<'_>) -> Option<Move> {
+pub(super) fn draw(s: &mut Strike<'_>) -> Option<Move> {
     let records = s.cluster.meta.records()?;
     let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize)?;
     let from = record.members[s.rng.below(record.members.len() as u64) as usize].osd;
@@ -96,13 +96,13 @@ fn draw(s: &mut Strike<'_>) -> Option<Move> {
     Some(Move { pg: record.pg, from: from.0 as usize - 1, to: to.0 as usize - 1 })
 }
 
-fn order(s: &mut Strike<'_>, Move { pg, from, to }: Move) {
+pub(super) fn order(s: &mut Strike<'_>, Move { pg, from, to }: Move) {
     let osd = |i: usize| OsdId(i as u32 + 1);
     s.cluster.admin(AdminAsk::PgMove(PgMove { pg, from: osd(from), to: osd(to) }));
 }
 
 /// Whether the leader's members of the PG are at this step.
-fn is_at(s: &Strike<'_>, pg: PgId, at: At) -> bool {
+pub(super) fn is_at(s: &Strike<'_>, pg: PgId, at: At) -> bool {
     let Some((_, leader)) = leader_of(s.cluster, pg) else { return false };
     let is = |members: &Membership| match at {
         At::Any => true,

@@ -18,6 +18,7 @@ mod aimed_late;
 mod aimed_logs;
 mod aimed_loss;
 mod aimed_members;
+mod aimed_metas;
 mod aimed_opening;
 mod aimed_pairs;
 mod aimed_store;
@@ -203,6 +204,8 @@ pub enum Class {
     DisjointEntries,
     /// Replicas of PGs of two fail, one of a PG at a time, and the PGs go on from the other ones by themselves.
     PairsOfReplicas,
+    /// Metadata servers that elect a leader die, stand still, are cut off, and lose requests to etcd and its replies.
+    ManyMetas,
 }
 
 impl Class {
@@ -286,7 +289,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 14] = [
+    pub const LATER_AIMS: [Class; 15] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -301,6 +304,7 @@ impl Class {
         Class::PairsOfReplicas,
         Class::StuckPg,
         Class::FillingCounts,
+        Class::ManyMetas,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -354,6 +358,7 @@ impl Class {
             StuckPg => aimed_stuck::strike(s),
             ReplacedOsds => aimed_joined::strike(s),
             PairsOfReplicas => aimed_pairs::strike(s),
+            ManyMetas => aimed_metas::strike(s),
             UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {
                 damage::strike(self, s)
             }
