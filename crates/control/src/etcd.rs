@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_lease_is_no_confirmation_and_a_lost_campaign_gives_its_lease_back() {
+    fn ended_lease_confirms_nothing_and_a_lost_campaign_gives_its_lease_back() {
         let mut session = Session::new("/b", 3, 2);
         won(&mut session);
         session.begin(&Call::Keep);

@@ -43,7 +43,7 @@ impl Engine {
         tracing::error!(replica = replica.0, reason = failure.reason, "a replica has failed");
         let (mut replaces, mut keeps_blocks) = (false, false);
         if let Some(from) = from {
-            // What a stream has installed may show entries that are given up: then it is no state that the replica had.
+            // Installed contents may show entries that are given up: then they are no state that the replica had.
             failure.is_past = from > r.shows;
             // Completed blocks that a mount has found are as of an index at or below the commit index.
             keeps_blocks = from > r.hard_state.commit;

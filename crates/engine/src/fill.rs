@@ -57,7 +57,7 @@ impl Engine {
         if !is_short || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
             return self.events.push(EngineEvent::FillRefused { replica });
         }
-        // What is staged may be older than the new beginning.
+        // Staged contents may be older than the new beginning.
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
@@ -74,7 +74,7 @@ impl Engine {
         self.queue(Work::Fill(decision));
     }
 
-    /// Whether the replica's log is to begin anew, and the batch that says so is not durable.
+    /// Whether the replica's log is to begin at another index, and the batch that says so is not durable.
     pub(crate) fn is_beginning(&self, id: ReplicaId) -> bool {
         let of = |decision: &DecisionState| decision.replica == id;
         let log = self.log.as_ref().expect("a running engine has a log");
@@ -137,7 +137,7 @@ impl Log {
         self.pending.iter().any(queued) || self.in_flight.as_ref().is_some_and(|batch| batch.done.iter().any(done))
     }
 
-    /// Drops the queued work of this replica's group, and copies of its entries: its log begins anew.
+    /// Drops the queued work of this replica's group, and copies of its entries: its log begins at another index.
     fn drop_work_of(&mut self, id: ReplicaId) {
         self.pending.retain(|work| match work {
             Work::Persist { replica, .. } | Work::Copy { replica, .. } => *replica != id,

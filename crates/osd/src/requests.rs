@@ -112,7 +112,7 @@ impl Osd {
         }
         // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
         let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
-        if brings && self.engine.is_filled_up(self.pgs.get(key).identity.replica) {
+        if brings && !self.streams.has_end(raft.pg) && self.engine.is_filled_up(self.pgs.get(key).identity.replica) {
             return;
         }
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));

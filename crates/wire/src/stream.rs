@@ -46,16 +46,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
             record.compare = u8::from(*compare);
             place(&mut record, *commit, *term);
         }
-        StreamBody::Digests { seq, chunk, start, digests } => {
-            let blocks = digests.len() / DIGEST_LEN;
-            assert!(blocks * DIGEST_LEN == digests.len() && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
-            record.body = stream_body::DIGESTS;
-            record.seq = U64::new(*seq);
-            record.volume = U64::new(chunk.volume.0);
-            record.chunk = U32::new(chunk.index);
-            record.start = U32::new(*start);
-            record.count = count(blocks);
-        }
+        StreamBody::Digests { seq, chunk, start, digests } => put_digests(&mut record, (*seq, *chunk, *start), digests),
         StreamBody::Wants { seq, blocks } => {
             record.body = stream_body::WANTS;
             record.seq = U64::new(*seq);
@@ -99,6 +90,17 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
         StreamBody::Digests { digests, .. } => out.put(digests),
         _ => {}
     }
+}
+
+fn put_digests(record: &mut StreamRecord, (seq, chunk, start): (u64, ChunkKey, u32), digests: &[u8]) {
+    let blocks = digests.len() / DIGEST_LEN;
+    assert!(blocks * DIGEST_LEN == digests.len() && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
+    record.body = stream_body::DIGESTS;
+    record.seq = U64::new(seq);
+    record.volume = U64::new(chunk.volume.0);
+    record.chunk = U32::new(chunk.index);
+    record.start = U32::new(start);
+    record.count = count(blocks);
 }
 
 fn put_blocks(

@@ -1,3 +1,5 @@
+//! Orders of store calls: a meta that leads, and one that waits to.
+
 use super::*;
 use crate::admin::AdminAsk;
 use crate::machine::Token;

@@ -83,7 +83,7 @@ pub(crate) enum Work {
         /// With the last part only: one batch makes durable the checkpoint and the beginning of a replica's log at its index.
         begins: Option<DecisionState>,
     },
-    /// The replica's log begins anew, behind the index of this decision state: a stream brings the contents.
+    /// The replica's log begins behind the index of this decision state: a stream brings the contents.
     Fill(DecisionState),
     /// The cluster map, as it is when the batch is built.
     Map,

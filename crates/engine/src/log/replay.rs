@@ -459,7 +459,7 @@ impl Replayed {
             hard_state = within(hard_state, &log, &checkpoint);
         }
         if let Some(failure) = failure.as_mut().filter(|_| log.last().max(checkpoint.index) < shows) {
-            // What a stream has installed shows entries that are lost.
+            // Installed contents show entries that are lost.
             failure.is_past = false;
         }
         let last = log.last().max(checkpoint.index);
@@ -476,32 +476,44 @@ impl Replayed {
         (joined.applied, joined.shows) = (checkpoint.index, shows);
         joined.born = true;
         let is_readable = failure.as_ref().is_none_or(|failure| failure.is_past);
-        for done in blocks.into_iter().filter(|_| is_readable) {
-            // Home may hold half of the round. The overlay takes its completed blocks below the entries that are redone
-            // (R2).
-            if done.record.index > checkpoint.index && done.record.index <= hard_state.commit {
-                let range = done.payload.range();
-                joined.overlay.write(done.record.chunk, range, Some(done.payload));
-            }
+        if is_readable {
+            joined.lay_blocks(blocks);
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         joined.fills_from = fills_from;
-        match &failure {
-            Some(failure) => joined.turn(ReplicaState::Failed(failure.clone())),
-            None if fills_from.is_some() => {
-                let bytes = log.iter().map(Kept::log_len).sum();
-                joined.turn(ReplicaState::Filling { older: Box::default(), bytes });
-            }
-            None if lost.is_empty() => {}
-            None => joined.state = ReplicaState::Repairing(lost.iter().map(|lost| lost.index).collect()),
-        }
+        joined.state = state_of(failure.as_ref(), fills_from.is_some(), &log);
         if !joined.may_take_part() {
             joined.held_decision.clone_from(&checkpoint.bytes);
         }
         joined.log = log;
         let fills = joined.is_filling();
         (joined, Recovered { identity, hard_state, checkpoint, before, entries, lost, failure, fills })
+    }
+}
+
+impl Replica {
+    /// Lays completed blocks into the overlay, below the entries that are redone (R2): home may hold half of their round.
+    fn lay_blocks(&mut self, blocks: Vec<Completed>) {
+        let counts =
+            |done: &Completed| done.record.index > self.checkpoint.0 && done.record.index <= self.hard_state.commit;
+        for done in blocks.into_iter().filter(counts).collect::<Vec<_>>() {
+            self.overlay.write(done.record.chunk, done.payload.range(), Some(done.payload));
+        }
+    }
+}
+
+/// Returns the state in which a mount finds a replica.
+fn state_of(failure: Option<&Failure>, fills: bool, log: &ReplicaLog) -> ReplicaState {
+    let lost: BTreeSet<Index> = log.iter().filter(|kept| kept.lost.is_some()).map(|kept| kept.index).collect();
+    match failure {
+        Some(failure) => ReplicaState::Failed(failure.clone()),
+        None if fills => {
+            let bytes = log.iter().map(Kept::log_len).sum();
+            ReplicaState::Filling { older: Box::default(), bytes }
+        }
+        None if lost.is_empty() => ReplicaState::Running,
+        None => ReplicaState::Repairing(lost),
     }
 }
 

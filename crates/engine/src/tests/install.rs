@@ -266,7 +266,7 @@ fn aborted_stream_leaves_no_staged_data_behind() {
 /// Seed 411145 of the simulator: a round needed the space between the end of the stream and the begin of its
 /// installation.
 #[test]
-fn installation_with_evicted_blocks_is_refused_and_the_replica_stays_unfilled() {
+fn installation_with_evicted_blocks_is_refused_and_the_fill_goes_on() {
     let (mut rig, mut stream) = filling(7);
     for unstages in [false, true] {
         stream.stage(&mut rig).expect("no crash");
@@ -315,7 +315,7 @@ fn kept_space_is_at_home_alone_and_no_round_writes_it() {
     stream.begin(&mut rig, new).expect("no crash");
     assert!(rig.engine.keep(TARGET, TARGET, chunks()[0], 0), "it is at home alone");
     assert!(!rig.engine.keep(TARGET, TARGET, chunks()[0], 1), "the older overlay covers a part");
-    // What is applied above the beginning of the log does not change the base.
+    // Entries above the beginning of the log do not change the base.
     put(&mut rig, vec![write(8)]);
     rig.engine.hold_rounds(false);
     rig.round();

@@ -132,6 +132,11 @@ impl Streams {
         self.senders.iter().filter(begun).map(|s| s.follower)
     }
 
+    /// Whether everything of a stream to this PG here has been sent: its replica then takes all entries.
+    pub fn has_end(&self, pg: PgId) -> bool {
+        self.receivers.get(&pg).is_some_and(Receiver::has_end)
+    }
+
     /// Returns the totals for meta: bytes that were brought to followers or found there since the start, and bytes that the
     /// running streams have still to bring.
     pub fn totals(&self) -> RecoveryTotals {

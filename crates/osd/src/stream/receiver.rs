@@ -336,6 +336,10 @@ impl Receiver {
         (self.beginning, self.heard_at) = (None, now);
     }
 
+    pub fn has_end(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// Returns the last entry that the contents may show, its term and the decision state there, once every piece is staged. A
     /// log that has begun needs no decision state.
     pub fn complete(&self) -> Option<(Index, Term, Bytes)> {

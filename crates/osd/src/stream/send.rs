@@ -184,7 +184,7 @@ impl Osd {
         let state = if goes_on { None } else { group.fill_state(now, follower) };
         let state = state.filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
         if fills_from > Index(0) && !goes_on && state.is_none() {
-            // What the follower lacks between two logs must not be taken for something that it has.
+            // Entries between two logs must not be taken for ones that the follower has.
             return self.drop_sender(id, StreamAbort::Busy, true);
         }
         let chunks = self.engine.chunks(replica);
@@ -347,9 +347,9 @@ impl Osd {
             return self.read_round(id);
         }
         if sender.catches_up.is_none() {
-            (sender.catches_up, sender.begins_again_at) = (Some((applied, now)), now + catch_up_max);
+            (sender.catches_up, sender.begins_again_at) = (Some(applied), now + catch_up_max);
         }
-        let (shown, _) = sender.catches_up.expect("set above");
+        let shown = sender.catches_up.expect("set above");
         if matched(shown) {
             sender.push_end(shown, term);
         }
@@ -359,16 +359,17 @@ impl Osd {
     /// entry is no longer in the log here, or it lacks entries that the round shows, since its log has no room for more. A later
     /// round brings what has changed.
     fn begin_again(&mut self, id: u64) {
-        let (now, StreamTuning { catch_up_max, answer_max, .. }) = (self.now, self.streams.tuning);
+        let now = self.now;
         let Some(sender) = self.sender(id).filter(|s| s.tracks() && !s.is_beginning) else { return };
         let (replica, slot, follower) = (sender.replica, sender.slot, sender.follower);
-        let (waits, at) = (sender.catches_up.map(|(_, since)| since), sender.begins_again_at);
+        let (waits, at) = (sender.catches_up.is_some(), sender.begins_again_at);
         let is_late = sender.fills_from.is_none();
         let first = self.engine.first_index(replica);
         let Some(group) = self.pgs.group(slot) else { return };
+        let term = group.term();
         let due = match waits {
-            Some(_) => now >= at,
-            None => is_late || group.is_behind_log(follower, first),
+            true => now >= at,
+            false => is_late || group.is_behind_log(follower, first),
         };
         if !due {
             return;
@@ -387,11 +388,12 @@ impl Osd {
                     sender.next_round(state.index);
                 }
             }
-            None if waits.is_some_and(|since| now >= since + answer_max) => {
-                self.drop_sender(id, StreamAbort::Failed, true);
+            None => {
+                // The PG needs the follower, which takes all entries once it has the end.
+                if let Some(shown) = sender.catches_up {
+                    sender.push_end(shown, term);
+                }
             }
-            None if waits.is_some() => sender.begins_again_at = now + catch_up_max,
-            None => {}
         }
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct Sender {
     pub is_beginning: bool,
     /// The applied index when the present round began.
     pub round_start: Index,
-    /// The applied index at the end of the round, and since when the follower lacks entries up to there.
-    pub catches_up: Option<(Index, Time)>,
+    /// The applied index at the end of the round, while the follower lacks entries up to there.
+    pub catches_up: Option<Index>,
     /// Time of the next attempt to have the follower's log begin again.
     pub begins_again_at: Time,
     /// Start of the wait for blocks that are bad here.
