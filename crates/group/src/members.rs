@@ -11,7 +11,6 @@ use crate::descriptor::{self, Command};
 use crate::{Action, Group};
 use bytes::BytesMut;
 use types::map::{ForceMembers, Member, MemberChange, MembersStep, Membership};
-use types::planted::{Bug, on};
 use types::store::Recovered;
 use types::{Entry, Epoch, Index, ReplicaId, Time};
 
@@ -188,7 +187,7 @@ impl Group {
         let ready = match step {
             // A joint phase cannot be given up: both sets must be able to end it.
             MembersStep::Enter { add, .. } => {
-                let whole = next.majority(|id| self.has_everything(now, id)) || on(Bug::FillingPromoted);
+                let whole = next.majority(|id| self.has_everything(now, id));
                 whole && self.hears(add, &next, now) && add.is_none_or(|id| self.is_caught_up(id, now))
             }
             _ => true,
@@ -200,7 +199,7 @@ impl Group {
     fn is_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
         let lag_max = consensus::MSG_ENTRIES_MAX as u64;
         let near = |f: consensus::Follower| {
-            let has_contents = self.has_contents(now, learner) || on(Bug::FillingPromoted);
+            let has_contents = self.has_contents(now, learner);
             has_contents
                 && f.streaming
                 && f.matched >= self.changing.stepped

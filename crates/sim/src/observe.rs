@@ -101,6 +101,10 @@ impl Cluster {
         for group in osd.groups_for_tools() {
             let (replica, applied) = (group.identity().replica, group.applied());
             stores.note_whole(replica, group.is_whole());
+            let honest = |osd: OsdId| self.keeps_its_word(osd) && !self.is_rotten(osd);
+            if group.is_leader() && group.members().iter().all(|m| honest(m.osd)) {
+                stores.majority_is_whole(group.identity().pg, group.members())?;
+            }
             // Before that, the log has not redone all that it may have to.
             let redone = applied >= group.commit();
             let fresh = !scanned.contains(&replica) && redone;

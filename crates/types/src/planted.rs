@@ -148,16 +148,12 @@ registry! {
         "a stream ends before the follower has answered all digests";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed before its last blocks are written";
-    InstallBeforeApplied, "install-before-applied", "R16",
-        "a stream is installed before the entries that its blocks show are applied";
     FilledFromLate, "filled-from-late", "R16",
         "a stream ends although the follower's log begins behind the last round";
     FillingServes, "filling-serves", "R16",
         "a replica without all its contents serves when it is elected";
     FillingCountsAsWhole, "filling-counts-as-whole", "R16",
         "a stream begins although, without its follower, no majority has all contents";
-    FillingPromoted, "filling-promoted", "R16",
-        "a learner without all its contents becomes a voter";
     InstallForgetsVote, "install-forgets-vote", "R12",
         "an installation drops the vote of the present term";
     InstallOfNothing, "install-of-nothing", "R12",

@@ -9,7 +9,6 @@ use crate::pgs::State;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
 use types::failpoint::{Point, pass};
-use types::planted::{Bug, on};
 use types::store::{DecisionState, Recovered};
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{AU, BLOCK, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange};
@@ -272,7 +271,7 @@ impl Osd {
                 self.begin_log(pg, DecisionState { replica, index, term, bytes });
             } else if let Some((index, term, bytes)) = whole {
                 match bytes.is_empty() {
-                    true if index <= applied || on(Bug::InstallBeforeApplied) => {
+                    true if index <= applied => {
                         self.installs(pg);
                         self.engine.install(replica);
                     }

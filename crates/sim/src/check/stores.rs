@@ -2,6 +2,7 @@
 //!
 //! - After a mount, the device holds what the map names (R8).
 //! - A replica that a stream has filled holds what another whole replica of its PG holds at the same applied index (R12, R16).
+//! - A majority of the voters of a PG is not being filled (R16).
 //! - Log and home free space as long as nothing but themselves stands in the way (R8, R9).
 //!
 //! Input: the contents of the engines, after the turns of OSDs. Output: the first violation.
@@ -9,7 +10,8 @@
 use engine::{Contents, LogRoom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{Index, OsdId, ReplicaId, Time};
+use types::map::Membership;
+use types::{Index, OsdId, PgId, ReplicaId, Time};
 
 /// A log that is at its reserve frees a segment within this time. That holds while its process runs, its disk has no
 /// fault, and the bytes that it must hold are a fraction ([`HELD_SHARE`]) of its length.
@@ -129,6 +131,19 @@ impl Stores {
             self.filled.remove(&replica);
         } else if self.filling.remove(&replica) {
             self.filled.insert(replica, Filled::default());
+        }
+    }
+
+    /// Checks that a majority of each set of voters is not being filled, as of the last look at each of them (R16).
+    ///
+    /// # Errors
+    /// Too many are.
+    pub fn majority_is_whole(&self, pg: PgId, members: &Membership) -> Result<(), String> {
+        match members.majority(|id| !self.filling.contains(&id)) {
+            true => Ok(()),
+            false => {
+                Err(format!("of the voters of pg {pg}, {members:?}, no majority has all contents: {:?}", self.filling))
+            }
         }
     }
 
