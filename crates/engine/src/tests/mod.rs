@@ -1,6 +1,7 @@
 //! Laws of the whole engine, on a disk that loses, tears and reorders, against a plain model.
 
 pub(crate) mod disk;
+mod exact;
 mod rig;
 mod room;
 
