@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn records_are_replayed_as_the_page_says() {
-        let create = || record(kind::CREATE, 0, (0, 0), &[0; 40]);
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 56]);
         let entry = |flags, index, term| record(kind::APPEND, flags, (index, term), &[0; 12]);
         let three = || vec![create(), entry(0, 1, 1), entry(0, 2, 1), entry(0, 3, 1)];
         let log = |more: Vec<u8>| Vec::from_iter(replay(&[three(), vec![more]].concat()).log);
@@ -478,8 +478,8 @@ mod tests {
 
     #[test]
     fn marks_of_a_failure_are_found_and_cleared() {
-        let create = || record(kind::CREATE, 0, (0, 0), &[0; 40]);
-        let mut damaged = [0; 40];
+        let create = || record(kind::CREATE, 0, (0, 0), &[0; 56]);
+        let mut damaged = [0; 56];
         damaged[32] = 1;
         for mark in [record(kind::PAST, 0, (4, 0), &[]), record(kind::REPLICA_STATE, 0, (0, 1), &damaged)] {
             assert!(replay(&[create(), mark.clone()]).is_marked);
