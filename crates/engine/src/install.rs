@@ -5,7 +5,7 @@
 //! log begins. A staged block may show later entries. These are applied here when the installation begins, so the overlay covers what
 //! they have changed; and the commit index that is durable with the checkpoint makes a mount apply them again.
 //!
-//! A replica that is not being filled is installed exactly as of an index, and its log begins there with the checkpoint of that
+//! A replica whose present log counts is installed exactly as of an index, and its log begins there with the checkpoint of that
 //! round. That is the way of a PG of which no majority is known to have all contents: until the end the old contents count.
 //!
 //! Invariant: until the checkpoint of that round is durable, the replica is what it was; from then on it is whole.
@@ -27,7 +27,7 @@ use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
 #[derive(Clone, Debug)]
 pub(crate) struct Install {
     replica: ReplicaId,
-    /// The replica is not being filled: its log begins at this state with the installation.
+    /// The log begins at this state with the installation.
     begins: Option<DecisionState>,
 }
 
@@ -116,8 +116,8 @@ impl Engine {
         self.installs.push_back(Install { replica, begins: None });
     }
 
-    /// Makes the staged blocks the contents of a replica that is not being filled, exactly as of `decision.index`, and has its log begin
-    /// there. The group neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::InstallRefused`].
+    /// Makes the staged blocks the contents of a replica, exactly as of `decision.index`, and has its log begin there; until then its
+    /// present log counts. The group neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::InstallRefused`].
     pub fn install_as_of(&mut self, decision: DecisionState) {
         self.installs.push_back(Install { replica: decision.replica, begins: Some(decision) });
     }
@@ -133,9 +133,14 @@ impl Engine {
         }
         self.installs.pop_front();
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
-        let fits = |r: &&mut Replica| match &begins {
-            None => r.is_filling() && r.fills_from.is_some(),
-            Some(decision) => matches!(r.state, ReplicaState::Running) && decision.index > r.hard_state.commit,
+        let fits = |r: &&mut Replica| match (&begins, &r.state) {
+            (None, _) => r.is_filling() && r.fills_from.is_some(),
+            (Some(decision), ReplicaState::Running) => decision.index > r.hard_state.commit,
+            // It has kept its log until now: nothing in it is above the new beginning.
+            (Some(decision), ReplicaState::Filling { .. }) => {
+                decision.index > r.applied && decision.index >= r.log.last()
+            }
+            _ => false,
         };
         let usable = !spoiled && !self.is_beginning(replica);
         let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| usable) else {
@@ -154,10 +159,12 @@ impl Engine {
         let aside = match begins {
             None => Vec::new(),
             Some(_) => {
-                let older = Box::new(self.take_overlay(replica));
-                let r = self.replicas.get_mut(&replica).expect("it was just there");
-                r.bad.clear();
-                r.turn(ReplicaState::Filling { older, bytes: 0 });
+                if !r.is_filling() {
+                    let older = Box::new(self.take_overlay(replica));
+                    let r = self.replicas.get_mut(&replica).expect("it was just there");
+                    r.bad.clear();
+                    r.turn(ReplicaState::Filling { older, bytes: 0 });
+                }
                 self.log.as_mut().expect("a running engine has a log").set_aside(replica)
             }
         };
@@ -183,7 +190,8 @@ impl Engine {
         if let Some(aside) = aside {
             let log = self.log.as_mut().expect("a running engine has a log");
             aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
-            if let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling()) {
+            // One that was being filled goes on so.
+            if let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && r.fills_from.is_none()) {
                 let ReplicaState::Filling { older, .. } = std::mem::replace(&mut r.state, ReplicaState::Running) else {
                     unreachable!("seen above")
                 };
@@ -212,7 +220,11 @@ impl Engine {
         self.k_lags = true;
         let replica = decision.replica;
         match begun {
-            true => self.log_begun(decision),
+            true => {
+                // Entries of a log that was filled before lie below the new contents.
+                drop(self.take_overlay(replica));
+                self.log_begun(decision);
+            }
             false => self.events.push(EngineEvent::Installed { replica }),
         }
         self.judge_all_space(replica);

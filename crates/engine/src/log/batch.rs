@@ -312,6 +312,8 @@ impl Fill {
         {
             let DecisionState { replica, index, term, .. } = *decision;
             r.begin_at(decision);
+            // The checkpoint has the decision state, and the contents.
+            (r.first_decision, r.fills_from) = (Bytes::new(), None);
             self.put(Record::Reset { replica, index, term });
             self.put(Record::HardState { replica, hard_state: r.hard_state });
         }

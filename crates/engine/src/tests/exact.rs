@@ -2,7 +2,7 @@
 //! checkpoint. At every crash the replica has its old contents whole, or its new ones whole.
 
 use super::crash::{config, step};
-use super::install::{TARGET, ahead};
+use super::install::{TARGET, ahead, filling};
 use super::rig::Rig;
 use crate::testing::{Model, SECTORS, chunks};
 use types::store::Effect;
@@ -168,4 +168,36 @@ fn exact_installation_does_not_wait_for_entries_of_a_full_log() {
     rig.check_recovered(recovered, false);
     rig.settle();
     rig.restart_and_check();
+}
+
+/// A replica that is being filled, and that its leader's log has passed, keeps its log until contents as of a later index are here.
+#[test]
+fn exact_installation_of_a_filling_replica_keeps_its_log_until_then() {
+    for (seed, turns) in (0..8).flat_map(|seed| [0, 2, 8, 40].map(|turns| (seed, turns))) {
+        let (mut rig, mut stream) = filling(seed);
+        stream.catch_up(&mut rig).expect("no crash");
+        rig.settle();
+        let old = rig.models.remove(&TARGET).expect("it fills");
+        let new = old.ahead(vec![Effect::None; 40]);
+        stage(&mut rig, &new, &[], &mut 0);
+        rig.engine.install_as_of(new.decision());
+        for _ in 0..turns {
+            let completions = rig.rng().below(3);
+            step_others(&mut rig, completions);
+        }
+        let was_told = rig.seen.filling.last().is_some_and(|begun| !begun.fills);
+        rig.disk.power_cut();
+        rig.restart();
+        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == TARGET).expect("it comes back");
+        assert!(
+            found.fills != (found.checkpoint.index.0 == new.applied),
+            "seed {seed}: filling, or whole as of that index"
+        );
+        assert!(!(was_told && found.fills), "what was reported installed stays installed");
+        rig.models.insert(TARGET, if found.fills { old } else { new });
+        for found in std::mem::take(&mut rig.seen.recovered) {
+            rig.check_recovered(found, false);
+        }
+        rig.check_all_sectors();
+    }
 }

@@ -309,8 +309,8 @@ impl Osd {
     /// Installs contents that are exactly those at the index of this state, at which the log begins then.
     fn install_at_once(&mut self, pg: PgId, decision: DecisionState) {
         let slot = self.streams.receivers[&pg].slot;
-        if self.engine.fills_from(decision.replica).0 > 0 || !self.may_begin(pg, &decision) {
-            return self.drop_receiver(pg, StreamAbort::Busy, true);
+        if !self.may_begin(pg, &decision) {
+            return;
         }
         self.installs(pg);
         self.pgs.pause(slot);

@@ -183,10 +183,6 @@ impl Osd {
         let goes_on = goes_on && fills_from <= applied;
         let state = if goes_on { None } else { group.fill_state(now, follower) };
         let state = state.filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
-        if fills_from > Index(0) && !goes_on && state.is_none() {
-            // Entries between two logs must not be taken for ones that the follower has.
-            return self.drop_sender(id, StreamAbort::Busy, true);
-        }
         let chunks = self.engine.chunks(replica);
         let sender = self.sender(id).expect("it was just there");
         sender.fills_from = goes_on.then_some(fills_from);
