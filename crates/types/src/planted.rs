@@ -152,8 +152,6 @@ registry! {
         "a stream ends although the follower's log begins behind the last round";
     FillingServes, "filling-serves", "R16",
         "a replica without all its contents serves when it is elected";
-    FillingCountsAsWhole, "filling-counts-as-whole", "R16",
-        "a stream begins although, without its follower, no majority has all contents";
     InstallForgetsVote, "install-forgets-vote", "R12",
         "an installation drops the vote of the present term";
     InstallOfNothing, "install-of-nothing", "R12",
