@@ -23,6 +23,13 @@ const OVERLAY_SHARE: u64 = 2;
 /// Longest decision state at which a log can begin.
 pub const FILL_DECISION_MAX: usize = RECORD_DECISION_MAX;
 
+/// Room in the log of a replica that is being filled, in bytes of payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FillRoom {
+    pub left: u64,
+    pub share: u64,
+}
+
 impl Engine {
     /// Begins the replica's log behind `decision.index`, which is committed: a stream will bring its contents. The replica's group
     /// neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::FillRefused`]. A replica that is being
@@ -100,13 +107,15 @@ impl Engine {
         self.replicas.get(&replica).and_then(|r| r.fills_from).map_or(Index(0), |(index, _)| index)
     }
 
-    /// Whether the log of a replica that is being filled holds its share of the device's log: no round frees it, so that it takes no
+    /// Returns what the log of a replica that is being filled may hold, and what is left of it: no round frees it, so that it takes no
     /// more entries until the contents are here, or its log begins at a later index.
-    pub fn is_filled_up(&self, replica: ReplicaId) -> bool {
+    pub fn fill_room(&self, replica: ReplicaId) -> Option<FillRoom> {
         let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
-        let Some(held) = self.replicas.get(&replica).and_then(bytes) else { return false };
+        let held = self.replicas.get(&replica).and_then(bytes)?;
         let count = self.replicas.values().filter_map(bytes).count() as u64;
-        held > (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE) / count.max(1)
+        let all = (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE);
+        let share = all / count.max(1);
+        Some(FillRoom { left: share.saturating_sub(held), share })
     }
 }
 

@@ -37,7 +37,7 @@ pub mod testing;
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};
 pub use engine::{CREATE_LOST, Engine};
-pub use fill::FILL_DECISION_MAX;
+pub use fill::{FILL_DECISION_MAX, FillRoom};
 pub use format::{
     DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
     format_image, inspect, mark_behind, read_superblock,

@@ -212,6 +212,8 @@ impl Group {
         let uncommitted = self.node.uncommitted_payload();
         let entries = self.node.last_index().0 - self.node.commit_index().0;
         let mut room = self.propose_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
+        room = room.min(self.pace.unwrap_or(u64::MAX));
+        let before = room;
         let limits = &self.config.limits;
         let free = limits.uncommitted_entries_max.saturating_sub(entries);
         let entries_max = free.min(limits.propose_entries_max as u64) as usize;
@@ -224,6 +226,7 @@ impl Group {
         if batch.is_empty() {
             return;
         }
+        self.pace = self.pace.map(|pace| pace - (before - room));
         let mut bytes = BytesMut::with_capacity(batch.len() * 64);
         let mut descriptors = Vec::with_capacity(batch.len());
         for admitted in &batch {

@@ -7,6 +7,10 @@
 use types::map::{Member, Membership};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
+use wire::Contents;
+
+/// A follower that has not said what it has.
+const UNKNOWN: Contents = Contents::Filling { room_kib: u32::MAX, is_short: false };
 
 /// Last acknowledgement of one follower.
 #[derive(Clone, Copy, Debug)]
@@ -14,8 +18,8 @@ pub(crate) struct FollowerAck {
     pub replica: ReplicaId,
     /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
-    /// The follower has all its contents, as its newest acknowledgement says.
-    pub whole: bool,
+    /// What the follower has of its contents, as its newest acknowledgement says.
+    pub contents: Contents,
     /// Acknowledgements of renewals that were sent by then do not count for that: a stream to it had begun.
     pub fills_since: Time,
     /// The follower's match then, and the number of acknowledgements since without progress.
@@ -65,7 +69,7 @@ impl Leading {
             self.acks.push(FollowerAck {
                 replica,
                 sent_at,
-                whole: false,
+                contents: UNKNOWN,
                 fills_since,
                 matched: Index(0),
                 idle_acks: 0,
@@ -76,13 +80,13 @@ impl Leading {
 
     /// Whether the follower has said within this time that it has all its contents.
     pub fn is_whole(&self, replica: ReplicaId, now: Time, silence_max: std::time::Duration) -> bool {
-        self.acks.iter().any(|ack| ack.replica == replica && ack.whole && now < ack.sent_at + silence_max)
+        self.acks.iter().any(|ack| ack.replica == replica && ack.contents == Contents::Whole && now < ack.sent_at + silence_max)
     }
 
     /// Notes that the follower may give up its contents from now on.
     pub fn fills(&mut self, now: Time, replica: ReplicaId) {
         let at = self.ack_of(replica);
-        (self.acks[at].whole, self.acks[at].fills_since) = (false, now);
+        (self.acks[at].contents, self.acks[at].fills_since) = (UNKNOWN, now);
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.
@@ -108,7 +112,7 @@ impl Leading {
         self.acks.retain(|ack| members.osd_of(ack.replica).is_some());
         for ack in &mut self.acks {
             // A follower that may be filled still has to say that it has its contents.
-            *ack = FollowerAck { sent_at: Time::ZERO, whole: false, matched: Index(0), idle_acks: 0, ..*ack };
+            *ack = FollowerAck { sent_at: Time::ZERO, contents: UNKNOWN, matched: Index(0), idle_acks: 0, ..*ack };
         }
         self.since = now;
         self.majority_at = self.majority(me, members);

@@ -6,7 +6,7 @@
 use crate::{Group, Timing};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, Time};
-use wire::{LeaseAck, LeaseRenewal};
+use wire::{Contents, LeaseAck, LeaseRenewal};
 
 /// State of one connected OSD.
 #[derive(Debug)]
@@ -77,9 +77,9 @@ impl Pairs {
     }
 
     /// Makes the acknowledgement of a lease renewal.
-    pub fn ack(renewal: &LeaseRenewal, renewed: impl Iterator<Item = (PgId, bool)>) -> LeaseAck {
+    pub fn ack(renewal: &LeaseRenewal, renewed: impl Iterator<Item = (PgId, Contents)>) -> LeaseAck {
         let terms: BTreeMap<PgId, types::Term> = renewal.items.iter().map(|item| (item.pg, item.term)).collect();
-        let renewed = renewed.filter_map(|(pg, whole)| terms.get(&pg).map(|term| (pg, *term, whole))).collect();
+        let renewed = renewed.filter_map(|(pg, contents)| terms.get(&pg).map(|term| (pg, *term, contents))).collect();
         LeaseAck { sent_at: renewal.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
         let empty = Pairs::ack(&renewal(false, &[]), std::iter::empty());
-        let some = Pairs::ack(&renewal(false, &[PG]), [(PG, true)].into_iter());
+        let some = Pairs::ack(&renewal(false, &[PG]), [(PG, Contents::Whole)].into_iter());
         fn owed(pairs: &mut Pairs, ms: u64, full: bool, ack: &LeaseAck) -> bool {
             pairs.owes_ack(at_ms(ms), OsdId(2), full, ack)
         }
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn an_ack_names_what_was_renewed_with_the_leaders_term() {
         let renewal = renewal(false, &[PG]);
-        let ack = Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter().map(|pg| (pg, true)));
-        assert_eq!((ack.sent_at, ack.renewed), (5, vec![(PG, Term(3), true)]));
+        let ack = Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter().map(|pg| (pg, Contents::Whole)));
+        assert_eq!((ack.sent_at, ack.renewed), (5, vec![(PG, Term(3), Contents::Whole)]));
         assert_eq!(Pairs::ack(&renewal, std::iter::empty()).renewed, []);
     }
 }

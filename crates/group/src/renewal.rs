@@ -6,7 +6,7 @@
 use crate::{Action, Group};
 use types::planted::{Bug, on};
 use types::{OsdId, Term, Time};
-use wire::RenewalItem;
+use wire::{Contents, RenewalItem};
 
 impl Group {
     /// Whether this replica has all its contents; false while a stream brings them.
@@ -43,13 +43,12 @@ impl Group {
     }
 
     /// Handles a follower's acknowledgement of the lease renewal that was sent at `sent_at`.
-    /// `whole`: it has all its contents.
     pub fn handle_lease_ack(
         &mut self,
         now: Time,
         from: OsdId,
         sent_at: Time,
-        (term, whole): (Term, bool),
+        (term, contents): (Term, Contents),
         actions: &mut Vec<Action>,
     ) {
         let Some(replica) = self.replica_on(from) else { return };
@@ -63,7 +62,7 @@ impl Group {
         let leading = self.leading.as_mut().expect("it was just seen");
         let ack = leading.acknowledged(replica, sent_at, me, members);
         if sent_at > ack.fills_since && sent_at >= ack.sent_at {
-            ack.whole = whole;
+            ack.contents = contents;
         }
         let stuck = follower.matched < last && follower.matched == ack.matched;
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
@@ -75,7 +74,7 @@ impl Group {
             let result = self.node.step(&response);
             self.stepped(result, actions);
         }
-        if !whole && self.whole {
+        if contents != Contents::Whole && self.whole {
             actions.push(Action::NeedsStream { to: from });
         }
     }

@@ -15,6 +15,7 @@ use crate::{Action, Group};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::{Index, OsdId, ReplicaId, Term, Time};
+use wire::Contents;
 
 impl Group {
     /// Notes that the replica on `from`, in `term`, holds everything up to its `commit` durably: sending goes on there.
@@ -100,6 +101,27 @@ impl Group {
         }
         self.note_filling(now, follower);
         Some(self.decision())
+    }
+
+    /// Returns the payload that may be proposed before the log of this follower, which is being filled, is full, in bytes; and whether
+    /// less than half of its share is left. `None`: unknown.
+    pub fn fill_room(&self, follower: ReplicaId) -> Option<(u64, bool)> {
+        let ack = self.current()?.acks.iter().find(|ack| ack.replica == follower)?;
+        let Contents::Filling { room_kib, is_short } = ack.contents else { return None };
+        let known = room_kib != u32::MAX;
+        // The follower has the rest in its log, or will have it.
+        known.then(|| ((u64::from(room_kib) << 10).saturating_sub(self.node.payload_after(ack.matched)), is_short))
+    }
+
+    /// Sets the payload that may be proposed from now on, in bytes, while this PG cannot commit without a follower that is being
+    /// filled. `None`: any.
+    pub fn set_pace(&mut self, pace: Option<u64>) {
+        self.pace = pace;
+    }
+
+    /// Returns what is left of the pace.
+    pub fn pace(&self) -> Option<u64> {
+        self.pace
     }
 
     /// Notes that the contents of this replica are installed.

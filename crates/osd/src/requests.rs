@@ -4,11 +4,12 @@ use crate::counting::{Counted, Kind};
 use crate::node::Osd;
 use crate::space::Held;
 use bus::{BusEvent, LinkId};
+use engine::FillRoom;
 use group::{Origin, Pairs};
 use slab::Slab;
 use telemetry::ops::OpId;
-use types::{OsdId, Time};
-use wire::{LeaseRenewal, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
+use types::{OsdId, ReplicaId, Time};
+use wire::{Contents, LeaseRenewal, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
 
 /// Client requests between arrival and reply. `Origin` is the key.
 #[derive(Default)]
@@ -76,9 +77,9 @@ impl Osd {
                 let sent_at = Time(ack.sent_at);
                 self.space.handle_granted(self.now, from, ack.granted_aus, ack.device_full);
                 self.hear_log_share(from, ack.log_share_mib);
-                for (pg, term, whole) in ack.renewed {
+                for (pg, term, contents) in ack.renewed {
                     self.with_pg(pg, |group, now, actions| {
-                        group.handle_lease_ack(now, from, sent_at, (term, whole), actions);
+                        group.handle_lease_ack(now, from, sent_at, (term, contents), actions);
                     });
                 }
             }
@@ -112,7 +113,8 @@ impl Osd {
         }
         // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
         let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
-        if brings && !self.streams.has_end(raft.pg) && self.engine.is_filled_up(self.pgs.get(key).identity.replica) {
+        let room = self.engine.fill_room(self.pgs.get(key).identity.replica).filter(|_| brings);
+        if room.is_some_and(|room| room.left == 0) && !self.streams.has_end(raft.pg) {
             return;
         }
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));
@@ -189,9 +191,9 @@ impl Osd {
             let mut ok = None;
             self.with_pg(item.pg, |group, now, actions| {
                 let promised = group.handle_renewal_item(now, from, item, full, actions);
-                ok = promised.then(|| group.is_whole());
+                ok = promised.then(|| (group.identity().replica, group.is_whole()));
             });
-            renewed.extend(ok.map(|whole| (item.pg, item.term, whole)));
+            renewed.extend(ok.map(|(replica, whole)| (item.pg, item.term, self.contents_of(replica, whole))));
         }
         let granted_aus = self.space.handle_spent(from, renewal.spent_aus);
         let device_full = self.space.is_full();
@@ -200,6 +202,16 @@ impl Osd {
         if self.pairs.owes_ack(self.now, from, every, &ack) {
             self.bus.send(link, Message::LeaseAck(ack));
         }
+    }
+
+    fn contents_of(&self, replica: ReplicaId, whole: bool) -> Contents {
+        if whole {
+            return Contents::Whole;
+        }
+        // It may be whole in the engine already, or wait for contents without a log that begins.
+        let room = self.engine.fill_room(replica).unwrap_or(FillRoom { left: u64::MAX, share: u64::MAX });
+        let room_kib = u32::try_from(room.left >> 10).unwrap_or(u32::MAX);
+        Contents::Filling { room_kib, is_short: room.left < room.share / 2 }
     }
 
     /// Sends the lease renewals that are due, one frame an OSD pair.

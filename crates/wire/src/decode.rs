@@ -7,6 +7,7 @@
 
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
+    Contents,
     CONTEXT_MAX, Extent, Hello, LeaseAck, LeaseRenewal, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
     Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody,
 };
@@ -247,8 +248,14 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             let device_full = flag("a device's state", r.device_full)?;
             let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
             let renewed = input.list("lease ack", r.count.get() as usize, |r: RenewedRecord| {
-                zero("lease ack", r.reserved == [0; 7])?;
-                Ok((pg_id(r.pg), Term(r.term.get()), flag("a replica's contents", r.whole)?))
+                zero("lease ack", r.reserved == [0; 3])?;
+                let room_kib = r.room_kib.get();
+                let contents = match r.contents {
+                    0 | 2 => Contents::Filling { room_kib, is_short: r.contents == 2 },
+                    1 if room_kib == 0 => Contents::Whole,
+                    other => return Err(WireError::Value { what: "a replica's contents", value: other.into() }),
+                };
+                Ok((pg_id(r.pg), Term(r.term.get()), contents))
             })?;
             let log_share_mib = r.log_share_mib;
             Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, renewed }))

@@ -7,6 +7,7 @@
 
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
+    Contents,
     CONTEXT_MAX, Hello, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg,
     Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg,
 };
@@ -214,9 +215,13 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 log_share_mib: ack.log_share_mib,
                 ..LeaseAckRecord::default()
             });
-            for (pg, term, whole) in &ack.renewed {
-                let (pg, term, whole) = (pg_record(*pg), U64::new(term.0), u8::from(*whole));
-                out.record(&RenewedRecord { pg, term, whole, reserved: [0; 7] });
+            for (pg, term, contents) in &ack.renewed {
+                let (contents, room_kib) = match *contents {
+                    Contents::Filling { room_kib, is_short } => (if is_short { 2 } else { 0 }, room_kib),
+                    Contents::Whole => (1, 0),
+                };
+                let (pg, term, room_kib) = (pg_record(*pg), U64::new(term.0), U32::new(room_kib));
+                out.record(&RenewedRecord { pg, term, contents, reserved: [0; 3], room_kib });
             }
         }
         Message::LeaseRelease(pgs) => {

@@ -84,7 +84,7 @@ records! {
     /// Tail: `count` items.
     LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
 
-    RenewedRecord 24 { pg: PgRecord, term: U64, whole: u8, reserved: [u8; 7] }
+    RenewedRecord 24 { pg: PgRecord, term: U64, contents: u8, reserved: [u8; 3], room_kib: U32 }
 
     /// Tail: `count` PGs.
     LeaseReleaseRecord 8 { count: U32, reserved: U32 }

@@ -287,9 +287,16 @@ pub fn message(rng: &mut Rng) -> Message {
             granted_aus: number(rng),
             device_full: rng.chance(1, 2),
             log_share_mib: rng.below(256) as u8,
-            renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)), rng.chance(1, 2))).collect(),
+            renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)), contents(rng))).collect(),
         }),
         _ => Message::LeaseRelease((0..rng.below(30)).map(|_| pg(rng)).collect()),
+    }
+}
+
+fn contents(rng: &mut Rng) -> Contents {
+    match rng.chance(1, 2) {
+        true => Contents::Whole,
+        false => Contents::Filling { room_kib: number(rng) as u32, is_short: rng.chance(1, 2) },
     }
 }
 

@@ -9,7 +9,7 @@ use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, R
 use types::{
     ChunkKey, Entry, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time, VolumeId,
 };
-use wire::{Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
+use wire::{Contents, Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
 
 pub const PG: PgId = PgId { pool: PoolId(2), n: 5 };
 pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
@@ -267,9 +267,10 @@ impl Rig {
             if self.call(osd, |g, now, actions| g.handle_renewal_item(now, OsdId(leader), item, true, actions)) {
                 renewed.push(osd);
                 self.steps.push((self.now, osd, Step::Renews(leader)));
-                let whole = self.groups[&osd].is_whole();
+                let filling = Contents::Filling { room_kib: u32::MAX, is_short: false };
+                let contents = if self.groups[&osd].is_whole() { Contents::Whole } else { filling };
                 if !self.loses(osd, leader) {
-                    let told = (item.term, whole);
+                    let told = (item.term, contents);
                     self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, told, actions));
                 }
             }

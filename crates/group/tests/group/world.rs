@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use types::control::Attach;
 use types::rng::Rng;
 use types::{Epoch, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
-use wire::{Message, Reply, ReplyBody, Request};
+use wire::{Contents, Message, Reply, ReplyBody, Request};
 
 pub const PG: PgId = PgId { pool: PoolId(1), n: 3 };
 
@@ -229,12 +229,12 @@ impl World {
                         .items
                         .iter()
                         .filter(|i| group.handle_renewal_item(now, osd, **i, renewal.full, actions));
-                    let renewed: Vec<(PgId, bool)> = renewed.map(|item| (item.pg, true)).collect();
+                    let renewed: Vec<(PgId, Contents)> = renewed.map(|item| (item.pg, Contents::Whole)).collect();
                     answer = Some(Message::LeaseAck(Pairs::ack(&renewal, renewed.into_iter())));
                 }
                 Message::LeaseAck(ack) => {
-                    for (_, term, whole) in ack.renewed {
-                        group.handle_lease_ack(now, osd, Time(ack.sent_at), (term, whole), actions);
+                    for (_, term, contents) in ack.renewed {
+                        group.handle_lease_ack(now, osd, Time(ack.sent_at), (term, contents), actions);
                     }
                 }
                 Message::LeaseRelease(_) => group.handle_lease_release(now, osd, actions),

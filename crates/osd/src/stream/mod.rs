@@ -7,6 +7,7 @@
 //! or lacks contents. Nothing that it has brought is served or durable before all of it is (R16).
 
 mod compare;
+mod pace;
 mod plan;
 mod receive;
 mod receiver;
@@ -146,7 +147,7 @@ impl Streams {
             done_bytes: self.senders.iter().fold(self.sent_bytes.saturating_add(self.equal_bytes), |sum, s| {
                 sum.saturating_add(s.sent_bytes).saturating_add(s.equal_bytes)
             }),
-            left_bytes: self.senders.iter().fold(0, |sum: u64, s| sum.saturating_add(s.plan.left_bytes())),
+            left_bytes: self.senders.iter().fold(0, |sum: u64, s| sum.saturating_add(s.left_bytes())),
         }
     }
 

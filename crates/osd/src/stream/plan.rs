@@ -150,9 +150,9 @@ impl Plan {
         self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
     }
 
-    /// Estimates the bytes that are still to be sent: unread chunks count as much as the others,
+    /// Estimates the bytes that are still to be sent in this round: unread chunks count as much as the others,
     /// on average.
-    pub fn left_bytes(&self) -> u64 {
+    pub fn round_bytes(&self) -> u64 {
         let guess = self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK);
         let queued = self.queue.values().map(|todo| match todo {
             Todo::Whole => guess,
@@ -160,7 +160,7 @@ impl Plan {
         });
         let parts =
             self.parts.iter().filter(|part| part.content != Content::Zeros).map(|part| part.range.len_bytes() as u64);
-        queued.chain(parts).fold(self.dirty_bytes(), u64::saturating_add)
+        queued.chain(parts).fold(0, u64::saturating_add)
     }
 
     /// Begins the next round with the changed blocks.

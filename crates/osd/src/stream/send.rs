@@ -69,12 +69,21 @@ impl Osd {
         self.streams.senders.iter_mut().find(|s| s.id == id)
     }
 
-    /// Ends a stream at the leader. `tell`: the follower does not know yet.
-    pub(crate) fn drop_sender(&mut self, id: u64, reason: StreamAbort, tell: bool) {
-        let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
+    fn remove_sender(&mut self, id: u64) -> Option<Sender> {
+        let at = self.streams.senders.iter().position(|s| s.id == id)?;
         let gone = self.streams.senders.remove(at);
         self.streams.sent_bytes += gone.sent_bytes;
         self.streams.equal_bytes += gone.equal_bytes;
+        if let Some(group) = self.pgs.group_of(gone.slot, gone.replica) {
+            group.set_pace(None);
+            self.pgs.touch(gone.slot);
+        }
+        Some(gone)
+    }
+
+    /// Ends a stream at the leader. `tell`: the follower does not know yet.
+    pub(crate) fn drop_sender(&mut self, id: u64, reason: StreamAbort, tell: bool) {
+        let Some(gone) = self.remove_sender(id) else { return };
         if tell {
             let ids = (gone.replica, gone.follower);
             self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(reason));
@@ -153,10 +162,7 @@ impl Osd {
                 }
             }
             StreamBody::Done { commit, .. } => {
-                let at = self.streams.senders.iter().position(|s| s.id == msg.stream).expect("it was just there");
-                let done = self.streams.senders.remove(at);
-                self.streams.sent_bytes += done.sent_bytes;
-                self.streams.equal_bytes += done.equal_bytes;
+                let done = self.remove_sender(msg.stream).expect("it was just there");
                 let (rounds, mib, equal_mib) = (done.plan.rounds, done.sent_bytes >> 20, done.equal_bytes >> 20);
                 tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, equal_mib, "backfill completed");
                 self.streams.done += 1;
@@ -199,6 +205,7 @@ impl Osd {
                 continue;
             }
             self.judge_urgency(id);
+            self.pace_writes(id);
             self.read_round(id);
             self.end_round(id);
             self.begin_again(id);
@@ -234,6 +241,19 @@ impl Osd {
         let urgent = self.pgs.group(slot).is_some_and(|group| group.stands_still_without(now, follower));
         if let Some(sender) = self.sender(id) {
             sender.urgent = urgent;
+        }
+    }
+
+    /// Sets how much the PG may propose, while it needs a follower whose log nothing frees.
+    fn pace_writes(&mut self, id: u64) {
+        let Some(sender) = self.streams.senders.iter_mut().find(|s| s.id == id) else { return };
+        let Some(group) = self.pgs.group_of(sender.slot, sender.replica) else { return };
+        let room = group.fill_room(sender.follower).filter(|_| sender.urgent && sender.fills());
+        let before = group.pace();
+        let pace = room.map(|(room, _)| sender.pace.next(before, room, sender.left_bytes()));
+        group.set_pace(pace);
+        if pace != before {
+            self.pgs.touch(sender.slot);
         }
     }
 
@@ -351,9 +371,9 @@ impl Osd {
         }
     }
 
-    /// Has the log of a follower begin, when that was not possible before; or at a later index, when the follower cannot go on: its next
-    /// entry is no longer in the log here, or it lacks entries that the round shows, since its log has no room for more. A later
-    /// round brings what has changed.
+    /// Has the log of a follower begin, when that was not possible before; or at a later index: its next entry is no longer in the log
+    /// here, half of its log's share is used up, or it lacks entries that the round shows. A later round brings what has changed.
+    /// A log that has room is what the PG goes on with when it comes to need the follower.
     fn begin_again(&mut self, id: u64) {
         let now = self.now;
         let Some(sender) = self.sender(id).filter(|s| s.tracks() && !s.is_beginning) else { return };
@@ -363,9 +383,10 @@ impl Osd {
         let first = self.engine.first_index(replica);
         let Some(group) = self.pgs.group(slot) else { return };
         let term = group.term();
+        let is_short = group.fill_room(follower).is_some_and(|(_, is_short)| is_short);
         let due = match waits {
             true => now >= at,
-            false => is_late || group.is_behind_log(follower, first),
+            false => is_late || is_short || group.is_behind_log(follower, first),
         };
         if !due {
             return;

@@ -8,6 +8,7 @@
 //! changed since a block was read is then in that log, or was sent again.
 
 use super::compare::{has_data, runs_of};
+use super::pace::Pace;
 use super::plan::Plan;
 use bus::LinkId;
 use bytes::Bytes;
@@ -77,8 +78,9 @@ pub(crate) struct Sender {
     pub mends_since: Option<Time>,
     /// Bytes of contents and digests.
     pub sent_bytes: u64,
-    /// True when the PG cannot commit until this follower is back: only the window limits the stream then.
+    /// True when the PG cannot commit without this follower: only the window limits the stream then.
     pub urgent: bool,
+    pub pace: Pace,
 }
 
 /// Returns the weight of a message in the window.
@@ -131,6 +133,7 @@ impl Sender {
             mends_since: None,
             sent_bytes: 0,
             urgent: false,
+            pace: Pace::default(),
         }
     }
 
@@ -150,6 +153,18 @@ impl Sender {
     /// Whether the follower's log has what has changed since the blocks of this round were read, or will have it.
     pub fn may_end(&self) -> bool {
         !self.is_beginning && self.fills_from.is_some_and(|from| from <= self.round_start || on(Bug::FilledFromLate))
+    }
+
+    /// Estimates the bytes that are still to be brought, in this round and, if what has changed must be sent, in the next one.
+    pub fn left_bytes(&self) -> u64 {
+        let again = if self.may_end() && !self.plan.owes() { 0 } else { self.plan.dirty_bytes() };
+        let under_way = (self.reading_bytes + self.outbox_bytes + self.unacked_bytes) as u64;
+        self.plan.round_bytes().saturating_add(again).saturating_add(under_way)
+    }
+
+    /// Whether its follower counts, with a log that nothing frees before the stream has ended.
+    pub fn fills(&self) -> bool {
+        self.tracks() && self.fills_from.is_some() && !self.is_beginning
     }
 
     /// Whether changes are still to be noted.
