@@ -9,7 +9,7 @@
 
 use crate::api::EngineEvent;
 use crate::engine::Engine;
-use crate::log::{Done, Log, ReplicaLog, Work};
+use crate::log::{Done, Kept, Log, ReplicaLog, Work};
 use crate::replica::{Replica, ReplicaState};
 use layout::log::RECORD_DECISION_MAX;
 use types::planted::{Bug, on};
@@ -33,7 +33,7 @@ pub struct FillRoom {
 impl Engine {
     /// Begins the replica's log behind `decision.index`, which is committed: a stream will bring its contents. The replica's group
     /// neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::FillRefused`]. A replica that is being
-    /// filled already drops the entries up to that index.
+    /// filled already drops the entries up to that index, and keeps the later ones that are in the log.
     pub fn fill(&mut self, decision: DecisionState) {
         self.fills.push_back(decision);
     }
@@ -50,14 +50,16 @@ impl Engine {
 
     fn begin_fill(&mut self, decision: DecisionState) {
         let replica = decision.replica;
-        // Entries above the index would be lost. The leader has none that is committed, and tries again with a later index.
-        let has_it = |r: &Replica| r.log.get(decision.index).is_some_and(|kept| kept.term == decision.term);
         let fits = |r: &Replica| match r.state {
             // A log that has the entry goes on: it may have been acknowledged further than it is known to be committed.
             ReplicaState::Running => {
-                r.born && r.revived.is_none() && decision.index > r.hard_state.commit && !has_it(r)
+                r.born && r.revived.is_none() && decision.index > r.hard_state.commit && !r.has_entry_of(&decision)
             }
-            ReplicaState::Filling { .. } => decision.index >= r.log.last() && decision.index > r.applied,
+            // Without the entry, no later one may be lost. The leader has none that is committed, and tries again with a later index.
+            ReplicaState::Filling { .. } => {
+                let passes = decision.index >= r.log.last() && decision.index > r.applied;
+                passes || r.begins_later(&decision)
+            }
             _ => false,
         };
         let is_short = decision.bytes.len() <= FILL_DECISION_MAX && self.has_room_for_replica();
@@ -76,6 +78,11 @@ impl Engine {
             r.bad.clear();
             r.turn(ReplicaState::Filling { older: Box::new(older), bytes: 0 });
         }
+        if r.begins_later(&decision) {
+            // What is queued was not acknowledged, and goes with the old group.
+            let unwritten = r.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
+            unwritten.into_iter().for_each(|from| drop(r.log.truncate(from)));
+        }
         let log = self.log.as_mut().expect("a running engine has a log");
         log.drop_work_of(replica);
         self.queue(Work::Fill(decision));
@@ -92,10 +99,10 @@ impl Engine {
     pub(crate) fn log_begun(&mut self, decision: DecisionState) {
         let Some(r) = self.replicas.get(&decision.replica).filter(|r| r.may_take_part()) else { return };
         let fills = r.is_filling();
-        assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was begun with the batch");
+        assert_eq!(r.log.first().0, decision.index.0 + 1, "the log was begun with the batch");
         let (identity, hard_state) = (r.identity.clone(), r.hard_state);
         let before = (decision.index, decision.term);
-        let (entries, lost) = (Vec::new(), Vec::new());
+        let (entries, lost) = (r.log.iter().map(Kept::entry).collect(), Vec::new());
         let recovered =
             Recovered { identity, hard_state, checkpoint: decision, before, entries, lost, failure: None, fills };
         self.find_freeable();
@@ -120,20 +127,35 @@ impl Engine {
 }
 
 impl Replica {
+    fn has_entry_of(&self, decision: &DecisionState) -> bool {
+        self.log.get(decision.index).is_some_and(|kept| kept.term == decision.term)
+    }
+
+    /// Whether the log of a replica that is being filled has the entry behind which it is to begin: it goes on with the later ones.
+    pub(crate) fn begins_later(&self, decision: &DecisionState) -> bool {
+        self.fills_from.is_some() && self.replaced.is_empty() && self.has_entry_of(decision)
+    }
+
     /// Begins the log behind the index of this state, while the batch that says so is built: from here on no entry of the old log
     /// can reach the new one. Raising the term forgets no vote that was cast in it; a vote of a lower term does not bind any more.
     pub(crate) fn begin_at(&mut self, decision: &DecisionState) {
         let DecisionState { index, term, .. } = *decision;
-        self.log = ReplicaLog::new(Index(index.0 + 1));
-        self.replaced.clear();
-        let mut next = HardState { commit: index, ..self.hard_state };
+        let mut commit = index;
+        if self.begins_later(decision) {
+            self.log.drop_below(Index(index.0 + 1));
+            commit = index.max(self.written_hard_state.commit);
+        } else {
+            self.log = ReplicaLog::new(Index(index.0 + 1));
+            self.replaced.clear();
+        }
+        let mut next = HardState { commit, ..self.hard_state };
         if next.term < term || on(Bug::InstallForgetsVote) {
             (next.term, next.vote) = (term.max(next.term), None);
         }
         (self.hard_state, self.written_hard_state) = (next, next);
         (self.checkpoint, self.applied) = ((index, term), index);
         if let ReplicaState::Filling { bytes, .. } = &mut self.state {
-            *bytes = 0;
+            *bytes = self.log.iter().map(Kept::log_len).sum();
         }
         (self.first_decision, self.fills_from) = (decision.bytes.clone(), Some((index, term)));
     }

@@ -123,6 +123,14 @@ impl Election {
         self.redraw(now);
     }
 
+    /// Notes that a replica with a shorter log campaigns, which nobody can win but with this log: its leader is lost, and this replica
+    /// need not wait for its turn.
+    pub fn outruns(&mut self, now: Time) {
+        if self.campaign_at != Time::NEVER && self.rounds == 0 {
+            self.campaign_at = self.campaign_at.min(now);
+        }
+    }
+
     /// Notes that leadership was lost: this replica waits for the successor's lease renewal, or for the deadline.
     pub fn deposed(&mut self, now: Time) {
         self.campaign_at = Time::NEVER;

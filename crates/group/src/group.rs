@@ -234,9 +234,11 @@ impl Group {
     pub(crate) fn rank(&self, without: Option<ReplicaId>) -> u32 {
         let me = self.identity.replica;
         let voters = self.decision.members.voters.iter().map(|m| m.replica);
-        // A replica that cannot serve lets the others go first.
-        let first = |id: &ReplicaId| *id < me || !self.whole && *id != me;
-        voters.filter(|id| first(id) && Some(*id) != without).count() as u32
+        if !self.whole {
+            // A replica that cannot serve lets all others go first, and not at the moment of the last of them.
+            return voters.count() as u32;
+        }
+        voters.filter(|id| *id < me && Some(*id) != without).count() as u32
     }
 
     /// Quarantines this replica: a peer sent a message that no honest cluster sends, or its own log has an unreadable entry (R5).

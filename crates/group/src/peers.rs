@@ -84,9 +84,17 @@ impl Group {
                 return;
             }
         }
+        let last = self.node.last_index();
+        let lags = (Some(msg.log_term), msg.index) < (self.node.term_at(last), last);
+        let (kind, from, term) = (msg.kind, msg.from, msg.term);
         let result = self.node.step(&msg);
-        if self.stepped(result, actions) && self.node.voted_for() == Some(msg.from) && self.node.term() == msg.term {
+        if !self.stepped(result, actions) {
+            return;
+        }
+        if self.node.voted_for() == Some(from) && self.node.term() == term {
             self.election.voted(now);
+        } else if kind == RaftKind::PreVote && lags {
+            self.election.outruns(now);
         }
     }
 

@@ -289,12 +289,16 @@ impl Fill {
         self.put(Record::ReplicaState(r.record()));
     }
 
-    /// Puts the records with which a replica's log begins behind an index: what goes before is void from here on.
+    /// Puts the records with which a replica's log begins behind an index: what goes before is void from here on. A log that has the
+    /// entry goes on with those that follow it.
     fn put_fill(&mut self, decision: &DecisionState, replicas: &mut BTreeMap<ReplicaId, Replica>) {
         let DecisionState { replica, index, term, .. } = *decision;
         let Some(r) = replicas.get_mut(&replica).filter(|r| r.is_filling()) else { return };
+        let goes_on = r.begins_later(decision);
         r.begin_at(decision);
-        self.put(Record::Reset { replica, index, term });
+        if !goes_on {
+            self.put(Record::Reset { replica, index, term });
+        }
         self.put(Record::ReplicaState(r.record()));
         self.done.push(Done::Filling(decision.clone()));
     }

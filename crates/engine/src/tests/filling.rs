@@ -9,7 +9,7 @@ use crate::testing::{SECTORS, chunks};
 use bytes::Bytes;
 use layout::log::RECORD_DECISION_MAX;
 use types::store::{DecisionState, Effect};
-use types::{Index, SectorRange};
+use types::{Index, SectorRange, Term};
 
 fn is_full(rig: &Rig) -> bool {
     rig.engine.fill_room(TARGET).is_some_and(|room| room.left == 0)
@@ -27,7 +27,8 @@ fn log_that_would_lose_entries_or_cannot_be_recorded_does_not_begin() {
     rig.settle();
     let at = |rig: &Rig, index: u64| {
         let model = &rig.models[&TARGET];
-        DecisionState { index: Index(index), term: model.term, ..model.decision() }
+        // No entry of its log has this term.
+        DecisionState { index: Index(index), term: Term(model.term.0 + 1), ..model.decision() }
     };
     let (applied, last) = (rig.models[&TARGET].applied, rig.models[&TARGET].last());
     for index in [applied - 1, applied, last - 1] {

@@ -60,6 +60,10 @@ fn run(rig: &mut Rig, stream: &mut Stream, old: &Model, new: Model) -> Option<()
         stream.lead(rig);
         stream.stage(rig)?;
     }
+    if rig.rng().chance(1, 2) {
+        stream.begin_later(rig)?;
+        stream.stage(rig)?;
+    }
     stream.catch_up(rig)?;
     if rig.rng().chance(1, 4) {
         stream.spoil_tail(rig);

@@ -5,11 +5,11 @@
 
 use super::crash::{step, step_of};
 use super::rig::Rig;
-use crate::testing::{Model, SECTORS, chunks};
+use crate::testing::{Model, SECTORS, chunks, decision_bytes};
 use std::collections::BTreeMap;
-use types::store::Effect;
+use types::store::{DecisionState, Effect};
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{BLOCK, ChunkKey, ReplicaId, SectorRange, Term};
+use types::{BLOCK, ChunkKey, Index, ReplicaId, SectorRange, Term};
 
 type Place = (ChunkKey, u32);
 
@@ -20,6 +20,8 @@ pub(super) struct Stream {
     pub begins: Option<u64>,
     /// Where it was asked to begin, and there is no answer yet.
     pub asked: Option<Model>,
+    /// The later index behind which it was asked to begin.
+    pub later: Option<u64>,
     /// The index that was applied when the installation was asked for.
     pub installs: Option<u64>,
     pub installed: bool,
@@ -54,7 +56,7 @@ impl Stream {
     pub fn new(target: ReplicaId, left: u64) -> Stream {
         let (begins, asked, installs, installed) = (None, None, None, false);
         let (kept, shown, states) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Stream { target, begins, asked, installs, installed, kept, shown, states, left }
+        Stream { target, begins, asked, later: None, installs, installed, kept, shown, states, left }
     }
 
     /// Goes on with a replica that came back half filled: nothing is staged any more.
@@ -88,6 +90,34 @@ impl Stream {
         assert!(found.fills && found.checkpoint == new.decision() && found.entries.is_empty());
         assert_eq!(rig.engine.fills_from(self.target).0, new.applied);
         rig.models.insert(self.target, new);
+        rig.check_recovered(found, false);
+        Some(())
+    }
+
+    /// Has the log begin behind a later entry that it has and that the leader has applied: it keeps those that follow. Blocks that
+    /// have changed up to there come again.
+    pub fn begin_later(&mut self, rig: &mut Rig) -> Option<()> {
+        let model = &rig.models[&self.target];
+        let begins = self.begins.expect("it has begun");
+        let agreed = (begins + 1..=self.end().last().min(model.last())).rev();
+        let agreed = agreed.into_iter().find(|index| model.term_at(*index) == self.end().term_at(*index));
+        let Some(agreed) = agreed else { return Some(()) };
+        let index = rig.rng().between(begins + 1, agreed);
+        let (replica, term) = (self.target, self.end().term_at(index));
+        let bytes = decision_bytes(replica, Index(index));
+        rig.engine.fill(DecisionState { replica, index: Index(index), term, bytes });
+        self.later = Some(index);
+        while rig.seen.filling.is_empty() && rig.seen.fill_refused.is_empty() {
+            self.step(rig)?;
+        }
+        if rig.seen.fill_refused.pop().is_some() {
+            self.later = None;
+            return Some(());
+        }
+        let found = rig.seen.filling.pop().expect("seen above");
+        assert!(found.fills && found.checkpoint.index.0 == index && found.before == (Index(index), term));
+        self.begins = Some(index);
+        self.states.retain(|state| state.applied >= index);
         rig.check_recovered(found, false);
         Some(())
     }
@@ -285,7 +315,8 @@ impl Stream {
         };
         assert!(k >= begins, "a log that began durably begins there");
         if fills {
-            assert!(k == begins && !self.installed, "what was reported installed stays installed");
+            let later = self.later.is_some_and(|later| later == k);
+            assert!((k == begins || later) && !self.installed, "what was reported installed stays installed");
             return Came::Filling;
         }
         let applied = self.installs.expect("nothing was to be installed");
