@@ -260,6 +260,23 @@ impl Rig {
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
+    /// Attaches so many other volumes in a PG.
+    pub fn attach_others(&mut self, pg: PgId, count: u64) {
+        for n in 0..count {
+            let (leader, volume) = (self.leader(pg), VolumeId(VOLUME.0 + 1 + n));
+            let attach = Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+            self.tell(leader, OsdDown::Attach { pg, attach });
+            self.run(ms(1));
+        }
+        self.run(ms(100));
+    }
+
+    /// Whether a stream has brought a follower of the PG back.
+    pub fn is_streamed(&mut self, pg: PgId) -> bool {
+        let leader = self.leader(pg);
+        self.osd(leader).streams_sent().0 > 0
+    }
+
     /// Lets OSD `i` create its replica of a PG.
     pub fn ensure(&mut self, i: usize, created: &PgMap) {
         let replica = created.members.iter().find(|m| m.osd.0 as usize == i + 1).expect("it is a member").replica;

@@ -193,3 +193,29 @@ fn writes_go_on_until_a_needed_follower_is_filled() {
     rig.start(1);
     rig.until(LONG, "all are whole", |rig| rig.is_whole(pg(0)));
 }
+
+/// The decision state of a PG with very many volumes is too long for a record of the log. Its contents are sent exactly as of one index:
+/// a round ends between two commits.
+#[test]
+fn a_stream_to_a_pg_with_many_volumes_ends_under_load() {
+    let mut rig = Rig::new(33, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.attach_others(pg(0), 1100);
+    rig.kill(2);
+    rig.fill(pg(0), 24);
+    rig.start(2);
+    rig.until(LONG, "a stream begins", |rig| rig.osd(0).streams_running() > 0);
+    let before = rig.world.now();
+    let mut writes = 0;
+    // Each turn of the leader applies some.
+    while !rig.is_streamed(pg(0)) {
+        assert!(rig.world.now().since(before) < ms(10_000), "the stream does not end");
+        assert_eq!(rig.osd(2).engine.fills_from(ReplicaId(3)), Index(0), "no log begins with a state of this length");
+        rig.submit(pg(0), 0, writes % 512, 1);
+        rig.run(std::time::Duration::from_micros(40));
+        writes += 1;
+    }
+    assert_eq!(rig.osd(0).streams_sent(), (1, 0));
+    assert!(writes > 1000, "{writes} writes");
+}
