@@ -79,7 +79,7 @@ impl Engine {
             r.turn(ReplicaState::Filling { older: Box::new(older), bytes: 0 });
         }
         if r.begins_later(&decision) {
-            // What is queued was not acknowledged, and goes with the old group.
+            // Queued entries are not acknowledged: they go with the old group.
             let unwritten = r.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
             unwritten.into_iter().for_each(|from| drop(r.log.truncate(from)));
         }

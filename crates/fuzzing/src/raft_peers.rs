@@ -190,7 +190,8 @@ impl Table {
         if renewed == Some(true) || lies {
             let term = Term(if lies { source.number(item.term.0) } else { item.term.0 });
             let sent_at = if lies { Time(source.number(sent_at.0)) } else { sent_at };
-            self.call(from, |g, now, actions| g.handle_lease_ack(now, OsdId(to), sent_at, (term, !lies), actions));
+            let told = (term, if lies { source.contents() } else { wire::Contents::Whole });
+            self.call(from, |g, now, actions| g.handle_lease_ack(now, OsdId(to), sent_at, told, actions));
         }
     }
 

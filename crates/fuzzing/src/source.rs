@@ -57,6 +57,14 @@ impl<'a> Source<'a> {
     }
 
     /// Returns up to `len` bytes.
+    /// State of a replica's contents.
+    pub fn contents(&mut self) -> wire::Contents {
+        match self.flag() {
+            true => wire::Contents::Whole,
+            false => wire::Contents::Filling { room_kib: self.u32(), is_short: self.flag() },
+        }
+    }
+
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(len.min(self.0.len()));
         self.0 = tail;

@@ -123,8 +123,8 @@ impl Election {
         self.redraw(now);
     }
 
-    /// Notes that a replica with a shorter log campaigns, which nobody can win but with this log: its leader is lost, and this replica
-    /// need not wait for its turn.
+    /// Notes that a replica with a shorter log campaigns. It cannot win with this replica's vote, so this one campaigns without
+    /// waiting for its turn.
     pub fn outruns(&mut self, now: Time) {
         if self.campaign_at != Time::NEVER && self.rounds == 0 {
             self.campaign_at = self.campaign_at.min(now);

@@ -9,7 +9,7 @@ use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
 use wire::Contents;
 
-/// A follower that has not said what it has.
+/// State of a follower's contents before its first acknowledgement.
 const UNKNOWN: Contents = Contents::Filling { room_kib: u32::MAX, is_short: false };
 
 /// Last acknowledgement of one follower.
@@ -18,7 +18,7 @@ pub(crate) struct FollowerAck {
     pub replica: ReplicaId,
     /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
-    /// What the follower has of its contents, as its newest acknowledgement says.
+    /// State of the follower's contents, as of its newest acknowledgement.
     pub contents: Contents,
     /// Acknowledgements of renewals that were sent by then do not count for that: a stream to it had begun.
     pub fills_since: Time,
@@ -80,7 +80,9 @@ impl Leading {
 
     /// Whether the follower has said within this time that it has all its contents.
     pub fn is_whole(&self, replica: ReplicaId, now: Time, silence_max: std::time::Duration) -> bool {
-        self.acks.iter().any(|ack| ack.replica == replica && ack.contents == Contents::Whole && now < ack.sent_at + silence_max)
+        self.acks
+            .iter()
+            .any(|ack| ack.replica == replica && ack.contents == Contents::Whole && now < ack.sent_at + silence_max)
     }
 
     /// Notes that the follower may give up its contents from now on.

@@ -212,7 +212,8 @@ mod tests {
     #[test]
     fn an_ack_names_what_was_renewed_with_the_leaders_term() {
         let renewal = renewal(false, &[PG]);
-        let ack = Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter().map(|pg| (pg, Contents::Whole)));
+        let ack =
+            Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter().map(|pg| (pg, Contents::Whole)));
         assert_eq!((ack.sent_at, ack.renewed), (5, vec![(PG, Term(3), Contents::Whole)]));
         assert_eq!(Pairs::ack(&renewal, std::iter::empty()).renewed, []);
     }

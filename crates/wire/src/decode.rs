@@ -7,9 +7,8 @@
 
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
-    Contents,
-    CONTEXT_MAX, Extent, Hello, LeaseAck, LeaseRenewal, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
-    Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody,
+    CONTEXT_MAX, Contents, Extent, Hello, LeaseAck, LeaseRenewal, Message, PassedOn, Peer, REASON_MAX, RaftKind,
+    RaftMsg, Refuse, Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody,
 };
 use crate::record::*;
 use bytes::Bytes;

@@ -7,9 +7,8 @@
 
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
-    Contents,
-    CONTEXT_MAX, Hello, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg,
-    Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg,
+    CONTEXT_MAX, Contents, Hello, LeaseAck, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject,
+    RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -205,25 +204,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 });
             }
         }
-        Message::LeaseAck(ack) => {
-            out.header(kind::LEASE_ACK, len);
-            out.record(&LeaseAckRecord {
-                sent_at: U64::new(ack.sent_at),
-                granted_aus: U64::new(ack.granted_aus),
-                count: count(ack.renewed.len()),
-                device_full: u8::from(ack.device_full),
-                log_share_mib: ack.log_share_mib,
-                ..LeaseAckRecord::default()
-            });
-            for (pg, term, contents) in &ack.renewed {
-                let (contents, room_kib) = match *contents {
-                    Contents::Filling { room_kib, is_short } => (if is_short { 2 } else { 0 }, room_kib),
-                    Contents::Whole => (1, 0),
-                };
-                let (pg, term, room_kib) = (pg_record(*pg), U64::new(term.0), U32::new(room_kib));
-                out.record(&RenewedRecord { pg, term, contents, reserved: [0; 3], room_kib });
-            }
-        }
+        Message::LeaseAck(ack) => put_lease_ack(out, len, ack),
         Message::LeaseRelease(pgs) => {
             out.header(kind::LEASE_RELEASE, len);
             out.record(&LeaseReleaseRecord { count: count(pgs.len()), ..LeaseReleaseRecord::default() });
@@ -250,6 +231,26 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
         Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
         Message::Repair(msg) => crate::repair::put(out, len, msg, bufs),
         Message::Mend(msg) => crate::mend::put(out, len, msg, bufs),
+    }
+}
+
+fn put_lease_ack(out: &mut Out<'_>, len: usize, ack: &LeaseAck) {
+    out.header(kind::LEASE_ACK, len);
+    out.record(&LeaseAckRecord {
+        sent_at: U64::new(ack.sent_at),
+        granted_aus: U64::new(ack.granted_aus),
+        count: count(ack.renewed.len()),
+        device_full: u8::from(ack.device_full),
+        log_share_mib: ack.log_share_mib,
+        ..LeaseAckRecord::default()
+    });
+    for (pg, term, contents) in &ack.renewed {
+        let (contents, room_kib) = match *contents {
+            Contents::Filling { room_kib, is_short } => (if is_short { 2 } else { 0 }, room_kib),
+            Contents::Whole => (1, 0),
+        };
+        let (pg, term, room_kib) = (pg_record(*pg), U64::new(term.0), U32::new(room_kib));
+        out.record(&RenewedRecord { pg, term, contents, reserved: [0; 3], room_kib });
     }
 }
 

@@ -237,17 +237,20 @@ pub struct LeaseAck {
     pub device_full: bool,
     /// Most MiB that one PG may leave uncommitted in the sender's log (R9); 0: unknown.
     pub log_share_mib: u8,
-    /// The PGs, the terms of their leaders, and what the sender has of the PG's contents.
+    /// The PGs, the terms of their leaders, and the state of the sender's contents.
     pub renewed: Vec<(PgId, Term, Contents)>,
 }
 
-/// What a replica has of the contents of its PG (R16).
+/// State of a replica's contents of its PG (R16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     Whole,
     /// A stream has still to bring them. `room_kib`: KiB of payload that its log takes meanwhile. `is_short`: that is less than
     /// half of its share.
-    Filling { room_kib: u32, is_short: bool },
+    Filling {
+        room_kib: u32,
+        is_short: bool,
+    },
 }
 
 /// Part of a stream (R12), which copies the contents of a PG to a follower that is behind the log.

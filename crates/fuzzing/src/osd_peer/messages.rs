@@ -35,7 +35,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             granted_aus: source.number(100),
             device_full: source.flag(),
             log_share_mib: source.byte(),
-            renewed: (0..source.below(4)).map(|_| (pg, term, source.flag())).collect(),
+            renewed: (0..source.below(4)).map(|_| (pg, term, source.contents())).collect(),
         }),
         5 => Message::LeaseRelease((0..source.below(4)).map(|_| pg).collect()),
         6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),

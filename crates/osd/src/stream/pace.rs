@@ -24,7 +24,7 @@ impl Pace {
     pub fn next(&mut self, unused: Option<u64>, room: u64, left: u64) -> u64 {
         let before = std::mem::replace(&mut self.left, left);
         let granted = match unused {
-            None => (room / AT_ONCE).max(PART_MAX as u64),
+            None => (room / AT_ONCE).max(PART_MAX),
             Some(unused) => {
                 let brought = u128::from(before.saturating_sub(left));
                 let rest = u128::from(room.saturating_sub(unused));
