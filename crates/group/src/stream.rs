@@ -93,7 +93,10 @@ impl Group {
     /// the follower does not count as one with all its contents. `None`: what is committed up to there must be on a majority without
     /// the follower, and with all contents; that is not known.
     pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
-        if !self.may_fill(now, follower) {
+        let has = |id: ReplicaId| id != follower && self.has_everything(now, id);
+        let counts = self.decision.members.majority(has);
+        let votes = self.decision.members.is_voter(follower);
+        if !self.serves() || votes && !counts {
             return None;
         }
         self.note_filling(now, follower);
@@ -119,13 +122,6 @@ impl Group {
     /// Returns what is left of the pace.
     pub fn pace(&self) -> Option<u64> {
         self.pace
-    }
-
-    /// Whether the log of `follower` may begin at the applied index.
-    pub fn may_fill(&self, now: Time, follower: ReplicaId) -> bool {
-        let has = |id: ReplicaId| id != follower && self.has_everything(now, id);
-        let votes = self.decision.members.is_voter(follower);
-        self.serves() && (!votes || self.decision.members.majority(has))
     }
 
     /// Notes that the contents of this replica are installed.

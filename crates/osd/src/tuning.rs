@@ -160,9 +160,9 @@ impl SpaceTuning {
 /// Tunables of the streams (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTuning {
-    /// Most streams that one OSD sends at once, besides one that only has a log begin. Default 2; at least 1.
+    /// Most streams that one OSD sends at once. Default 2; at least 1.
     pub senders_max: usize,
-    /// Most streams that one OSD receives at once. Default 6, those of two leaders that send their most; at least 1.
+    /// Most streams that one OSD receives at once. Default 4, those of two leaders that send their most; at least 1.
     pub receivers_max: usize,
     /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
     /// asks. Default 100 ms; above the renewal interval.
@@ -188,7 +188,7 @@ impl Default for StreamTuning {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         StreamTuning {
             senders_max: 2,
-            receivers_max: 6,
+            receivers_max: 4,
             asked_max: ms(100),
             bytes_per_s: 64 << 20,
             answer_max: s(10),

@@ -184,7 +184,7 @@ impl Osd {
 
     /// Counts the streams that this OSD sends at this moment.
     pub fn streams_running(&self) -> usize {
-        self.streams.senders.iter().filter(|s| !s.only_log).count()
+        self.streams.senders.len()
     }
 
     /// Sets the bytes a second that streams may read here; for tests and tools.

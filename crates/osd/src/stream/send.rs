@@ -30,29 +30,11 @@ impl Osd {
         let now = self.now;
         let StreamTuning { asked_max, senders_max, .. } = self.streams.tuning;
         self.streams.waiting.retain(|_, asked| now < *asked + asked_max);
-        while self.streams.senders.iter().filter(|s| !s.only_log).count() < senders_max {
+        while self.streams.senders.len() < senders_max {
             let Some((_, _, pg, to)) = self.most_wanted() else { return };
             self.streams.waiting.remove(&(pg, to));
-            self.begin_stream(pg, to, false);
+            self.begin_stream(pg, to);
         }
-        // The others count already when their logs have begun.
-        let begins = self.streams.senders.iter().any(|s| s.only_log);
-        let next = || self.streams.waiting.keys().copied().find(|(pg, to)| self.wants_log(*pg, *to));
-        if let Some((pg, to)) = next().filter(|_| !begins) {
-            self.streams.waiting.remove(&(pg, to));
-            self.begin_stream(pg, to, true);
-        }
-    }
-
-    /// Whether the log of this follower should begin, perhaps again, before its contents come.
-    fn wants_log(&self, pg: PgId, to: OsdId) -> bool {
-        let rests = self.streams.resting.get(&(pg, to)).is_some_and(|(until, _)| self.now < *until);
-        let busy = self.streams.senders.iter().any(|s| s.pg == pg);
-        let Some(slot) = self.pgs.by_pg(pg).filter(|_| !rests && !busy) else { return false };
-        let State::Running(group) = &self.pgs.get(slot).state else { return false };
-        let Some(follower) = group.peer_on(to).filter(|_| group.is_whole()) else { return false };
-        let has_room = group.fill_room(follower).is_some_and(|(_, is_short)| !is_short);
-        !has_room && group.may_fill(self.now, follower)
     }
 
     /// Chooses the next stream: (the PG commits without it, chunks, PG, follower's OSD), the smallest first.
@@ -70,18 +52,15 @@ impl Osd {
         wanted.min()
     }
 
-    fn begin_stream(&mut self, pg: PgId, to: OsdId, only_log: bool) {
+    fn begin_stream(&mut self, pg: PgId, to: OsdId) {
         let (Some(slot), Some(link)) = (self.pgs.by_pg(pg), self.bus.link_to(to)) else { return };
         let Some(group) = self.pgs.group(slot) else { return };
         let Some(follower) = group.peer_on(to).filter(|_| group.is_leader() && group.is_whole()) else { return };
         let (replica, term) = (group.identity().replica, group.term());
         let id = self.streams.next_id;
         self.streams.next_id = id.wrapping_add(1);
-        let mut sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), self.now);
-        sender.only_log = only_log;
-        if !only_log {
-            tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
-        }
+        let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), self.now);
+        tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
         self.streams.senders.push(sender);
         self.send_stream(link, pg, (replica, follower), id, StreamBody::Open);
     }
@@ -158,12 +137,8 @@ impl Osd {
                 let slot = sender.slot;
                 sender.is_beginning = false;
                 let follower = sender.follower;
-                let only_log = sender.only_log;
                 if let Some(group) = self.pgs.group(slot) {
                     group.note_filling(now, follower);
-                }
-                if only_log {
-                    self.end_log_only(msg.stream);
                 }
             }
             StreamBody::Ack { seq } => {
@@ -211,29 +186,14 @@ impl Osd {
         if goes_on && fills_from == Index(0) {
             return self.drop_sender(id, StreamAbort::Needless, true);
         }
-        let only_log = self.sender(id).is_some_and(|s| s.only_log);
-        let Some(group) = self.pgs.group(slot) else { return };
-        let is_short = group.fill_room(follower).is_none_or(|(_, is_short)| is_short);
-        let goes_on = goes_on && fills_from <= applied && !(only_log && is_short);
+        let goes_on = goes_on && fills_from <= applied;
         let state = if goes_on { None } else { group.fill_state(now, follower) };
         let state = state.filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
-        if only_log && state.is_none() {
-            return self.end_log_only(id);
-        }
         let chunks = self.engine.chunks(replica);
-        let chunks = if only_log { Vec::new() } else { chunks };
         let sender = self.sender(id).expect("it was just there");
         sender.fills_from = goes_on.then_some(fills_from);
         state.iter().for_each(|state| sender.push_fill(state));
         sender.begin(chunks, compare, applied);
-    }
-
-    /// Ends a stream that was only to have a log begin.
-    fn end_log_only(&mut self, id: u64) {
-        let Some(gone) = self.remove_sender(id) else { return };
-        let ids = (gone.replica, gone.follower);
-        self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(StreamAbort::Needless));
-        self.streams.resting.insert((gone.pg, gone.to), (self.now + self.streams.tuning.rest_min, 0));
     }
 
     pub(super) fn step_senders(&mut self) {

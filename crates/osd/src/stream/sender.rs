@@ -78,8 +78,6 @@ pub(crate) struct Sender {
     pub mends_since: Option<Time>,
     /// Bytes of contents and digests.
     pub sent_bytes: u64,
-    /// The stream only has the follower's log begin. Its contents come when their turn has come.
-    pub only_log: bool,
     /// True when the PG cannot commit without this follower: only the window limits the stream then.
     pub urgent: bool,
     pub pace: Pace,
@@ -134,7 +132,6 @@ impl Sender {
             begins_again_at: Time::NEVER,
             mends_since: None,
             sent_bytes: 0,
-            only_log: false,
             urgent: false,
             pace: Pace::default(),
         }

@@ -219,32 +219,3 @@ fn a_stream_to_a_pg_with_many_volumes_ends_under_load() {
     assert_eq!(rig.osd(0).streams_sent(), (1, 0));
     assert!(writes > 1000, "{writes} writes");
 }
-
-/// Two streams run at a time. The followers in the other PGs count before their turn has come.
-#[test]
-fn followers_count_while_their_streams_wait() {
-    let mut rig = Rig::new(35, [64; 3]);
-    rig.make_pgs(6);
-    rig.lead_all(0, 6);
-    rig.kill(2);
-    (0..6).for_each(|n| rig.fill(pg(n), 24));
-    rig.osd(0).set_stream_rate(1 << 20);
-    rig.start(2);
-    let follower = |n: u32| ReplicaId(u64::from(n) * 3 + 3);
-    let begun = |rig: &mut Rig| (0..6).all(|n| rig.osd(2).engine.fills_from(follower(n)) > Index(0));
-    let took = rig.until(LONG, "all logs have begun", begun);
-    assert!(took < ms(1500), "begun after {took:?}");
-    assert_eq!(rig.osd(0).streams_running(), 2);
-    rig.run(ms(200));
-    rig.kill(1);
-    for n in 0..6 {
-        let before = rig.world.now();
-        rig.write(pg(n), 0, 0, 8);
-        let took = rig.world.now().since(before);
-        assert!(took < ms(300), "{} waits for {took:?}", pg(n));
-        assert!(rig.osd(2).engine.fills_from(follower(n)) > Index(0), "it is not whole yet");
-    }
-    rig.start(1);
-    rig.osd(0).set_stream_rate(64 << 20);
-    rig.until(LONG, "all are whole", |rig| (0..6).all(|n| rig.is_whole(pg(n))));
-}
