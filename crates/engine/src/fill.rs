@@ -62,7 +62,10 @@ impl Engine {
             }
             _ => false,
         };
-        let is_short = decision.bytes.len() <= FILL_DECISION_MAX && self.has_room_for_replica();
+        // Every segment of the log repeats the decision state: one that is not longer takes the place of the earlier one.
+        let replaces = |r: &Replica| r.fills_from.is_some() && decision.bytes.len() <= r.first_decision.len();
+        let has_room = self.replicas.get(&replica).is_some_and(replaces) || self.has_room_for_replica();
+        let is_short = decision.bytes.len() <= FILL_DECISION_MAX && has_room;
         if !is_short || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
             return self.events.push(EngineEvent::FillRefused { replica });
         }
@@ -106,6 +109,7 @@ impl Engine {
         let recovered =
             Recovered { identity, hard_state, checkpoint: decision, before, entries, lost, failure: None, fills };
         self.find_freeable();
+        self.copy_forward();
         self.events.push(EngineEvent::Begun(Box::new(recovered)));
     }
 

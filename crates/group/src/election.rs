@@ -124,10 +124,10 @@ impl Election {
     }
 
     /// Notes that a replica with a shorter log campaigns. It cannot win with this replica's vote, so this one campaigns without
-    /// waiting for its turn.
-    pub fn outruns(&mut self, now: Time) {
+    /// waiting for its turn; `rank` others that may have as long a log go first.
+    pub fn outruns(&mut self, now: Time, rank: u32) {
         if self.campaign_at != Time::NEVER && self.rounds == 0 {
-            self.campaign_at = self.campaign_at.min(now);
+            self.campaign_at = self.campaign_at.min(now + self.timing.stagger * rank);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{Action, GroupConfig, descriptor};
 use bytes::Bytes;
 use consensus::{Config, Node, Ready, Start, StartError, StepError};
 use std::collections::VecDeque;
+use types::map::Member;
 use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -106,8 +107,7 @@ impl Group {
         };
         let node_config = Config { pg, id: replica, payload_len: descriptor::payload_len };
         let node = Node::new(node_config, &start).map_err(|source| GroupError::Start { pg, replica, source })?;
-        let goes_first = |id: ReplicaId| id < replica || fills && id != replica;
-        let rank = decision.members.voters.iter().filter(|m| goes_first(m.replica)).count() as u32;
+        let rank = rank(&decision.members.voters, replica, !fills, None);
         let election = Election::new(config.timing, now, rank, Rng::new(seed));
         Ok(Group {
             propose_payload_max: config.uncommitted_payload_max,
@@ -232,13 +232,7 @@ impl Group {
 
     /// Counts the voters that campaign before this one when `without` is gone.
     pub(crate) fn rank(&self, without: Option<ReplicaId>) -> u32 {
-        let me = self.identity.replica;
-        let voters = self.decision.members.voters.iter().map(|m| m.replica);
-        if !self.whole {
-            // A replica that cannot serve lets all others go first, and not at the moment of the last of them.
-            return voters.count() as u32;
-        }
-        voters.filter(|id| *id < me && Some(*id) != without).count() as u32
+        rank(&self.decision.members.voters, self.identity.replica, self.whole, without)
     }
 
     /// Quarantines this replica: a peer sent a message that no honest cluster sends, or its own log has an unreadable entry (R5).
@@ -428,5 +422,14 @@ impl Group {
                 (leading.heard_at() + self.config.timing.ack_max).min(transfer).min(self.reads.retry_at())
             }
         }
+    }
+}
+
+/// Counts the voters that campaign before `me` when `without` is gone. A replica that cannot serve lets all others go first, and not at
+/// the moment of the last of them.
+fn rank(voters: &[Member], me: ReplicaId, whole: bool, without: Option<ReplicaId>) -> u32 {
+    match whole {
+        true => voters.iter().filter(|m| m.replica < me && Some(m.replica) != without).count() as u32,
+        false => voters.len() as u32,
     }
 }

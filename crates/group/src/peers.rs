@@ -94,7 +94,8 @@ impl Group {
         if self.node.voted_for() == Some(from) && self.node.term() == term {
             self.election.voted(now);
         } else if kind == RaftKind::PreVote && lags {
-            self.election.outruns(now);
+            // A whole replica is more use as a leader.
+            self.election.outruns(now, u32::from(!self.whole));
         }
     }
 

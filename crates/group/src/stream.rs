@@ -67,7 +67,7 @@ impl Group {
     }
 
     /// Whether this replica, or the follower `id`, is known to have all its contents: a follower has said so lately.
-    pub(crate) fn has_contents(&self, now: Time, id: ReplicaId) -> bool {
+    pub fn has_contents(&self, now: Time, id: ReplicaId) -> bool {
         let silence_max = self.config.timing.ack_max;
         match id == self.identity.replica {
             true => self.whole,

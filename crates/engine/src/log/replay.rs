@@ -443,6 +443,14 @@ impl Replayed {
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
+        let before = match fills_from {
+            // Entries up to there have been dropped, though the log may still hold them.
+            Some(from) if before.0 < from.0 => {
+                log.drop_below(Index(from.0.0 + 1));
+                from
+            }
+            _ => before,
+        };
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         if fills_from.is_some() && !lost.is_empty() {
             let reason = "payloads of its log are lost, and a backfill had not ended".to_owned();

@@ -228,3 +228,27 @@ fn installed_contents_without_the_entries_that_they_show_are_no_past() {
     }
     assert!(lost > 1, "{lost}: the test lost its teeth");
 }
+
+#[test]
+fn a_log_that_begins_later_counts_the_entries_that_follow() {
+    let room = |rig: &Rig| rig.engine.fill_room(TARGET).expect("it is filled");
+    for seed in 0..6 {
+        let (mut rig, mut stream) = filling(seed);
+        stream.catch_up(&mut rig).expect("no crash");
+        let effects = effects(&mut rig, 6);
+        rig.extend(TARGET, effects);
+        rig.settle();
+        let (begins, full) = (stream.begins, room(&rig));
+        stream.begin_later(&mut rig).expect("no crash");
+        if stream.begins == begins {
+            continue;
+        }
+        let later = room(&rig);
+        assert!(later.left > full.left, "{later:?} after {full:?}");
+        rig.disk.kill();
+        rig.restart_and_check();
+        assert_eq!(room(&rig), later, "a restart counts the same");
+        assert_eq!(Some(rig.engine.fills_from(TARGET).0), stream.begins);
+        Stream::again(&rig, TARGET).finish(&mut rig).expect("no crash");
+    }
+}

@@ -60,6 +60,8 @@ pub(crate) struct Streams {
     base_reads: Slab<BaseRead>,
     /// Engine token → (PG, receiver, message) of a piece that is being staged.
     staging: BTreeMap<u64, (PgId, u64, u64)>,
+    /// PGs whose writes may have a pace: slot, replica here, and the follower that is being filled.
+    paced: Vec<(usize, ReplicaId, ReplicaId)>,
     next_id: u64,
     next_token: u64,
     budget: Budget,
@@ -109,6 +111,7 @@ impl Streams {
             reads: Slab::new(),
             base_reads: Slab::new(),
             staging: BTreeMap::new(),
+            paced: Vec::new(),
             next_id: seed | 1,
             next_token: 0,
             budget: Budget { rate: tuning.bytes_per_s, tokens: 0, filled_at: Time::ZERO },
@@ -159,6 +162,7 @@ impl Streams {
         self.reads.clear();
         self.base_reads.clear();
         self.staging.clear();
+        self.paced.clear();
     }
 
     /// Returns the time of the next step, if no event comes before.
@@ -221,9 +225,11 @@ impl Osd {
 
     /// Runs one step of every stream. The caller ensures that every effect that groups have applied is in the overlay.
     pub(crate) fn step_streams(&mut self) {
-        if self.streams.senders.is_empty() && self.streams.receivers.is_empty() && self.streams.waiting.is_empty() {
+        let Streams { senders, receivers, waiting, paced, .. } = &self.streams;
+        if senders.is_empty() && receivers.is_empty() && waiting.is_empty() && paced.is_empty() {
             return;
         }
+        self.lift_paces();
         self.begin_streams();
         self.step_senders();
         self.step_receivers();

@@ -14,21 +14,21 @@ const AT_ONCE: u64 = 8;
 /// The pace of one stream's PG.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Bytes that the stream had left at the last call.
-    left: u64,
+    /// Bytes that the stream had brought at the last call.
+    brought: u64,
 }
 
 impl Pace {
     /// Returns the payload that may be proposed from now on, in bytes. `unused`: what is left of the last answer. `room`: bytes that the
-    /// follower's log still takes. `left`: bytes that the stream has still to bring.
-    pub fn next(&mut self, unused: Option<u64>, room: u64, left: u64) -> u64 {
-        let before = std::mem::replace(&mut self.left, left);
+    /// follower's log still takes. `brought` and `left`: bytes that the stream has brought, and an estimate of the others.
+    pub fn next(&mut self, unused: Option<u64>, room: u64, brought: u64, left: u64) -> u64 {
+        let before = std::mem::replace(&mut self.brought, brought);
         let granted = match unused {
             None => (room / AT_ONCE).max(PART_MAX),
             Some(unused) => {
-                let brought = u128::from(before.saturating_sub(left));
+                let gain = u128::from(brought.saturating_sub(before));
                 let rest = u128::from(room.saturating_sub(unused));
-                unused + (rest * brought / u128::from(before.max(1))) as u64
+                unused + (rest * gain / (gain + u128::from(left)).max(1)) as u64
             }
         };
         granted.min(room)
@@ -45,7 +45,7 @@ mod tests {
     fn the_room_lasts_as_long_as_the_stream() {
         let (mut pace, mut room, mut unused, mut longest, mut waited) = (Pace::default(), 32 * MIB, None, 0, 0);
         for left in (0..=1024).rev() {
-            let may = pace.next(unused, room, left * MIB);
+            let may = pace.next(unused, room, (1024 - left) * MIB, left * MIB);
             assert!(may <= room, "{may} of {room}");
             // Each write has 64 KiB, and there are always more.
             let written = may / (64 << 10) * (64 << 10);
@@ -58,13 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_stands_still_or_grows_grants_nothing() {
+    fn only_what_a_stream_has_brought_grants_something() {
         let mut pace = Pace::default();
-        assert_eq!(pace.next(None, 32 * MIB, 100), 4 * MIB);
-        assert_eq!(pace.next(Some(0), 28 * MIB, 100), 0);
-        assert_eq!(pace.next(Some(0), 28 * MIB, 200), 0);
-        assert_eq!(pace.next(Some(0), 28 * MIB, 100), 14 * MIB);
-        assert_eq!(pace.next(Some(14 * MIB), 3 * MIB, 100), 3 * MIB, "the room has shrunk");
-        assert_eq!(pace.next(None, 100, 100), 100, "less room than one write");
+        assert_eq!(pace.next(None, 32 * MIB, 7, 100), 4 * MIB);
+        assert_eq!(pace.next(Some(0), 28 * MIB, 7, 100), 0);
+        assert_eq!(pace.next(Some(0), 28 * MIB, 7, 10), 0, "the estimate was too high");
+        assert_eq!(pace.next(Some(0), 28 * MIB, 107, 100), 14 * MIB);
+        assert_eq!(pace.next(Some(14 * MIB), 3 * MIB, 107, 100), 3 * MIB, "the room has shrunk");
+        assert_eq!(pace.next(Some(MIB), 3 * MIB, 108, 0), 3 * MIB, "the stream is at its end");
+        assert_eq!(pace.next(None, 100, 0, 100), 100, "less room than one write");
     }
 }

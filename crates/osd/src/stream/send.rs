@@ -14,6 +14,8 @@ use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// Log pressure from which streams are slowed down.
 const PRESSURE_SLOW: f32 = 0.9;
+/// Rounds at whose end the follower's log had no room for what they show: the next one is the last.
+const SHORT_ROUNDS_MAX: u32 = 2;
 
 impl Osd {
     /// Notes that raft has found the follower on `to` behind the log. Repeated while that lasts.
@@ -74,10 +76,8 @@ impl Osd {
         let gone = self.streams.senders.remove(at);
         self.streams.sent_bytes += gone.sent_bytes;
         self.streams.equal_bytes += gone.equal_bytes;
-        if let Some(group) = self.pgs.group_of(gone.slot, gone.replica) {
-            group.set_pace(None);
-            self.pgs.touch(gone.slot);
-        }
+        // The room of a follower that the PG still needs is to last for the next stream, too.
+        self.streams.paced.push((gone.slot, gone.replica, gone.follower));
         Some(gone)
     }
 
@@ -163,6 +163,11 @@ impl Osd {
             }
             StreamBody::Done { commit, .. } => {
                 let done = self.remove_sender(msg.stream).expect("it was just there");
+                self.streams.paced.retain(|(_, replica, _)| *replica != done.replica);
+                if let Some(group) = self.pgs.group_of(done.slot, done.replica) {
+                    group.set_pace(None);
+                    self.pgs.touch(done.slot);
+                }
                 let (rounds, mib, equal_mib) = (done.plan.rounds, done.sent_bytes >> 20, done.equal_bytes >> 20);
                 tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, equal_mib, "backfill completed");
                 self.streams.done += 1;
@@ -250,10 +255,29 @@ impl Osd {
         let Some(group) = self.pgs.group_of(sender.slot, sender.replica) else { return };
         let room = group.fill_room(sender.follower).filter(|_| sender.urgent && sender.fills());
         let before = group.pace();
-        let pace = room.map(|(room, _)| sender.pace.next(before, room, sender.left_bytes()));
+        let (brought, left) = (sender.sent_bytes + sender.equal_bytes, sender.left_bytes());
+        // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
+        let unknown = before.filter(|_| sender.urgent && sender.phase != Phase::Ending);
+        let pace = room.map_or(unknown, |(room, _)| Some(sender.pace.next(before, room, brought, left)));
         group.set_pace(pace);
         if pace != before {
             self.pgs.touch(sender.slot);
+        }
+    }
+
+    /// Lifts the pace of PGs that no longer need the follower whose stream has ended early.
+    pub(super) fn lift_paces(&mut self) {
+        let now = self.now;
+        let held = std::mem::take(&mut self.streams.paced);
+        for (slot, replica, follower) in held {
+            let has_sender = self.streams.senders.iter().any(|s| s.replica == replica);
+            let Some(group) = self.pgs.group_of(slot, replica).filter(|_| !has_sender) else { continue };
+            if group.stands_still_without(now, follower) && !group.has_contents(now, follower) {
+                self.streams.paced.push((slot, replica, follower));
+                continue;
+            }
+            group.set_pace(None);
+            self.pgs.touch(slot);
         }
     }
 
@@ -375,21 +399,26 @@ impl Osd {
     /// here, half of its log's share is used up, or it lacks entries that the round shows. A later round brings what has changed.
     /// A log that has room is what the PG goes on with when it comes to need the follower.
     fn begin_again(&mut self, id: u64) {
-        let now = self.now;
-        let Some(sender) = self.sender(id).filter(|s| s.tracks() && !s.is_beginning) else { return };
+        let (now, catch_up_max) = (self.now, self.streams.tuning.catch_up_max);
+        let streams = &mut self.streams.senders;
+        let Some(sender) = streams.iter_mut().find(|s| s.id == id && s.tracks() && !s.is_beginning) else { return };
         let (replica, slot, follower) = (sender.replica, sender.slot, sender.follower);
         let (waits, at) = (sender.catches_up.is_some(), sender.begins_again_at);
         let is_late = sender.fills_from.is_none();
         let first = self.engine.first_index(replica);
         let Some(group) = self.pgs.group(slot) else { return };
         let term = group.term();
-        let is_short = group.fill_room(follower).is_some_and(|(_, is_short)| is_short);
+        let is_short = now >= sender.short_from && group.fill_room(follower).is_some_and(|(_, is_short)| is_short);
         let due = match waits {
             true => now >= at,
-            false => is_late || is_short || group.is_behind_log(follower, first),
+            false => is_late || is_short && sender.mends_since.is_none() || group.is_behind_log(follower, first),
         };
         if !due {
             return;
+        }
+        if let Some(shown) = sender.catches_up.filter(|_| sender.short_rounds == SHORT_ROUNDS_MAX) {
+            // More rounds would not end otherwise: the end lifts the share.
+            return sender.push_end(shown, term);
         }
         let state = group.fill_state(now, follower).filter(|state| state.bytes.len() <= engine::FILL_DECISION_MAX);
         let sender = self.sender(id).expect("it was just there");
@@ -401,6 +430,8 @@ impl Osd {
                     "the follower's log begins at a later index"
                 );
                 sender.push_fill(&state);
+                sender.short_from = now + catch_up_max / 4;
+                sender.short_rounds += u32::from(waits);
                 if sender.is_round_read() {
                     sender.next_round(state.index);
                 }

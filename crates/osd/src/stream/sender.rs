@@ -74,6 +74,10 @@ pub(crate) struct Sender {
     pub catches_up: Option<Index>,
     /// Time of the next attempt to have the follower's log begin again.
     pub begins_again_at: Time,
+    /// Time before which a log that is short of room does not begin again.
+    pub short_from: Time,
+    /// Rounds at whose end the follower's log had no room for what they show.
+    pub short_rounds: u32,
     /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
     /// Bytes of contents and digests.
@@ -130,6 +134,8 @@ impl Sender {
             round_start: Index(0),
             catches_up: None,
             begins_again_at: Time::NEVER,
+            short_from: Time::ZERO,
+            short_rounds: 0,
             mends_since: None,
             sent_bytes: 0,
             urgent: false,

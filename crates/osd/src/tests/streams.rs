@@ -219,3 +219,26 @@ fn a_stream_to_a_pg_with_many_volumes_ends_under_load() {
     assert_eq!(rig.osd(0).streams_sent(), (1, 0));
     assert!(writes > 1000, "{writes} writes");
 }
+
+/// A stream breaks off that a PG needs. Until the next one gets on, writes do not take the room that is left.
+#[test]
+fn room_of_a_needed_follower_outlasts_a_broken_stream() {
+    let mut rig = left_behind(37, 60);
+    rig.start(2);
+    rig.until(LONG, "its log has begun", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0));
+    rig.slow_reads(0, 240);
+    rig.run(ms(100));
+    rig.kill(1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.cut(0, 2, true);
+    rig.run(ms(3000));
+    rig.cut(0, 2, false);
+    rig.until(LONG, "it leads again", |rig| rig.osd(0).streams_running() > 0);
+    let (begin, mut written) = (rig.world.now(), 0);
+    while rig.world.now().since(begin) < ms(400) && rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0) {
+        rig.write(pg(0), 1, written % 32 * 128, 128);
+        written += 1;
+    }
+    let room = rig.osd(2).engine.fill_room(ReplicaId(3));
+    assert!(room.is_none_or(|room| room.left > room.share / 4), "{room:?} after {written} writes");
+}
