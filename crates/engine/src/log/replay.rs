@@ -425,7 +425,7 @@ impl Replay {
 impl Replayed {
     /// Joins the replica with its checkpoint.
     fn join(self, state: Option<RoundState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks, lost_home, .. } = self;
+        let Replayed { record, mut entries, blocks, lost_home, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, fills_from, .. } = record;
         let replica = identity.replica;
         let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
@@ -433,6 +433,10 @@ impl Replayed {
         let state = state.map(|state| state.decision);
         let at_home = lost_home.as_ref().map(|home| home.checkpoint.0).or(state.as_ref().map(|state| state.index));
         let fills_from = fills_from.filter(|(from, _)| at_home.is_none_or(|k| k < *from));
+        if let Some((from, _)) = fills_from {
+            // Entries up to there have been dropped, though the log may still hold them.
+            entries = entries.split_off(&(from.0 + 1));
+        }
         let checkpoint = match (fills_from, lost_home) {
             (Some(from), _) => at(from, decision.clone()),
             (None, Some(home)) => at(home.checkpoint, Bytes::new()),
@@ -443,14 +447,6 @@ impl Replayed {
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
-        let before = match fills_from {
-            // Entries up to there have been dropped, though the log may still hold them.
-            Some(from) if before.0 < from.0 => {
-                log.drop_below(Index(from.0.0 + 1));
-                from
-            }
-            _ => before,
-        };
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         if fills_from.is_some() && !lost.is_empty() {
             let reason = "payloads of its log are lost, and a backfill had not ended".to_owned();
