@@ -150,10 +150,10 @@ impl Osd {
                 self.pump(msg.stream);
             }
             StreamBody::Wants { seq, blocks } => {
-                let urgent = sender.urgent;
+                let free = sender.is_free();
                 match sender.wanted(seq, blocks) {
                     // The follower copies the other blocks of these AUs.
-                    Some(written) if !urgent => self.streams.budget.tokens -= written as i64,
+                    Some(written) if !free => self.streams.budget.tokens -= written as i64,
                     Some(_) => {}
                     None => {
                         self.drop_sender(msg.stream, StreamAbort::Failed, false);
@@ -286,8 +286,8 @@ impl Osd {
         loop {
             let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
             let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
-            let (urgent, paid) = (sender.urgent, self.streams.budget.tokens > 0);
-            if !sender.tracks() || !sender.has_room() || !(paid || urgent) {
+            let (free, paid) = (sender.is_free(), self.streams.budget.tokens > 0);
+            if !sender.tracks() || !sender.has_room() || !(paid || free) {
                 return;
             }
             let replica = sender.replica;
@@ -302,7 +302,7 @@ impl Osd {
                 // It takes the device's time and not the network's.
                 Content::Digests => part.range.len_bytes() / 4,
             };
-            if !urgent {
+            if !free {
                 self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
             }
             self.read_part(id, part);

@@ -82,7 +82,7 @@ pub(crate) struct Sender {
     pub mends_since: Option<Time>,
     /// Bytes of contents and digests.
     pub sent_bytes: u64,
-    /// True when the PG cannot commit without this follower: only the window limits the stream then.
+    /// True when the PG cannot commit without this follower.
     pub urgent: bool,
     pub pace: Pace,
 }
@@ -171,6 +171,11 @@ impl Sender {
     /// Whether its follower counts, with a log that nothing frees before the stream has ended.
     pub fn fills(&self) -> bool {
         self.tracks() && self.fills_from.is_some() && !self.is_beginning
+    }
+
+    /// Whether only the window limits the stream: the PG waits for it. A follower that counts meanwhile needs its device for its log.
+    pub fn is_free(&self) -> bool {
+        self.urgent && !self.fills()
     }
 
     /// Whether changes are still to be noted.

@@ -178,6 +178,7 @@ fn writes_go_on_until_a_needed_follower_is_filled() {
     assert!(room.left > room.share / 4, "{room:?}");
     assert!(rig.osd(2).engine.fills_from(ReplicaId(3)) > first, "its log has begun again");
     rig.slow_reads(0, 240);
+    rig.osd(0).set_stream_rate(64 << 20);
     rig.kill(1);
     let (begin, mut longest, mut written) = (rig.world.now(), ms(0), 0);
     while rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0) {
