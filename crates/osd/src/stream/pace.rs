@@ -14,19 +14,20 @@ const AT_ONCE: u64 = 8;
 /// The pace of one stream's PG.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Bytes that the stream had brought at the last call.
-    brought: u64,
+    /// Work that the stream had done at the last call.
+    done: u64,
 }
 
 impl Pace {
     /// Returns the payload that may be proposed from now on, in bytes. `unused`: what is left of the last answer. `room`: bytes that the
-    /// follower's log still takes. `brought` and `left`: bytes that the stream has brought, and an estimate of the others.
-    pub fn next(&mut self, unused: Option<u64>, room: u64, brought: u64, left: u64) -> u64 {
-        let before = std::mem::replace(&mut self.brought, brought);
+    /// follower's log still takes. `done` and `left`: work of the stream so far,
+    /// and an estimate of the rest, in one unit.
+    pub fn next(&mut self, unused: Option<u64>, room: u64, done: u64, left: u64) -> u64 {
+        let before = std::mem::replace(&mut self.done, done);
         let granted = match unused {
             None => (room / AT_ONCE).max(PART_MAX),
             Some(unused) => {
-                let gain = u128::from(brought.saturating_sub(before));
+                let gain = u128::from(done.saturating_sub(before));
                 let rest = u128::from(room.saturating_sub(unused));
                 unused + (rest * gain / (gain + u128::from(left)).max(1)) as u64
             }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_stream_has_brought_grants_something() {
+    fn only_work_of_the_stream_grants_something() {
         let mut pace = Pace::default();
         assert_eq!(pace.next(None, 32 * MIB, 7, 100), 4 * MIB);
         assert_eq!(pace.next(Some(0), 28 * MIB, 7, 100), 0);

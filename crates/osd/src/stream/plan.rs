@@ -150,6 +150,18 @@ impl Plan {
         self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
     }
 
+    /// Estimates the cost of the rest of this round, in the measure of [`cost`]: unread chunks count as much as the others, on average.
+    pub fn round_cost(&self) -> u64 {
+        let whole = if self.compare { Content::Digests } else { Content::Data };
+        let guess = cost(whole, self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK));
+        let queued = self.queue.values().map(|todo| match todo {
+            Todo::Whole => guess,
+            Todo::Some(blocks) => blocks.count() * BLOCK,
+        });
+        let parts = self.parts.iter().map(|part| cost(part.content, part.range.len_bytes() as u64));
+        queued.chain(parts).fold(0, u64::saturating_add)
+    }
+
     /// Estimates the bytes that are still to be sent in this round: unread chunks count as much as the others,
     /// on average.
     pub fn round_bytes(&self) -> u64 {
@@ -172,6 +184,16 @@ impl Plan {
         self.owes = false;
         self.rounds += 1;
         self.queue = std::mem::take(&mut self.dirty).into_iter().map(|(key, set)| (key, Todo::Some(set))).collect();
+    }
+}
+
+/// Returns what it costs to read and send so many bytes, in bytes.
+pub(crate) fn cost(content: Content, len: u64) -> u64 {
+    match content {
+        Content::Zeros => 0,
+        Content::Data => len,
+        // It takes the device's time and not the network's.
+        Content::Digests => len / 4,
     }
 }
 

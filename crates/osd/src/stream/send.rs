@@ -1,7 +1,7 @@
 //! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
 
 use super::StreamRead;
-use super::plan::Content;
+use super::plan::{self, Content};
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
@@ -255,10 +255,10 @@ impl Osd {
         let Some(group) = self.pgs.group_of(sender.slot, sender.replica) else { return };
         let room = group.fill_room(sender.follower).filter(|_| sender.urgent && sender.fills());
         let before = group.pace();
-        let (brought, left) = (sender.sent_bytes + sender.equal_bytes, sender.left_bytes());
+        let (done, left) = (sender.read_cost, sender.left_cost());
         // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
         let unknown = before.filter(|_| sender.urgent && sender.phase != Phase::Ending);
-        let pace = room.map_or(unknown, |(room, _)| Some(sender.pace.next(before, room, brought, left)));
+        let pace = room.map_or(unknown, |(room, _)| Some(sender.pace.next(before, room, done, left)));
         group.set_pace(pace);
         if pace != before {
             self.pgs.touch(sender.slot);
@@ -296,14 +296,12 @@ impl Osd {
             };
             // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = sender.plan.rounds.saturating_sub(2).min(4);
-            let len = match part.content {
-                Content::Zeros => 0,
-                Content::Data => part.range.len_bytes(),
-                // It takes the device's time and not the network's.
-                Content::Digests => part.range.len_bytes() / 4,
-            };
+            let cost = plan::cost(part.content, part.range.len_bytes() as u64) + MESSAGE_COST as u64;
+            sender.read_cost += cost;
+            // One that a PG needs, and that counts, gets four times the rate: its log needs the device, too.
+            let ease = ease + if sender.urgent { 2 } else { 0 };
             if !free {
-                self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
+                self.streams.budget.tokens -= (cost >> ease) as i64;
             }
             self.read_part(id, part);
         }

@@ -80,6 +80,8 @@ pub(crate) struct Sender {
     pub short_rounds: u32,
     /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
+    /// Cost of all reads.
+    pub read_cost: u64,
     /// Bytes of contents and digests.
     pub sent_bytes: u64,
     /// True when the PG cannot commit without this follower.
@@ -137,6 +139,7 @@ impl Sender {
             short_from: Time::ZERO,
             short_rounds: 0,
             mends_since: None,
+            read_cost: 0,
             sent_bytes: 0,
             urgent: false,
             pace: Pace::default(),
@@ -166,6 +169,12 @@ impl Sender {
         let again = if self.may_end() && !self.plan.owes() { 0 } else { self.plan.dirty_bytes() };
         let under_way = (self.reading_bytes + self.outbox_bytes + self.unacked_bytes) as u64;
         self.plan.round_bytes().saturating_add(again).saturating_add(under_way)
+    }
+
+    /// Estimates the cost of what is still to be brought.
+    pub fn left_cost(&self) -> u64 {
+        let again = if self.may_end() && !self.plan.owes() { 0 } else { self.plan.dirty_bytes() };
+        self.plan.round_cost().saturating_add(again)
     }
 
     /// Whether its follower counts, with a log that nothing frees before the stream has ended.
