@@ -167,8 +167,8 @@ pub struct StreamTuning {
     /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
     /// asks. Default 100 ms; above the renewal interval.
     pub asked_max: Duration,
-    /// Most bytes a second that one OSD sends in streams, but for those that a PG waits for. Bytes that are compared
-    /// count a quarter. Default 64 MiB; at least 64 KiB.
+    /// Most bytes a second that one OSD sends in streams, but for those that a PG waits for. Bytes that are compared count a
+    /// quarter, and so do those for a follower that counts already and that the PG needs. Default 64 MiB; at least 64 KiB.
     pub bytes_per_s: u64,
     /// An answer that does not come within this time ends the stream. Default 10 s.
     pub answer_max: Duration,
