@@ -195,19 +195,19 @@ pub enum Dev {
     /// kill -9 one OSD
     Kill {
         /// Number of the OSD, from 1
-        #[arg(add = completion::osds())]
+        #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
         osd: u32,
     },
     /// Stop one OSD after it has transferred its leadership
     Stop {
         /// Number of the OSD, from 1
-        #[arg(add = completion::osds())]
+        #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
         osd: u32,
     },
     /// Start one OSD again
     Start {
         /// Number of the OSD, from 1
-        #[arg(add = completion::osds())]
+        #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
         osd: u32,
         /// Its device has been checked since a failed write or flush stopped it
         #[arg(long)]
@@ -270,7 +270,7 @@ pub enum MetaSub {
         #[arg(long)]
         dry_run: bool,
         /// OSDs that are lost for good: a majority of the others is enough
-        #[arg(long, value_name = "N,...", value_delimiter = ',')]
+        #[arg(long, value_parser = osd_number, value_name = "N,...", value_delimiter = ',')]
         without: Vec<u32>,
         /// Also when the contents of some PGs cannot be read: what was allocated there since the copy reads as zeros then
         #[arg(long)]
