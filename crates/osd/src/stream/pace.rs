@@ -20,8 +20,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Returns the payload that may be proposed from now on, in bytes. `unused`: what is left of the last answer. `room`: bytes that the
-    /// follower's log still takes. `done` and `left`: work of the stream so far,
-    /// and an estimate of the rest, in one unit.
+    /// follower's log still takes. `done` and `left`: work of the stream so far, and an estimate of the rest, in one unit.
     pub fn next(&mut self, unused: Option<u64>, room: u64, done: u64, left: u64) -> u64 {
         let before = std::mem::replace(&mut self.done, done);
         let granted = match unused {

@@ -150,28 +150,16 @@ impl Plan {
         self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
     }
 
-    /// Estimates the cost of the rest of this round, in the measure of [`cost`]: unread chunks count as much as the others, on average.
-    pub fn round_cost(&self) -> u64 {
+    /// Estimates the rest of this round, in the measure of `weigh`, such as [`bytes`] or [`cost`]: unread chunks count as much as the
+    /// others, on average.
+    pub fn rest_of_round(&self, weigh: impl Fn(Content, u64) -> u64) -> u64 {
         let whole = if self.compare { Content::Digests } else { Content::Data };
-        let guess = cost(whole, self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK));
+        let guess = weigh(whole, self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK));
         let queued = self.queue.values().map(|todo| match todo {
             Todo::Whole => guess,
-            Todo::Some(blocks) => blocks.count() * BLOCK,
+            Todo::Some(blocks) => weigh(Content::Data, blocks.count() * BLOCK),
         });
-        let parts = self.parts.iter().map(|part| cost(part.content, part.range.len_bytes() as u64));
-        queued.chain(parts).fold(0, u64::saturating_add)
-    }
-
-    /// Estimates the bytes that are still to be sent in this round: unread chunks count as much as the others,
-    /// on average.
-    pub fn round_bytes(&self) -> u64 {
-        let guess = self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK);
-        let queued = self.queue.values().map(|todo| match todo {
-            Todo::Whole => guess,
-            Todo::Some(blocks) => blocks.count() * BLOCK,
-        });
-        let parts =
-            self.parts.iter().filter(|part| part.content != Content::Zeros).map(|part| part.range.len_bytes() as u64);
+        let parts = self.parts.iter().map(|part| weigh(part.content, part.range.len_bytes() as u64));
         queued.chain(parts).fold(0, u64::saturating_add)
     }
 
@@ -185,6 +173,11 @@ impl Plan {
         self.rounds += 1;
         self.queue = std::mem::take(&mut self.dirty).into_iter().map(|(key, set)| (key, Todo::Some(set))).collect();
     }
+}
+
+/// Returns how many of so many bytes are data.
+pub(crate) fn bytes(content: Content, len: u64) -> u64 {
+    if content == Content::Zeros { 0 } else { len }
 }
 
 /// Returns what it costs to read and send so many bytes, in bytes.

@@ -296,12 +296,12 @@ impl Osd {
             };
             // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = sender.plan.rounds.saturating_sub(2).min(4);
-            let cost = plan::cost(part.content, part.range.len_bytes() as u64) + MESSAGE_COST as u64;
+            let cost = plan::cost(part.content, part.range.len_bytes() as u64);
             sender.read_cost += cost;
             // One that a PG needs, and that counts, gets four times the rate: its log needs the device, too.
             let ease = ease + if sender.urgent { 2 } else { 0 };
             if !free {
-                self.streams.budget.tokens -= (cost >> ease) as i64;
+                self.streams.budget.tokens -= ((cost + MESSAGE_COST as u64) >> ease) as i64;
             }
             self.read_part(id, part);
         }

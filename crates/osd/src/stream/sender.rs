@@ -9,7 +9,7 @@
 
 use super::compare::{has_data, runs_of};
 use super::pace::Pace;
-use super::plan::Plan;
+use super::plan::{self, Content, Plan};
 use bus::LinkId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -164,17 +164,21 @@ impl Sender {
         !self.is_beginning && self.fills_from.is_some_and(|from| from <= self.round_start || on(Bug::FilledFromLate))
     }
 
-    /// Estimates the bytes that are still to be brought, in this round and, if what has changed must be sent, in the next one.
+    /// Estimates the bytes that are still to be brought.
     pub fn left_bytes(&self) -> u64 {
-        let again = if self.may_end() && !self.plan.owes() { 0 } else { self.plan.dirty_bytes() };
         let under_way = (self.reading_bytes + self.outbox_bytes + self.unacked_bytes) as u64;
-        self.plan.round_bytes().saturating_add(again).saturating_add(under_way)
+        self.left(plan::bytes).saturating_add(under_way)
     }
 
     /// Estimates the cost of what is still to be brought.
     pub fn left_cost(&self) -> u64 {
+        self.left(plan::cost)
+    }
+
+    /// Estimates what is left of this round and, if what has changed must be sent, of the next one.
+    fn left(&self, weigh: fn(Content, u64) -> u64) -> u64 {
         let again = if self.may_end() && !self.plan.owes() { 0 } else { self.plan.dirty_bytes() };
-        self.plan.round_cost().saturating_add(again)
+        self.plan.rest_of_round(weigh).saturating_add(again)
     }
 
     /// Whether its follower counts, with a log that nothing frees before the stream has ended.
