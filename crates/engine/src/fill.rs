@@ -23,7 +23,7 @@ const OVERLAY_SHARE: u64 = 2;
 /// Longest decision state at which a log can begin.
 pub const FILL_DECISION_MAX: usize = RECORD_DECISION_MAX;
 
-/// Room in the log of a replica that is being filled, in bytes of payload.
+/// Room in the log of a replica that is being filled, in bytes of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillRoom {
     pub left: u64,

@@ -245,7 +245,7 @@ pub struct LeaseAck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     Whole,
-    /// A stream has still to bring them. `room_kib`: KiB of payload that its log takes meanwhile. `is_short`: that is less than
+    /// A stream has still to bring them. `room_kib`: KiB of entries that its log takes meanwhile. `is_short`: that is less than
     /// half of its share.
     Filling {
         room_kib: u32,
