@@ -278,7 +278,9 @@ impl Engine {
         let log = self.log.as_ref().expect("made with the superblock");
         if let Some(last) = candidates.last().copied().filter(|_| *next == candidates.len()) {
             let slot = (last.slot + 1) % log.ring.count() as u32;
-            if found.may_go_on(last) && candidates.iter().all(|known| known.slot != slot) {
+            // A slot that was read as part of the tail may hold the end: both look alike without their openings.
+            let was_read = candidates.iter().any(|known| known.slot == slot && known.end_seq == u64::MAX);
+            if found.may_go_on(last) && !was_read {
                 candidates.push(Candidate::without_opening(slot));
             }
         }
