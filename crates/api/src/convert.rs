@@ -179,6 +179,7 @@ impl From<OsdHello> for pb::OsdHello {
                 durable_seq: hello.device.durable_seq,
                 restored: hello.device.restored,
                 let_in: hello.device.let_in,
+                behind: hello.device.behind,
             }),
         }
     }
@@ -209,6 +210,7 @@ impl TryFrom<pb::OsdHello> for OsdHello {
                 durable_seq: d.durable_seq,
                 restored: d.restored,
                 let_in: d.let_in,
+                behind: d.behind,
             }),
         })
     }
@@ -369,6 +371,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         }
         OsdDown::Remember(told) => Body::Remember(watermarks_out(told)),
         OsdDown::Behind { reason, hold } => Body::Behind(pb::Behind { reason, hold }),
+        OsdDown::FailReplicas { reason } => Body::FailReplicas(reason),
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
@@ -411,6 +414,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
             Body::Behind(b) => OsdDown::Behind { reason: b.reason, hold: b.hold },
+            Body::FailReplicas(reason) => OsdDown::FailReplicas { reason },
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }

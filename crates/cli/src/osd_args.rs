@@ -170,7 +170,7 @@ pub struct OsdRun {
     /// The device has been checked since a failed write or flush stopped this OSD: serve it again
     #[arg(long)]
     pub after_poison: bool,
-    /// The device was restored from an older copy (BSLT-2041): its replicas follow their peers without a vote until they have caught up
+    /// The device was restored from an older copy (BSLT-2041): its replicas fail, also while their PGs are not served without them
     #[arg(long)]
     pub after_restore: bool,
     /// Confirm every read with a majority instead of the lease (for hosts whose clocks may stop)

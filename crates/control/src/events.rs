@@ -91,6 +91,7 @@ pub const KINDS: &[Kind] = &[
     kind("osd.down", "an OSD has been silent for 6 s"),
     kind("osd.moved", "an OSD reports from another host, rack or zone than was registered"),
     kind("osd.removed", "an OSD that held no PG was removed, by an administrator or because another one took it over"),
+    kind("osd.device_older", "the device of an OSD is older than its last report: its replicas fail, or wait to fail"),
     kind("osd.restarted", "an OSD came back as a new process before it was called down"),
     kind("osd.stopped", "the store of an OSD stopped after a failed write or flush"),
     kind("osd.serves", "the store of an OSD that had stopped serves again"),

@@ -351,6 +351,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
                 durable_seq: rng.below(9),
                 restored: rng.chance(1, 4),
                 let_in: rng.chance(1, 4),
+                behind: rng.chance(1, 8),
             }),
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {

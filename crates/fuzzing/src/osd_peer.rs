@@ -80,6 +80,7 @@ fn start(world: &World, node: NodeId, life: u64) -> (Osd, SimEnv) {
         timing: group::Timing::default(),
         tuning: osd::OsdTuning { let_in_wait: std::time::Duration::ZERO, ..osd::OsdTuning::default() },
         lease_reads: true,
+        behind: false,
     };
     let osd = Osd::new(config, disk, &Registry::default(), life);
     (osd, env)
@@ -121,7 +122,7 @@ impl Table {
 
     fn tell(&mut self, down: OsdDown) {
         if let Some((osd, _)) = &mut self.osd {
-            self.refused |= matches!(down, OsdDown::Refused { .. });
+            self.refused |= matches!(down, OsdDown::Refused { .. } | OsdDown::FailReplicas { .. });
             osd.handle_control(down);
         }
     }

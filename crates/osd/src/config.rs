@@ -28,6 +28,8 @@ pub struct OsdConfig {
     /// Version of the program; meta shows it to operators.
     pub version: String,
     pub engine: EngineConfig,
+    /// The device carries the mark of an older copy: it serves only when meta says so (R17).
+    pub behind: bool,
     /// The times of R3 are those of the pool: every OSD holds the same ones.
     pub timing: group::Timing,
     pub tuning: OsdTuning,

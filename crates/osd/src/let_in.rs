@@ -24,6 +24,15 @@ pub(crate) struct Waiting {
     rival: Option<String>,
 }
 
+/// How a process starts again on an older copy; the mark is written before (R17, ADR 0012).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// With [`OsdConfig::behind`](crate::OsdConfig::behind): it waits for its PGs to be served without it.
+    Marked,
+    /// With [`engine::EngineConfig::after_restore`]: all replicas fail.
+    Restored,
+}
+
 /// The life of this process: its start, meta's admission of it, and its planned stop.
 #[derive(Default)]
 pub(crate) struct Service {
@@ -38,6 +47,10 @@ pub(crate) struct Service {
     pub welcomed: bool,
     /// Set when the records of meta went back in time; true when this OSD is on hold for that.
     behind: Option<bool>,
+    /// Meta has ordered that all replicas fail: the next start does that.
+    restores: bool,
+    /// Reason of the wait of an older copy that was last logged.
+    told: Option<String>,
     /// Latest end of a planned stop that is under way.
     pub stop_by: Option<Time>,
 }
@@ -53,7 +66,7 @@ impl Osd {
     pub(crate) fn position(&self) -> DevicePosition {
         let (mount, log_seq, durable_seq) = self.engine.position();
         let (restored, let_in) = (self.config.engine.after_restore, self.service.welcomed);
-        DevicePosition { mount, log_seq, durable_seq, restored, let_in }
+        DevicePosition { mount, log_seq, durable_seq, restored, behind: self.config.behind, let_in }
     }
 
     /// Returns the replicas that this device holds, running or waiting.
@@ -71,12 +84,17 @@ impl Osd {
         if self.config.engine.after_restore {
             self.forget_watermarks();
         }
-        let until = self.now + self.config.tuning.let_in_wait;
+        let until = if self.is_marked() { Time::NEVER } else { self.now + self.config.tuning.let_in_wait };
         self.service.waiting = Some(Waiting { replicas, listener, until, rival: None });
         if self.config.tuning.let_in_wait.is_zero() {
             self.serve();
         }
         Ok(())
+    }
+
+    /// Whether this process runs on an older copy whose replicas have not failed yet.
+    fn is_marked(&self) -> bool {
+        self.config.behind && !self.config.engine.after_restore
     }
 
     /// Starts service: makes the groups and opens the listener.
@@ -131,6 +149,31 @@ impl Osd {
         self.serve();
     }
 
+    /// Whether this OSD waits after a refusal: as an older copy, until its PGs are served without it. It asks again on each new
+    /// stream. A device without the mark gets the mark first, which takes another start.
+    pub(crate) fn waits_as_older_copy(&mut self, code: u32, reason: &str) -> bool {
+        let waits = code == codes::DEVICE_BEHIND && self.is_marked() && self.service.waiting.is_some();
+        if waits && self.service.told.as_deref() != Some(reason) {
+            tracing::warn!(code, reason, "waiting: the device is an older copy");
+            self.service.told = Some(reason.to_owned());
+        }
+        waits
+    }
+
+    /// Fails all replicas: meta has found that the device is an older copy, and its PGs are served without it. The mark comes
+    /// first, and the next start of this process, which is due at once, fails them.
+    pub(crate) fn fail_replicas(&mut self, reason: String) {
+        tracing::warn!(reason, "the device is an older copy: all its replicas fail, to be replaced by new ones");
+        self.service.restores = true;
+        self.refused(codes::DEVICE_BEHIND, reason);
+    }
+
+    /// Returns how the process is to start again on its device, once meta has found that it is an older copy.
+    pub fn starts_again(&self) -> Option<Again> {
+        let behind = self.refusal().is_some_and(|(code, _)| code == codes::DEVICE_BEHIND);
+        behind.then_some(if self.service.restores { Again::Restored } else { Again::Marked })
+    }
+
     /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves
     /// already does not wait, because two processes must not serve.
     pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
@@ -151,7 +194,9 @@ impl Osd {
     /// server.
     pub(crate) fn store_is_behind(&mut self, reason: &str, hold: bool) {
         let (now, patience) = (self.now, self.config.tuning.let_in_wait);
+        let marked = self.is_marked();
         let next = match &mut self.service.waiting {
+            Some(_) if marked => "this OSD is an older copy, and waits",
             Some(waiting) if hold => {
                 (waiting.until, waiting.rival) = (Time::NEVER, None);
                 "this OSD serves after the recovery of the records"

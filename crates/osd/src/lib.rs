@@ -34,6 +34,7 @@ mod tuning;
 mod tests;
 
 pub use config::OsdConfig;
+pub use let_in::Again;
 pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};

@@ -67,6 +67,10 @@ pub struct OsdNode {
     pub(crate) must_refuse: Option<u64>,
     /// An operator has read the refusal and confirmed the device: the next life starts with `after_poison`.
     pub(crate) poison_confirmed: bool,
+    /// Meta has found that the device is an older copy: the next life starts with all replicas failed.
+    pub(crate) restores: bool,
+    /// This life started so.
+    pub(crate) restored: bool,
 }
 
 /// A whole simulated cluster.
@@ -228,6 +232,10 @@ impl Cluster {
         node.life += 1;
         let after_poison = std::mem::take(&mut node.poison_confirmed);
         node.must_refuse = must_refuse.filter(|_| !after_poison);
+        node.restored = std::mem::take(&mut node.restores);
+        let after_restore = node.restored;
+        let behind = self.is_marked_behind(i);
+        let node = &mut self.osds[i];
         let mut env = self.world.env(node.node);
         let disk = env.open_disk(&spec()).expect("the lock died with the process");
         let config = OsdConfig {
@@ -242,7 +250,8 @@ impl Cluster {
             rack: None,
             zone: None,
             version: String::new(),
-            engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
+            engine: engine::EngineConfig { after_poison, after_restore, ..self.options.engine.clone() },
+            behind,
             timing: self.options.tuned.timing,
             tuning: self.options.tuned.osd,
             lease_reads: self.options.lease_reads,
@@ -454,6 +463,9 @@ impl Cluster {
         self.observe(i);
         let node = &mut self.osds[i];
         let Some((osd, _)) = &mut node.running else { return };
+        if let Some(again) = osd.starts_again() {
+            return self.start_older(i, again);
+        }
         let reports = osd.take_reports();
         let Some(stream) = node.stream else { return };
         for up in reports {
@@ -715,6 +727,8 @@ impl OsdNode {
             ended: None,
             must_refuse: None,
             poison_confirmed: false,
+            restores: false,
+            restored: false,
         }
     }
 }

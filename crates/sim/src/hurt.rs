@@ -127,6 +127,25 @@ impl Cluster {
         sound && layout::poison::decode(&page, uuid).is_some()
     }
 
+    /// Whether the device of OSD `i` carries the mark of an older copy.
+    pub(crate) fn is_marked_behind(&self, i: usize) -> bool {
+        let mut page = vec![0; layout::poison::POISON_LEN];
+        self.image(i).read(layout::poison::BEHIND_AT, &mut page);
+        let (_, _, uuid) = self.identity(i);
+        layout::poison::decode(&page, uuid).is_some()
+    }
+
+    /// Starts OSD `i` again, whose device meta has found to be an older copy: as its process does, after the mark (ADR 0012).
+    pub(crate) fn start_older(&mut self, i: usize, again: osd::Again) {
+        let (_, _, uuid) = self.identity(i);
+        tracing::info!(i, ?again, "its device is an older copy");
+        self.stop_osd(i, false);
+        let mark = layout::poison::encode(uuid, "an older copy");
+        self.image(i).write(layout::poison::BEHIND_AT, &mark);
+        self.osds[i].restores = again == osd::Again::Restored;
+        self.start_osd(i);
+    }
+
     pub(crate) fn read_faults(&self) -> u64 {
         let counts = self.world.fault_counts();
         counts.misread + counts.disk_errors

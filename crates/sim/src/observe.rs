@@ -178,7 +178,8 @@ impl Cluster {
         let (found, durable) = osd.batches_for_tools();
         let before = node.durable_batch;
         node.durable_batch = before.max(durable);
-        if node.audited || found >= before {
+        // The replicas of a device that meta has found to be older have failed.
+        if node.audited || found >= before || node.restored {
             return Ok(());
         }
         let id = node.id;

@@ -245,10 +245,10 @@ codes! {
             "the device is older than its last report to the cluster: it was restored from a copy, or it lost \
              writes that it had flushed",
             "The cluster records the end of the log of each device, and this device is behind that record. Its \
-             replicas could vote for a leader that lacks acknowledged writes.",
-            "start the current device of this OSD if there is one. If this is all that is left of it, start it once \
-             with `basalt osd run --after-restore`: its replicas have then failed, and are replaced by new ones while \
-             their PGs have a majority without them";
+             replicas could vote for a leader that lacks acknowledged writes, so they fail and are replaced when \
+             their PGs are served without them. Until then the OSD waits.",
+            "start the current device of this OSD if there is one, or the other OSDs of its PGs. If this is all that is \
+             left, start it once with `basalt osd run --after-restore`";
         OSD_IN_USE = 2042:
             "an OSD that is running or holds PGs cannot be removed",
             "An OSD with PGs holds the only other copies of their data, and one that runs would report again.",

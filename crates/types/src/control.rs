@@ -88,8 +88,11 @@ pub struct DevicePosition {
     pub log_seq: u64,
     /// Number of the last log batch that is durable now.
     pub durable_seq: u64,
-    /// An administrator started the OSD with `--after-restore`: every replica on the device has failed, durably.
+    /// Every replica on the device has failed, durably: an administrator started the OSD with `--after-restore`, or meta ordered
+    /// it ([`OsdDown::FailReplicas`]).
     pub restored: bool,
+    /// The device carries the mark of an older copy. Each start advances its position, so that tells nothing any more.
+    pub behind: bool,
     /// A metadata server has let this very process in before, so its device cannot have gone back since.
     pub let_in: bool,
 }
@@ -237,7 +240,11 @@ pub enum OsdDown {
     /// The records of meta went back in time (R17). With `hold`, because other OSDs remember more, an OSD that has not been
     /// welcomed yet does not serve before a recovery. Otherwise it goes on as without meta.
     Behind { reason: String, hold: bool },
-    /// The cluster does not know this OSD, or knows another incarnation of it: stop.
+    /// The device is older than its last report, and its PGs are served without it: every replica on it fails, to be replaced
+    /// by a new one (R4).
+    FailReplicas { reason: String },
+    /// The cluster does not know this OSD, or knows another incarnation of it: stop. BSLT-2041: the device is older than its last
+    /// report, and PGs of it are not served without it.
     Refused { code: u32, reason: String },
 }
 

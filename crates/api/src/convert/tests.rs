@@ -28,7 +28,7 @@ fn hello() -> OsdHello {
             next_session: 6,
             map_epoch: 7,
         },
-        device: DevicePosition { mount: 7, log_seq: 8, durable_seq: 9, restored: true, let_in: true },
+        device: DevicePosition { mount: 7, log_seq: 8, durable_seq: 9, restored: true, let_in: true, behind: true },
     }
 }
 
@@ -124,6 +124,7 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
         OsdDown::Behind { reason: "why".into(), hold: true },
+        OsdDown::FailReplicas { reason: "it is older".into() },
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
 }

@@ -12,7 +12,7 @@ use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
-use osd::{Osd, OsdConfig, OsdError, OsdTuning};
+use osd::{Again, Osd, OsdConfig, OsdError, OsdTuning};
 use std::net::SocketAddr;
 use std::path::Path;
 use types::codes;
@@ -63,6 +63,15 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 
 /// Serves a device until asked to end.
 pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
+    let (mut untold, mut after_restore) = (as_json, args.after_restore);
+    while let Some(again) = serve(args, metas, after_restore, &mut untold)? {
+        after_restore = args.after_restore || again == Again::Restored;
+    }
+    Ok(())
+}
+
+/// Serves a device until asked to end, or until the process must start again on it.
+fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut bool) -> Result<Option<Again>> {
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
@@ -76,7 +85,8 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     }
     let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
     let http_at = http.as_ref().map(|(_, addr)| *addr);
-    let config = config(args, listen, &mut env, &disk)?;
+    let mut config = config(args, listen, &mut env, &disk)?;
+    config.engine.after_restore = after_restore;
     let registry = process::registry("osd");
     process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
@@ -88,7 +98,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     let waker_of_name = env.waker();
     let told = args.advertise.as_ref().unwrap_or(&args.listen).clone();
     let mut name = Advertised::follow(&runtime, told, listen, move || waker_of_name.wake());
-    let Some(first) = name.first(&runtime, &stop) else { return Ok(()) };
+    let Some(first) = name.first(&runtime, &stop) else { return Ok(None) };
     // With port 0 only the OSD knows its bound address.
     let advertise = Some(first).filter(|addr| args.advertise.is_some() || addr.port() != 0);
     let config = OsdConfig { advertise, http: http_at.map(|at| reachable(at, first)), ..config };
@@ -97,7 +107,6 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     let seed = env.random();
     let uuid = config.uuid;
     let ids = (config.osd, config.cluster, uuid);
-    let mut untold = as_json;
     let mut osd = Osd::new(config, disk.clone(), &registry, seed);
     while !osd.has_stopped() {
         if stop.is_set() {
@@ -113,14 +122,13 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
         }
         if let Some((code, reason)) = osd.refusal() {
             let error = refused(code, reason);
-            if code == codes::DEVICE_BEHIND {
-                // Every start advances the position of a device: the next one must not be judged by that alone.
-                let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
-                marked.map_err(|e| format_error(&args.device, e))?;
-            }
-            return Err(error.into());
+            let Some(again) = osd.starts_again() else { return Err(error.into()) };
+            // Every start advances the position of a device: the next one must not be judged by that alone.
+            let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
+            marked.map_err(|e| format_error(&args.device, e))?;
+            return Ok(Some(again));
         }
-        if let Some(bound) = osd.listening().filter(|_| std::mem::take(&mut untold)) {
+        if let Some(bound) = osd.listening().filter(|_| std::mem::take(untold)) {
             ready(ids, bound, http_at)?;
         }
         osd.wait(&mut env).map_err(|e| osd_error(&args.device, e))?;
@@ -129,7 +137,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
         }
         desk.pass(&mut osd);
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Prints one line of JSON for the program that started this OSD: the device is mounted, the address is bound.
@@ -150,9 +158,6 @@ fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
 fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     let behind = engine::behind_mark(env, disk, superblock.uuid);
-    if let Some(reason) = behind.filter(|_| !args.after_restore) {
-        return Err(refused(codes::DEVICE_BEHIND, &reason).into());
-    }
     engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
@@ -169,9 +174,9 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         version: version::LONG.to_owned(),
         engine: EngineConfig {
             after_poison: args.after_poison,
-            after_restore: args.after_restore,
             ..EngineConfig::default()
         },
+        behind: behind.is_some(),
         timing: group::Timing::default(),
         tuning: OsdTuning::default(),
         lease_reads: !args.no_lease_reads,

@@ -195,6 +195,13 @@ impl Control {
         other.is_some_and(Candidate::has_failed) && is_lossless(record, all, keep)
     }
 
+    /// Whether the PG has two replicas, and the one that is not on this OSD is whole.
+    pub(super) fn has_whole_twin(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
+        let mut others = record.members.iter().filter(|member| member.osd != osd);
+        let twin = others.next().filter(|_| record.members.len() == 2 && others.next().is_none());
+        twin.is_some_and(|twin| self.candidate(now, *twin).is_whole())
+    }
+
     /// Orders the forced recovery of a PG of two of which one replica has failed, unless the PG serves or may serve. True when a
     /// change of its members cannot replace the failed replica.
     pub(super) fn go_on_alone(&mut self, now: Now, pg: PgId, failed: Member) -> bool {

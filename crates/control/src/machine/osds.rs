@@ -153,6 +153,9 @@ impl Control {
         let planned = self.check_rival(stream, hello, at).and_then(|()| plan::osd_hello(&self.records, hello));
         let (writes, plan) = match planned {
             Ok(planned) => planned,
+            Err(refusal) if refusal.code == codes::DEVICE_BEHIND => {
+                return self.take_older_device(now, stream, hello.osd, refusal);
+            }
             Err(refusal) => return self.refuse_osd(stream, refusal),
         };
         self.note_restart(now, hello);
@@ -212,6 +215,42 @@ impl Control {
     fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
         self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
         self.held.push(ControlAction::CloseOsd { stream });
+    }
+
+    /// Handles a device that is older than its last report (R17). Its replicas have failed (R4). They are told so once that takes
+    /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. Until then the
+    /// OSD asks again.
+    fn take_older_device(&mut self, now: Now, stream: StreamId, osd: OsdId, refusal: Refusal) {
+        let holds = |record: &&PgRecord| record.everyone().any(|m| m.osd == osd);
+        let held = self.records.pgs.values().filter(holds);
+        let waits: Vec<PgId> =
+            held.filter(|record| !self.is_served_without(now.mono, record, osd)).map(|record| record.pg).collect();
+        let tells = self.standing() == Standing::Sound && self.watch.take(now.mono, &format!("{osd} is older"));
+        let Some(first) = waits.first() else {
+            if tells {
+                let text = format!("{}: its replicas fail, and are replaced by new ones", refusal.message);
+                self.note(now, Note::warning("osd.device_older", osd, text));
+            }
+            self.say(stream, OsdDown::FailReplicas { reason: refusal.message });
+            return self.held.push(ControlAction::CloseOsd { stream });
+        };
+        let text = format!(
+            "{}; it is let in with its replicas failed when its PGs are served without it ({} are not, PG {first} is \
+             one)",
+            refusal.message,
+            waits.len()
+        );
+        if tells {
+            self.note(now, Note::warning("osd.device_older", osd, text.clone()));
+        }
+        self.refuse_osd(stream, refuse(refusal.code, text));
+    }
+
+    /// Whether a PG loses nothing when the replica on this OSD fails: another OSD leads it, or it is a PG of two whose other
+    /// replica is whole, and goes on alone.
+    fn is_served_without(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
+        let lead = self.leads.get(&record.pg).filter(|lead| lead.osd != osd && lead.report.active);
+        lead.is_some_and(|lead| self.is_up(now, lead.osd)) || self.has_whole_twin(now, record, osd)
     }
 
     /// Whether the device of this Hello may be an older copy. Records that went back hold old positions, too (R17). Until

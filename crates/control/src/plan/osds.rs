@@ -215,7 +215,7 @@ pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
 
 /// Checks that the device is the current one (R17). A new run has a later mount number than the last one, and its log reaches at
 /// least as far. The log of a run that comes back never gets shorter. Any other device is an older copy, or has lost flushed
-/// writes. A device started with `--after-restore` has durably failed all its replicas, and begins a new count.
+/// writes. A restored device has durably failed all its replicas, and begins a new count.
 ///
 /// A position that was recorded before the records themselves went back is too old to judge by. Then the device must also
 /// remember what most others remembered at the recovery (ADR 0012).
@@ -229,6 +229,10 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     }
     if device.restored || device.let_in {
         return Ok(());
+    }
+    if device.behind {
+        let text = format!("the device of {osd} was found to be older than its last report to the cluster");
+        return Err(refuse(codes::DEVICE_BEHIND, text));
     }
     if known.judged_at < counters.recovered_at && hello.seen.revision < counters.proof {
         let text = format!(
@@ -374,7 +378,7 @@ mod tests {
             version: "1.2.3".into(),
             replicas: Vec::new(),
             seen: types::control::Watermarks::default(),
-            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
+            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false, behind: false },
         }
     }
 

@@ -210,7 +210,10 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let (floor, epoch) = (ReplicaId(source.number(1 << 20)), Epoch(source.number(1)));
             OsdDown::ForceMembers { pg, force: ForceMembers { keep, floor, fence: source.flag(), epoch } }
         }
-        _ if source.byte() > 250 => OsdDown::Refused { code: source.u32(), reason: "no".into() },
+        _ if source.byte() > 250 => match source.flag() {
+            true => OsdDown::FailReplicas { reason: "it is older".into() },
+            false => OsdDown::Refused { code: source.u32(), reason: "no".into() },
+        },
         _ => OsdDown::TransferLeader { pg, to: OsdId(PEERS[0]) },
     }
 }

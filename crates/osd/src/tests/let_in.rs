@@ -1,7 +1,7 @@
 //! An OSD that waits to be let in, and one that is an older copy (R17, ADR 0012).
 
 use super::rig::{EPOCH, LONG, Rig};
-use crate::Phase;
+use crate::{Again, Phase};
 use std::time::Duration;
 use types::ReplicaId;
 use types::codes;
@@ -53,8 +53,43 @@ fn an_older_device_is_refused_at_once_and_never_serves() {
     rig.tell(0, OsdDown::Connected);
     rig.tell(0, refused(codes::DEVICE_BEHIND));
     assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::DEVICE_BEHIND));
+    assert_eq!(rig.osd(0).starts_again(), Some(Again::Marked));
     rig.run(Duration::from_secs(30));
     assert!(matches!(rig.osd(0).phase(), Phase::Stopped(_)));
+}
+
+#[test]
+fn an_older_device_waits_until_meta_fails_its_replicas() {
+    let mut rig = waiting(10, false);
+    let held = rig.osd(0).replicas();
+    let again = |rig: &mut Rig, behind, after_restore| {
+        rig.kill(0);
+        rig.mark_behind(0, behind);
+        rig.start_waiting(0, WAIT, after_restore);
+        rig.run(Duration::from_secs(1));
+    };
+    again(&mut rig, true, false);
+    for _ in 0..3 {
+        rig.tell(0, OsdDown::Connected);
+        let ups = rig.osd(0).take_reports();
+        let Some(OsdUp::Hello(hello)) = ups.first() else { panic!("{ups:?}") };
+        assert!(hello.device.behind && !hello.device.restored, "{hello:?}");
+        rig.tell(0, refused(codes::DEVICE_BEHIND));
+        rig.tell(0, OsdDown::Behind { reason: "the records, too".to_owned(), hold: false });
+        rig.run(Duration::from_secs(30));
+        let osd = rig.osd(0);
+        assert_eq!((osd.phase(), osd.starts_again()), (&Phase::Mounting, None), "it asks again");
+    }
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::FailReplicas { reason: "it is older".to_owned() });
+    assert_eq!(rig.osd(0).starts_again(), Some(Again::Restored));
+    again(&mut rig, true, true);
+    rig.tell(0, OsdDown::Connected);
+    let ups = rig.osd(0).take_reports();
+    assert!(matches!(ups.first(), Some(OsdUp::Hello(hello)) if hello.device.restored), "{ups:?}");
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+    assert_eq!(rig.osd(0).quarantined().len(), held.len(), "every replica has failed");
 }
 
 #[test]

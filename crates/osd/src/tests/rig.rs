@@ -45,6 +45,8 @@ struct Machine {
     life: u64,
     running: Option<(Osd, SimEnv)>,
     registry: Registry,
+    /// The device carries the mark of an older copy.
+    behind: bool,
 }
 
 pub(super) struct Rig {
@@ -71,6 +73,7 @@ impl Rig {
             life: 0,
             running: None,
             registry: Registry::default(),
+            behind: false,
         });
         let machines = machines.collect();
         let mut rig = Rig { world, machines, next_seq: BTreeMap::new(), next_id: 0 };
@@ -108,6 +111,7 @@ impl Rig {
             zone: None,
             engine: engine::EngineConfig { after_restore, ..engine::EngineConfig::default() },
             version: String::new(),
+            behind: machine.behind,
             timing: group::Timing::default(),
             tuning: crate::OsdTuning { let_in_wait, ..crate::OsdTuning::default() },
             lease_reads: true,
@@ -116,6 +120,10 @@ impl Rig {
         machine.registry = Registry::default();
         machine.running = Some((Osd::new(config, disk, &machine.registry, seed), env));
         self.turn(i);
+    }
+
+    pub fn mark_behind(&mut self, i: usize, behind: bool) {
+        self.machines[i].behind = behind;
     }
 
     pub fn slow_disk(&mut self, i: usize, factor: u32) {

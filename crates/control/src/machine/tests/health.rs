@@ -302,7 +302,7 @@ fn a_stream_that_opens_again_makes_no_pg_down() {
         host: Some("h1".into()),
         rack: Some("r".into()),
         zone: Some("z".into()),
-        device: types::control::DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
+        device: types::control::DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false, behind: false },
         version: String::new(),
         replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
         seen: types::control::Watermarks::default(),

@@ -25,7 +25,7 @@ fn reserve(world: &mut World) -> OsdId {
 }
 
 fn at(mount: u64, log_seq: u64) -> DevicePosition {
-    DevicePosition { mount, log_seq, durable_seq: log_seq, restored: false, let_in: false }
+    DevicePosition { mount, log_seq, durable_seq: log_seq, restored: false, let_in: false, behind: false }
 }
 
 fn code_of(said: &[OsdDown]) -> Option<u32> {
@@ -34,6 +34,11 @@ fn code_of(said: &[OsdDown]) -> Option<u32> {
 
 fn welcomed(said: &[OsdDown]) -> bool {
     said.iter().any(|down| matches!(down, OsdDown::Welcome { .. }))
+}
+
+/// Whether the OSD got the order to fail its replicas, and nothing else.
+fn is_to_fail(said: &[OsdDown]) -> bool {
+    matches!(said, [OsdDown::FailReplicas { .. }])
 }
 
 #[test]
@@ -90,7 +95,7 @@ fn second_process_of_an_osd_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn device_behind_its_position_is_refused_unless_marked_as_restored() {
+fn device_behind_its_position_is_let_in_with_its_replicas_failed() {
     let mut world = World::new(1, 3);
     world.restart(OsdId(2));
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
@@ -98,7 +103,7 @@ fn device_behind_its_position_is_refused_unless_marked_as_restored() {
     world.control.handle_osd_gone(stream);
     for (incarnation, device) in [(9, at(1, 100)), (9, at(2, 100)), (9, at(3, 89))] {
         let said = world.hello_at(OsdId(2), incarnation, device);
-        assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{device:?}: {said:?}");
+        assert!(is_to_fail(&said), "it holds no PG. {device:?}: {said:?}");
     }
     assert!(welcomed(&world.hello_at(OsdId(2), 9, DevicePosition { restored: true, ..at(2, 50) })));
     assert!(welcomed(&world.hello_at(OsdId(2), 9, at(2, 50))), "the same process comes back");
@@ -109,7 +114,37 @@ fn device_behind_its_position_is_refused_unless_marked_as_restored() {
 }
 
 #[test]
-fn a_process_whose_device_goes_back_under_it_is_refused() {
+fn older_device_waits_until_its_pgs_are_served_without_it() {
+    for (replicas, osds) in [(3, 3), (2, 2), (1, 1)] {
+        let mut world = World::new(1, osds);
+        world.make_pool("p", replicas, 1);
+        let record = world.control.records().pgs.values().next().expect("one PG");
+        let older = record.members[0];
+        world.seconds(1, &[]);
+        world.heartbeat(older.osd, |beat| beat.log_seq = 90);
+        let stream = world.osd(older.osd).stream;
+        world.control.handle_osd_gone(stream);
+        let hello = |world: &mut World| {
+            let behind = DevicePosition { behind: true, ..at(9, 999) };
+            world.hello_at(older.osd, 9, behind)
+        };
+        if replicas == 3 {
+            assert_eq!(code_of(&hello(&mut world)), Some(codes::DEVICE_BEHIND), "no other one leads");
+        }
+        world.elects = true;
+        world.seconds(2, &[older.osd.0]);
+        let said = hello(&mut world);
+        match replicas {
+            1 => assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "the only copy"),
+            _ => assert!(is_to_fail(&said), "{replicas}: {said:?}"),
+        }
+        let restored = DevicePosition { restored: true, ..at(10, 1000) };
+        assert!(welcomed(&world.hello_at(older.osd, 10, restored)));
+    }
+}
+
+#[test]
+fn a_process_whose_device_goes_back_under_it_fails_its_replicas() {
     // A virtual machine is set back to a snapshot with its memory: the incarnation is the same, and its stream
     // may even live on.
     let mut world = World::new(1, 3);
@@ -122,14 +157,10 @@ fn a_process_whose_device_goes_back_under_it_is_refused() {
         std::mem::take(&mut world.queue).into_iter().filter(|(to, _)| *to == stream).map(|(_, d)| d).collect();
     assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{said:?}");
     let now = DevicePosition { durable_seq: 69, ..at(1, 1) };
-    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, now)), Some(codes::DEVICE_BEHIND));
+    assert!(is_to_fail(&world.hello_at(OsdId(2), 1, now)));
     world.crash();
     [1, 3].into_iter().for_each(|n| world.connect(OsdId(n)));
-    assert_eq!(
-        code_of(&world.hello_at(OsdId(2), 1, now)),
-        Some(codes::DEVICE_BEHIND),
-        "the record tells the next leader"
-    );
+    assert!(is_to_fail(&world.hello_at(OsdId(2), 1, now)), "the record tells the next leader");
     assert!(welcomed(&world.hello_at(OsdId(2), 1, DevicePosition { durable_seq: 70, ..at(1, 1) })));
 }
 
@@ -155,7 +186,7 @@ fn log_position_survives_a_change_of_the_meta_leader() {
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
     world.crash();
     [1, 3].into_iter().for_each(|n| world.connect(OsdId(n)));
-    assert_eq!(code_of(&world.hello_at(OsdId(2), 9, at(7, 89))), Some(codes::DEVICE_BEHIND));
+    assert!(is_to_fail(&world.hello_at(OsdId(2), 9, at(7, 89))));
     assert!(welcomed(&world.hello_at(OsdId(2), 9, at(7, 90))));
 }
 

@@ -274,7 +274,7 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
     for seen in far {
         world.osd(OsdId(1)).seen = seen;
         let device =
-            types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
+            types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false, behind: false };
         let said = world.hello_at(OsdId(1), 1, device);
         let refused = |d: &OsdDown| matches!(d, OsdDown::Refused { code: codes::BAD_REQUEST, .. });
         assert!(said.iter().any(refused), "{seen:?}: {said:?}");
@@ -317,7 +317,7 @@ fn the_memory_of_a_restored_device_does_not_count() {
     world.osd(OsdId(3)).seen = older;
     world.connect(OsdId(3));
     world.osd(OsdId(2)).seen = older;
-    let device = DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false };
+    let device = DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false, behind: false };
     // Its memory counts neither after its stream broke before meta let it in, nor in a later run that does not report
     // the restore.
     for _ in 0..2 {
@@ -473,7 +473,7 @@ fn is_held(downs: &[OsdDown]) -> bool {
 
 /// Mount 2 of a device whose recorded mount is 1, so its position is no reason to refuse it.
 const SECOND_MOUNT: DevicePosition =
-    DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false };
+    DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false, behind: false };
 
 #[test]
 fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {

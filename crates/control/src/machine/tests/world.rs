@@ -130,7 +130,7 @@ pub fn hello(osd: OsdId) -> OsdHello {
         version: "1.2.3".into(),
         replicas: Vec::new(),
         seen: Watermarks::default(),
-        device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
+        device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false, behind: false },
     }
 }
 
@@ -226,6 +226,7 @@ impl World {
             durable_seq: it.log_seq,
             restored: false,
             let_in: false,
+            behind: false,
         };
         let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
@@ -544,6 +545,7 @@ impl World {
                 self.control.handle_osd(self.now, stream, up);
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
+            OsdDown::FailReplicas { reason } => panic!("its device is never older: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
             OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
