@@ -11,6 +11,7 @@ use env::{Env, ListenerId};
 use types::Time;
 use types::codes;
 use types::control::{DevicePosition, OsdDown};
+use types::planted::{Bug, on};
 use types::store::Recovered;
 use types::{PgId, ReplicaId};
 
@@ -66,7 +67,7 @@ impl Osd {
     pub(crate) fn position(&self) -> DevicePosition {
         let (mount, log_seq, durable_seq) = self.engine.position();
         let (restored, let_in) = (self.config.engine.after_restore, self.service.welcomed);
-        DevicePosition { mount, log_seq, durable_seq, restored, behind: self.config.behind, let_in }
+        DevicePosition { mount, log_seq, durable_seq, restored, behind: self.is_marked(), let_in }
     }
 
     /// Returns the replicas that this device holds, running or waiting.
@@ -94,7 +95,7 @@ impl Osd {
 
     /// Whether this process runs on an older copy whose replicas have not failed yet.
     fn is_marked(&self) -> bool {
-        self.config.behind && !self.config.engine.after_restore
+        self.config.behind && !self.config.engine.after_restore && !on(Bug::MarkForgotten)
     }
 
     /// Starts service: makes the groups and opens the listener.

@@ -75,10 +75,15 @@ const FILLING_PCT: u64 = 8;
 pub const METAS_FROM: u64 = 1_700_000;
 const METAS_PCT: u64 = 8;
 
+/// From this seed on, [`Class::OlderDevices`] is drawn as well, before all other aims but [`Class::FillingCounts`].
+pub const OLDER_FROM: u64 = 1_900_000;
+const OLDER_PCT: u64 = 6;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.
-const FIRST_ALONE: [Alone; 4] = [
+const FIRST_ALONE: [Alone; 5] = [
+    (b"anOlder!", OLDER_FROM, OLDER_PCT, Class::OlderDevices),
     (b"manyMeta", METAS_FROM, METAS_PCT, Class::ManyMetas),
     (b"isolated", STUCK_FROM, STUCK_PCT, Class::StuckPg),
     (b"pairs of", PAIRS_FROM, PAIRS_PCT, Class::PairsOfReplicas),
@@ -108,6 +113,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::StuckPg => STUCK_FROM,
         Class::FillingCounts => FILLING_FROM,
         Class::ManyMetas => METAS_FROM,
+        Class::OlderDevices => OLDER_FROM,
         Class::DisjointBlocks | Class::DisjointEntries | Class::ReplacedOsds => DAMAGE_FROM,
         Class::PairsOfReplicas => PAIRS_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
@@ -344,7 +350,7 @@ impl Aim {
                 options.faults = Duration::from_secs(14);
             }
             // Two OSDs hold nothing of a PG, and logs are freed, so that a new replica gets a stream or the log.
-            Class::MovedReplicas | Class::FailedReplicas | Class::ForcedPgs => {
+            Class::MovedReplicas | Class::FailedReplicas | Class::ForcedPgs | Class::OlderDevices => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 2);
                 (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
                 shape.operations = 3000;

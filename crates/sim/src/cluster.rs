@@ -6,6 +6,7 @@ mod clients;
 mod failed;
 mod joined;
 mod metas;
+mod older;
 
 use crate::check::claims;
 use crate::check::durable;
@@ -15,6 +16,7 @@ use crate::faults;
 use crate::faults::Given;
 use crate::faults::budget::Budget;
 pub use crate::hurt::Region;
+pub use older::Older;
 use crate::mail::{Mail, Post};
 use crate::meta::{self, Metas};
 use crate::observe::Observers;

@@ -177,8 +177,8 @@ impl Cluster {
         }
         let (found, durable) = osd.batches_for_tools();
         let before = node.durable_batch;
-        node.durable_batch = before.max(durable);
-        // The replicas of a device that meta has found to be older have failed.
+        // The replicas of a device that meta has found to be older have failed, and its log goes on from there.
+        node.durable_batch = if node.restored { durable } else { before.max(durable) };
         if node.audited || found >= before || node.restored {
             return Ok(());
         }

@@ -182,6 +182,10 @@ registry! {
         "blocks of home are returned without a checksum check";
     AnswerUnchecked, "answer-unchecked", "§7.5",
         "the client returns a reply without a checksum check";
+    OlderLetIn, "older-let-in", "R17",
+        "the position of a device is not compared with the recorded one";
+    MarkForgotten, "mark-forgotten", "R17",
+        "a start does not look for the mark of an older copy";
     RevisionNotCompared, "revision-not-compared", "R17",
         "a metadata leader does not compare its records with the watermarks on the OSDs";
     RecoveryKeepsWatermarks, "recovery-keeps-watermarks", "R17",

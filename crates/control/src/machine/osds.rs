@@ -29,6 +29,8 @@ pub(super) struct OsdLive {
     pub reported: bool,
     /// Since when its stream is open.
     pub connected: Time,
+    /// Since when a process on an older device asks to be let in.
+    pub older_since: Option<Time>,
     pub flow: Flow,
     /// Version named at the start of its stream, cut at [`VERSION_LEN_MAX`].
     pub version: String,
@@ -185,6 +187,7 @@ impl Control {
         live.heard = Some(at);
         live.reported = false;
         live.connected = at;
+        live.older_since = None;
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
@@ -218,32 +221,33 @@ impl Control {
     }
 
     /// Handles a device that is older than its last report (R17). Its replicas have failed (R4). They are told so once that takes
-    /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. Until then the
-    /// OSD asks again.
+    /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. So the OSD first
+    /// waits for as long as a dead leader may count as up, and asks again.
     fn take_older_device(&mut self, now: Now, stream: StreamId, osd: OsdId, refusal: Refusal) {
-        let holds = |record: &&PgRecord| record.everyone().any(|m| m.osd == osd);
-        let held = self.records.pgs.values().filter(holds);
+        let since = *self.osds.entry(osd).or_default().older_since.get_or_insert(now.mono);
+        let held = self.records.pgs.values().filter(|record| record.everyone().any(|m| m.osd == osd));
         let waits: Vec<PgId> =
             held.filter(|record| !self.is_served_without(now.mono, record, osd)).map(|record| record.pg).collect();
+        let fails = waits.is_empty() && now.mono.since(since) >= self.config.down_after;
         let tells = self.standing() == Standing::Sound && self.watch.take(now.mono, &format!("{osd} is older"));
-        let Some(first) = waits.first() else {
-            if tells {
-                let text = format!("{}: its replicas fail, and are replaced by new ones", refusal.message);
-                self.note(now, Note::warning("osd.device_older", osd, text));
-            }
-            self.say(stream, OsdDown::FailReplicas { reason: refusal.message });
-            return self.held.push(ControlAction::CloseOsd { stream });
+        let what = match waits.first() {
+            _ if fails => "its replicas fail, and are replaced by new ones".to_owned(),
+            None => "its replicas fail when its PGs stay served without it".to_owned(),
+            Some(pg) => format!(
+                "its replicas fail when its PGs are served without it ({} are not, PG {pg} is one)",
+                waits.len()
+            ),
         };
-        let text = format!(
-            "{}; it is let in with its replicas failed when its PGs are served without it ({} are not, PG {first} is \
-             one)",
-            refusal.message,
-            waits.len()
-        );
         if tells {
-            self.note(now, Note::warning("osd.device_older", osd, text.clone()));
+            let text = format!("the device of {osd} is older than its last report: {what}");
+            self.note(now, Note::warning("osd.device_older", osd, text));
         }
-        self.refuse_osd(stream, refuse(refusal.code, text));
+        if !fails {
+            let message = format!("{}; {what}", refusal.message);
+            return self.refuse_osd(stream, Refusal { message, ..refusal });
+        }
+        self.say(stream, OsdDown::FailReplicas { reason: refusal.message });
+        self.held.push(ControlAction::CloseOsd { stream });
     }
 
     /// Whether a PG loses nothing when the replica on this OSD fails: another OSD leads it, or it is a PG of two whose other

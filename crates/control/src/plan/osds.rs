@@ -227,7 +227,7 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     if hello.incarnation == known.incarnation && known.mount > 0 && device.durable_seq < known.log_seq {
         return Err(log_is_behind(osd, device.durable_seq, known.log_seq));
     }
-    if device.restored || device.let_in {
+    if device.restored || device.let_in || on(Bug::OlderLetIn) {
         return Ok(());
     }
     if device.behind {

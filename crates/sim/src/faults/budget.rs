@@ -22,6 +22,7 @@ fn is_mended(class: Class) -> bool {
             | Class::FlushFailsInRound
             | Class::FullDisk
             | Class::FailedReplicas
+            | Class::OlderDevices
             | Class::BitRotLog
             | Class::ReadError
             | Class::MisdirectedRead

@@ -19,6 +19,7 @@ mod aimed_logs;
 mod aimed_loss;
 mod aimed_members;
 mod aimed_metas;
+mod aimed_older;
 mod aimed_opening;
 mod aimed_pairs;
 mod aimed_store;
@@ -204,6 +205,8 @@ pub enum Class {
     DisjointEntries,
     /// Replicas of PGs of two fail, one of a PG at a time, and the PGs go on from the other ones by themselves.
     PairsOfReplicas,
+    /// A device gets an earlier state back, while another OSD or the metadata server is away.
+    OlderDevices,
     /// Metadata servers that elect a leader die, stand still, are cut off, and lose requests to etcd and its replies.
     ManyMetas,
 }
@@ -289,7 +292,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 15] = [
+    pub const LATER_AIMS: [Class; 16] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -305,6 +308,7 @@ impl Class {
         Class::StuckPg,
         Class::FillingCounts,
         Class::ManyMetas,
+        Class::OlderDevices,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -359,6 +363,7 @@ impl Class {
             ReplacedOsds => aimed_joined::strike(s),
             PairsOfReplicas => aimed_pairs::strike(s),
             ManyMetas => aimed_metas::strike(s),
+            OlderDevices => aimed_older::strike(s),
             UnreadableSectors | UnreadableTail | RottenRun | DisjointBlocks | DisjointEntries => {
                 damage::strike(self, s)
             }
