@@ -12,26 +12,26 @@
 //! Two answers that contradict each other prove a mixture, however many writes are in flight. Zeros do not name their
 //! write: some write of zeros, or for an untouched sector the beginning, must explain them.
 
-use super::linear::{At, Sector, Stamp, Write};
+use super::linear::{At, InBlock, Stamp, Write};
 
 /// Returns the mixture in an answered read of consecutive sectors of one block, if it is one.
 ///
 /// `sectors` are the histories of these sectors and `saw` what the read returned of each; `None` stands for zeros. The
 /// read was answered at `end`.
-pub(super) fn mixture(sectors: &[Sector], saw: &[Option<Stamp>], end: At) -> Option<String> {
+pub(super) fn mixture(sectors: &InBlock<'_>, saw: &[Option<Stamp>], end: At) -> Option<String> {
     assert_eq!(sectors.len(), saw.len(), "each sector has an answer");
     if saw.windows(2).all(|pair| pair[0] == pair[1]) {
         return None;
     }
-    let shown: Vec<Option<&Write>> = saw.iter().zip(sectors).map(|(saw, s)| s.written((*saw)?)).collect();
+    let shown: Vec<Option<&Write>> = saw.iter().enumerate().map(|(i, saw)| sectors.written(i, (*saw)?)).collect();
     for (i, x) in shown.iter().enumerate() {
         let Some(x) = x else { continue };
         // Only a write that came after X can have replaced a sector that X covers.
-        let covered = |j: &usize| saw[*j] != Some(x.stamp) && sectors[*j].has(x);
+        let covered = |j: &usize| saw[*j] != Some(x.stamp) && sectors.has(*j, x);
         for j in (0..saw.len()).filter(covered) {
-            let later = |y: &Write| y.end.min(y.dead) >= x.start && !sectors[i].has(y);
+            let later = |y: &Write| y.end.min(y.dead) >= x.start && !sectors.has(i, y);
             let explained = match (saw[j], shown[j]) {
-                (None, _) => sectors[j].writes().any(|z| z.zeros && z.start < end && later(z)),
+                (None, _) => sectors.writes(j).any(|z| z.zeros && z.start < end && later(z)),
                 (Some(_), Some(y)) => later(y),
                 // The history of the sector reports a stamp that was never written there.
                 (Some(_), None) => true,

@@ -40,6 +40,7 @@ pub(super) struct Write {
     pub dead: At,
 }
 
+/// One answered read.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     start: At,
@@ -48,12 +49,21 @@ struct Read {
     saw: Option<Stamp>,
 }
 
-/// History of one sector.
-#[derive(Default)]
-pub(super) struct Sector {
-    /// In the order of their submission.
-    writes: Vec<Write>,
-    reads: Vec<Read>,
+/// Answer of a read for one sector.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Saw {
+    /// Number of the read.
+    read: u32,
+    /// The stamp; 0 stands for zeros.
+    stamp: Stamp,
+}
+
+/// History of one sector, with the numbers of requests. Neighbours mostly have equal ones.
+#[derive(Default, PartialEq, Eq)]
+struct Sector {
+    /// In the order of their submission, which is the order of their numbers.
+    writes: Vec<u32>,
+    reads: Vec<Saw>,
 }
 
 /// Number of consecutive sectors that are stored together.
@@ -67,6 +77,12 @@ type Strip = [Sector; STRIP as usize];
 /// The histories of all sectors of all volumes.
 #[derive(Default)]
 pub struct Linear {
+    /// All writes, by number.
+    writes: Vec<Write>,
+    /// The number of each write, by volume and stamp.
+    numbers: BTreeMap<(u64, Stamp), u32>,
+    /// Start and end of all answered reads, by number.
+    reads: Vec<(At, At)>,
     /// By volume and number of the strip.
     strips: BTreeMap<(u64, u64), Box<Strip>>,
     operations: u64,
@@ -100,12 +116,17 @@ struct Zone {
 
 impl Linear {
     /// Calls `with` for every sector of a range and its history.
-    fn each(&mut self, volume: u64, sectors: Range<u64>, mut with: impl FnMut(u64, &mut Sector)) {
+    fn each(
+        strips: &mut BTreeMap<(u64, u64), Box<Strip>>,
+        volume: u64,
+        sectors: Range<u64>,
+        mut with: impl FnMut(u64, &mut Sector),
+    ) {
         let mut at = sectors.start;
         while at < sectors.end {
             let number = at / STRIP;
             let new = || Box::new(std::array::from_fn(|_| Sector::default()));
-            let strip = self.strips.entry((volume, number)).or_insert_with(new);
+            let strip = strips.entry((volume, number)).or_insert_with(new);
             let end = sectors.end.min((number + 1) * STRIP);
             (at..end).for_each(|sector| with(sector, &mut strip[(sector % STRIP) as usize]));
             at = end;
@@ -117,32 +138,41 @@ impl Linear {
         assert_ne!(stamp, 0, "stamp 0 is the beginning");
         let (first, count) = (sectors.start, sectors.end - sectors.start);
         self.operations += count;
-        let write = Write { stamp, start: at, end: NEVER, zeros, dead: NEVER };
-        self.each(volume, sectors, |_, sector| sector.writes.push(write));
+        let number = u32::try_from(self.writes.len()).expect("fewer than 2^32 writes");
+        self.writes.push(Write { stamp, start: at, end: NEVER, zeros, dead: NEVER });
+        let twice = self.numbers.insert((volume, stamp), number);
+        assert!(twice.is_none(), "stamp {stamp} was used twice on volume {volume}");
+        Linear::each(&mut self.strips, volume, sectors, |_, sector| sector.writes.push(number));
         if let Some(durable) = self.durable.as_ref().filter(|_| !zeros) {
             durable.asked(Span { volume, first, count, stamp });
         }
     }
 
+    /// Returns a write that was submitted.
+    fn asked(&mut self, volume: u64, stamp: Stamp) -> &mut Write {
+        let number = self.numbers.get(&(volume, stamp)).expect("a write is asked before all else");
+        &mut self.writes[*number as usize]
+    }
+
     /// Notes that the write was acknowledged. A write that failed without certainty never ends.
     pub fn write_ended(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp, at: At) {
         let (first, count) = (sectors.start, sectors.end - sectors.start);
-        self.each(volume, sectors, |_, sector| sector.asked(stamp).end = at);
+        self.asked(volume, stamp).end = at;
         if let Some(durable) = &mut self.durable {
             durable.replied(Span { volume, first, count, stamp });
         }
     }
 
     /// Notes that the session of this write had been fenced before: the write must never take effect.
-    pub fn forbid(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp) {
-        self.each(volume, sectors, |_, sector| sector.asked(stamp).dead = 0);
+    pub fn forbid(&mut self, volume: u64, stamp: Stamp) {
+        self.asked(volume, stamp).dead = 0;
     }
 
     /// Notes that the session of the volume is fenced (R6): no write that is unanswered so far takes effect after `at`.
     pub fn abandon_older(&mut self, volume: u64, at: At) {
-        for (_, strip) in self.strips.range_mut((volume, 0)..=(volume, u64::MAX)) {
-            let writes = strip.iter_mut().flat_map(|sector| &mut sector.writes);
-            for write in writes.filter(|w| w.end == NEVER) {
+        for number in self.numbers.range((volume, 0)..=(volume, Stamp::MAX)).map(|(_, number)| *number) {
+            let write = &mut self.writes[number as usize];
+            if write.end == NEVER {
                 write.dead = write.dead.min(at);
             }
         }
@@ -152,8 +182,12 @@ impl Linear {
     pub fn read(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], start: At, end: At) {
         assert!(start <= end, "a read ends after it starts");
         self.operations += saw.len() as u64;
-        self.each(volume, first..first + saw.len() as u64, |at, sector| {
-            sector.reads.push(Read { start, end, saw: saw[(at - first) as usize] });
+        let read = u32::try_from(self.reads.len()).expect("fewer than 2^32 reads");
+        self.reads.push((start, end));
+        Linear::each(&mut self.strips, volume, first..first + saw.len() as u64, |at, sector| {
+            let stamp = saw[(at - first) as usize];
+            assert_ne!(stamp, Some(0), "stamp 0 is the beginning");
+            sector.reads.push(Saw { read, stamp: stamp.unwrap_or(0) });
         });
         self.look_at_blocks(volume, first, saw, end);
     }
@@ -168,7 +202,8 @@ impl Linear {
             left = rest;
             let at = (sector % STRIP) as usize;
             let strip = self.strips.get(&(volume, sector / STRIP)).expect("the read was just noted");
-            let what = blocks::mixture(&strip[at..at + shown.len()], shown, end);
+            let sectors = InBlock { all: self, volume, sectors: &strip[at..at + shown.len()] };
+            let what = blocks::mixture(&sectors, shown, end);
             self.mixture = what.map(|what| Violation { volume, sector, what });
         }
     }
@@ -180,45 +215,63 @@ impl Linear {
 
     /// Returns the first mixture of two versions of a block, and every sector whose history is impossible.
     pub fn violations(&self) -> Vec<Violation> {
-        let sectors = self.strips.iter().flat_map(|((volume, number), strip)| {
-            (number * STRIP..).zip(strip.iter()).map(|(sector, history)| (*volume, sector, history))
-        });
-        let check = |(volume, sector, history): (u64, u64, &Sector)| {
-            history.violation().map(|what| Violation { volume, sector, what })
+        let mut all = Vec::from_iter(self.mixture.clone());
+        // A history that equals that of the sector before has the same verdict.
+        let mut before: Option<(&Sector, Option<String>)> = None;
+        for ((volume, number), strip) in &self.strips {
+            for (sector, history) in (number * STRIP..).zip(strip.iter()) {
+                let (_, what) = match before.take() {
+                    Some(known) if known.0 == history => before.insert(known),
+                    _ => before.insert((history, self.violation(history))),
+                };
+                all.extend(what.clone().map(|what| Violation { volume: *volume, sector, what }));
+            }
+        }
+        all
+    }
+
+    fn violation(&self, history: &Sector) -> Option<String> {
+        if history.reads.is_empty() && history.writes.len() < 2 {
+            return None;
+        }
+        let mut writes: Vec<Write> = history.writes.iter().map(|number| self.writes[*number as usize]).collect();
+        writes.sort_unstable_by_key(|w| w.stamp);
+        let read = |Saw { read, stamp }: &Saw| {
+            let (start, end) = self.reads[*read as usize];
+            Read { start, end, saw: Some(*stamp).filter(|stamp| *stamp != 0) }
         };
-        self.mixture.iter().cloned().chain(sectors.filter_map(check)).collect()
+        let reads: Vec<Read> = history.reads.iter().map(read).collect();
+        History::new(&writes, &reads).violation()
     }
 }
 
-impl Sector {
-    pub(super) fn writes(&self) -> impl Iterator<Item = &Write> {
-        self.writes.iter()
+/// Histories of consecutive sectors of one block.
+pub(super) struct InBlock<'a> {
+    all: &'a Linear,
+    volume: u64,
+    sectors: &'a [Sector],
+}
+
+impl<'a> InBlock<'a> {
+    pub fn len(&self) -> usize {
+        self.sectors.len()
     }
 
-    /// Whether this write covers the sector.
-    pub(super) fn has(&self, write: &Write) -> bool {
-        self.writes.iter().rev().take_while(|w| w.start >= write.start).any(|w| w.stamp == write.stamp)
+    /// Returns the writes of the i-th sector.
+    pub fn writes(&self, i: usize) -> impl Iterator<Item = &'a Write> + use<'a> {
+        let all = self.all;
+        self.sectors[i].writes.iter().map(|number| &all.writes[*number as usize])
     }
 
-    /// Returns the write of this stamp, if one covers the sector.
-    pub(super) fn written(&self, stamp: Stamp) -> Option<&Write> {
-        self.writes.iter().rev().find(|w| w.stamp == stamp)
+    /// Whether this write covers the i-th sector.
+    pub fn has(&self, i: usize, write: &Write) -> bool {
+        self.written(i, write.stamp).is_some()
     }
 
-    /// Returns the write of this stamp, which is one of the last.
-    fn asked(&mut self, stamp: Stamp) -> &mut Write {
-        self.writes.iter_mut().rev().find(|w| w.stamp == stamp).expect("a write is asked before all else")
-    }
-
-    fn violation(&self) -> Option<String> {
-        if self.reads.is_empty() && self.writes.len() < 2 {
-            return None;
-        }
-        let mut writes = self.writes.clone();
-        writes.sort_unstable_by_key(|w| w.stamp);
-        let twice = writes.windows(2).find(|w| w[0].stamp == w[1].stamp);
-        assert!(twice.is_none(), "a stamp was used twice: {twice:?}");
-        History::new(&writes, &self.reads).violation()
+    /// Returns the write of this stamp, if one covers the i-th sector.
+    pub fn written(&self, i: usize, stamp: Stamp) -> Option<&'a Write> {
+        let number = self.all.numbers.get(&(self.volume, stamp))?;
+        self.sectors[i].writes.binary_search(number).ok().map(|_| &self.all.writes[*number as usize])
     }
 }
 
@@ -371,7 +424,7 @@ mod tests {
                 _ => {
                     linear.write_started(1, 0..1, stamp, kind == "z", start);
                     if kind == "x" {
-                        linear.forbid(1, 0..1, stamp);
+                        linear.forbid(1, stamp);
                     }
                     if let Some(end) = end {
                         linear.write_ended(1, 0..1, stamp, end);
@@ -402,6 +455,16 @@ mod tests {
         ] {
             assert!(check(script), "{script}");
         }
+    }
+
+    #[test]
+    fn each_of_several_equal_histories_is_reported() {
+        let mut linear = Linear::default();
+        linear.write_started(1, 62..66, 1, false, 0);
+        linear.write_ended(1, 62..66, 1, 5);
+        linear.read(1, 62, &[None, None, Some(1), None], 6, 7);
+        let wrong: Vec<u64> = linear.violations().iter().map(|v| v.sector).collect();
+        assert_eq!(wrong, [64, 62, 63, 65], "the mixture first");
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl Block {
         self.next_stamp += 1;
         linear.write_started(self.volume, sector..sector + count, stamp, zeros, now);
         if fenced {
-            linear.forbid(self.volume, sector..sector + count, stamp);
+            linear.forbid(self.volume, stamp);
         }
         stamp
     }
