@@ -238,9 +238,9 @@ impl Disk {
         self.current.read(offset, into);
     }
 
-    /// Reads the bytes that a power cut would leave.
-    pub fn peek_durable(&self, offset: u64, into: &mut [u8]) {
-        self.durable.read(offset, into);
+    /// Returns the image that a power cut would leave.
+    pub fn durable(&self) -> &Image {
+        &self.durable
     }
 
     /// Whether the page at `offset` may not hold the bytes that were last acknowledged there.

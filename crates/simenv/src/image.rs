@@ -1,104 +1,63 @@
 //! The bytes of a simulated disk: sparse, in counted pages, cheap to copy as a whole.
 //!
-//! Invariant: a page of zeros is not stored, so zero-writing a log ahead of use costs nothing.
+//! Invariant: a page of zeros is not stored, so zero-writing a log ahead of use costs nothing. A page that lies in one
+//! buffer of a write is a part of that buffer, so most writes copy no byte.
 
-use std::cell::RefCell;
-use std::ops::Deref;
-use std::rc::Rc;
-use types::IoBuf;
+use types::{IoBuf, IoBufMut};
 
 pub(crate) const PAGE: u64 = 4096;
+const PAGE_LEN: usize = PAGE as usize;
 const EXTENT_PAGES: u64 = 256;
 
-/// Most pages without an image that a thread keeps for reuse.
-const SPARE_MAX: usize = 16 << 10;
-
-type Bytes = [u8; PAGE as usize];
-
-thread_local! {
-    static SPARE: RefCell<Vec<Rc<Bytes>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Counted bytes whose memory is reused: a run writes its logs over and over, and fresh memory from the kernel costs
-/// more than everything else in a write.
-#[derive(Clone)]
-struct Page(Option<Rc<Bytes>>);
-
-impl Page {
-    fn new(bytes: &Bytes) -> Page {
-        Page::filled(|page| page.copy_from_slice(bytes))
-    }
-
-    /// Creates a page of its own; `fill` must write it from its first byte to its last.
-    fn filled(fill: impl FnOnce(&mut Bytes)) -> Page {
-        let spare = SPARE.with_borrow_mut(Vec::pop);
-        let mut page = spare.unwrap_or_else(|| Rc::new([0; PAGE as usize]));
-        fill(Rc::get_mut(&mut page).expect("a spare page has no owner"));
-        Page(Some(page))
-    }
-
-    /// Returns the page's bytes for a change, after copying a shared page.
-    fn make_mut(&mut self) -> &mut Bytes {
-        if Rc::strong_count(self.0.as_ref().expect("a page has bytes until its end")) > 1 {
-            *self = Page::new(self);
-        }
-        self.0.as_mut().and_then(Rc::get_mut).expect("it is the only owner now")
-    }
-}
-
-impl Deref for Page {
-    type Target = Bytes;
-
-    fn deref(&self) -> &Bytes {
-        self.0.as_ref().expect("a page has bytes until its end")
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        let Some(page) = self.0.take() else { return };
-        if Rc::strong_count(&page) == 1 {
-            // A thread that ends has no spare pages any more.
-            let _ = SPARE.try_with(|spare| {
-                let mut spare = spare.borrow_mut();
-                if spare.len() < SPARE_MAX {
-                    spare.push(page);
-                }
-            });
-        }
-    }
-}
+static ZEROS: [u8; PAGE_LEN] = [0; PAGE_LEN];
 
 #[derive(Clone, Default)]
 pub(crate) struct Image {
-    /// Extents of 1 MiB each, by number; an extent without data has no pages.
-    extents: Vec<Vec<Option<Page>>>,
+    /// Extents of 1 MiB each, by number, with [`PAGE`] bytes for each stored page; an extent without data has no pages.
+    extents: Vec<Vec<IoBuf>>,
 }
 
 impl Image {
-    fn page(&self, number: u64) -> Option<&Page> {
-        self.extents.get((number / EXTENT_PAGES) as usize)?.get((number % EXTENT_PAGES) as usize)?.as_ref()
+    fn page(&self, number: u64) -> Option<&IoBuf> {
+        let page = self.extents.get((number / EXTENT_PAGES) as usize)?.get((number % EXTENT_PAGES) as usize)?;
+        Some(page).filter(|page| !page.is_empty())
     }
 
-    fn set_page(&mut self, number: u64, page: Option<Page>) {
-        if page.is_some() {
+    /// Replaces a page; no bytes stand for zeros that are not stored.
+    fn set_page(&mut self, number: u64, page: IoBuf) {
+        if !page.is_empty() || self.page(number).is_some() {
             *self.slot(number) = page;
-        } else if self.page(number).is_some() {
-            *self.slot(number) = None;
         }
     }
 
     /// Returns the place of a page.
-    fn slot(&mut self, number: u64) -> &mut Option<Page> {
+    fn slot(&mut self, number: u64) -> &mut IoBuf {
         let extent = (number / EXTENT_PAGES) as usize;
         if extent >= self.extents.len() {
             self.extents.resize_with(extent + 1, Vec::new);
         }
         let pages = &mut self.extents[extent];
         if pages.is_empty() {
-            pages.resize(EXTENT_PAGES as usize, None);
+            pages.resize(EXTENT_PAGES as usize, IoBuf::EMPTY);
         }
         &mut pages[(number % EXTENT_PAGES) as usize]
+    }
+
+    /// Changes a part of a page.
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut [u8])) {
+        let mut page = IoBufMut::new(PAGE_LEN);
+        page.copy_from_slice(self.page(number).map_or(&ZEROS, |page| page));
+        change(&mut page);
+        *self.slot(number) = page.freeze();
+    }
+
+    /// Returns the bytes of a range that lies in one page.
+    ///
+    /// # Panics
+    /// When the range leaves its page.
+    pub fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        let start = (offset % PAGE) as usize;
+        &self.page(offset / PAGE).map_or(&ZEROS[..], |page| page)[start..start + len]
     }
 
     pub fn read(&self, offset: u64, into: &mut [u8]) {
@@ -111,34 +70,39 @@ impl Image {
         }
     }
 
+    /// Whether the image holds these bytes at `offset`.
+    pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
+        pages(offset, bytes.len()).all(|(number, start, range)| {
+            let (here, bytes) = (self.bytes(number * PAGE + start as u64, range.len()), &bytes[range]);
+            std::ptr::eq(here, bytes) || here == bytes
+        })
+    }
+
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (number, start, range) in pages(offset, bytes.len()) {
             let piece = &bytes[range];
-            if let Ok(whole) = <&[u8; PAGE as usize]>::try_from(piece) {
-                let page = (*whole != [0; PAGE as usize]).then(|| Page::new(whole));
-                self.set_page(number, page);
+            if piece.len() < PAGE_LEN {
+                self.change(number, |page| page[start..start + piece.len()].copy_from_slice(piece));
             } else {
-                let page = self.slot(number).get_or_insert_with(|| Page::new(&[0; PAGE as usize]));
-                page.make_mut()[start..start + piece.len()].copy_from_slice(piece);
+                self.set_page(number, if *piece == ZEROS { IoBuf::EMPTY } else { IoBuf::copy_of(piece) });
             }
         }
     }
 
-    /// Writes buffers one behind the other, as [`Image::write`] would each. A page that several of them fill together
-    /// is created once, without reading its old bytes.
+    /// Writes buffers one behind the other, as [`Image::write`] would each. A page that lies in one buffer shares its
+    /// memory.
     pub fn write_all(&mut self, offset: u64, bufs: &[IoBuf]) {
         let mut rest = Rest { bufs, at: 0 };
         let len = bufs.iter().map(|b| b.len()).sum();
         for (number, start, range) in pages(offset, len) {
-            let piece = rest.front();
-            if piece.len() >= range.len() {
-                self.write(number * PAGE + start as u64, &piece[..range.len()]);
-                rest.skip(range.len());
-            } else if range.len() == PAGE as usize {
-                *self.slot(number) = Some(Page::filled(|page| rest.copy_to(page)));
+            if range.len() < PAGE_LEN {
+                self.change(number, |page| rest.copy_to(&mut page[start..start + range.len()]));
+            } else if let Some(page) = rest.take(PAGE_LEN) {
+                self.set_page(number, if *page == ZEROS { IoBuf::EMPTY } else { page });
             } else {
-                let page = self.slot(number).get_or_insert_with(|| Page::new(&[0; PAGE as usize]));
-                rest.copy_to(&mut page.make_mut()[start..start + range.len()]);
+                let mut page = IoBufMut::new(PAGE_LEN);
+                rest.copy_to(&mut page);
+                *self.slot(number) = page.freeze();
             }
         }
     }
@@ -147,13 +111,13 @@ impl Image {
     pub fn stored(&self, from: u64, to: u64) -> Vec<u64> {
         let extents = (0..).step_by(EXTENT_PAGES as usize).zip(&self.extents);
         let pages = extents.flat_map(|(first, pages)| (first..).zip(pages));
-        let stored = pages.filter(|(_, page)| page.is_some()).map(|(number, _): (u64, _)| number * PAGE);
+        let stored = pages.filter(|(_, page)| !page.is_empty()).map(|(number, _): (u64, _)| number * PAGE);
         stored.filter(|at| (from..to).contains(at)).collect()
     }
 
     /// Makes one page the same as in `other`, sharing it.
     pub fn share(&mut self, other: &Image, number: u64) {
-        self.set_page(number, other.page(number).cloned());
+        self.set_page(number, other.page(number).cloned().unwrap_or_default());
     }
 }
 
@@ -164,9 +128,9 @@ struct Rest<'a> {
     at: usize,
 }
 
-impl<'a> Rest<'a> {
+impl Rest<'_> {
     /// Returns the contiguous bytes at the front; none when no bytes are left.
-    fn front(&mut self) -> &'a [u8] {
+    fn front(&mut self) -> &[u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
                 return &first[self.at..];
@@ -176,8 +140,14 @@ impl<'a> Rest<'a> {
         &[]
     }
 
-    fn skip(&mut self, n: usize) {
-        self.at += n;
+    /// Takes the next `n` bytes if they lie in one buffer.
+    fn take(&mut self, n: usize) -> Option<IoBuf> {
+        let fits = self.front().len() >= n;
+        fits.then(|| {
+            let at = self.at;
+            self.at += n;
+            self.bufs[0].slice(at..at + n)
+        })
     }
 
     /// Copies as much as fits.
@@ -187,7 +157,7 @@ impl<'a> Rest<'a> {
             let front = self.front();
             let n = front.len().min(into.len() - done);
             into[done..done + n].copy_from_slice(&front[..n]);
-            self.skip(n);
+            self.at += n;
             done += n;
         }
     }

@@ -32,9 +32,22 @@ pub trait NetWatch {
 #[derive(Clone, Copy)]
 pub struct Durable<'a>(pub(crate) &'a Disk);
 
-impl Durable<'_> {
+impl<'a> Durable<'a> {
     pub fn read(&self, offset: u64, into: &mut [u8]) {
-        self.0.peek_durable(offset, into);
+        self.0.durable().read(offset, into);
+    }
+
+    /// Returns bytes that lie in one page of 4 KiB.
+    ///
+    /// # Panics
+    /// When the range leaves its page.
+    pub fn bytes(&self, offset: u64, len: usize) -> &'a [u8] {
+        self.0.durable().bytes(offset, len)
+    }
+
+    /// Whether it has these bytes at `offset`.
+    pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.0.durable().holds(offset, bytes)
     }
 
     pub fn size_bytes(&self) -> u64 {

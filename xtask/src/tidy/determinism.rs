@@ -51,7 +51,6 @@ const WORDS: &[&str] = &[
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("crates/types/src/iobuf.rs", "thread_local!", "memory that is used again; its bytes are never shown"),
     ("crates/types/src/iobuf.rs", "as_ptr() as usize", "whether a buffer is aligned: always, or a panic"),
-    ("crates/simenv/src/image.rs", "thread_local!", "memory that is used again; all of it is overwritten"),
 ];
 
 /// Returns one line for each fault.

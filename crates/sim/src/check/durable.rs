@@ -222,9 +222,7 @@ fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool 
         return true;
     }
     // The head is enough: sectors are written whole, and the histories find torn ones.
-    let mut bytes = [0; stamp::PEEK_LEN];
-    durable.read(offset, &mut bytes);
-    stamp::peek(&bytes) == Some(sector)
+    stamp::peek(durable.bytes(offset, stamp::PEEK_LEN)) == Some(sector)
 }
 
 impl DiskWatch for Majority {
