@@ -9,14 +9,14 @@
 
 use crate::engine::Engine;
 use crate::log::RESERVED;
-use crate::overlay::{Overlay, Source, block_range};
+use crate::overlay::{Found, Source, block_range};
 use crate::replica::{Replica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet};
 use types::range::fragment_bytes;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, ReplicaId, block_hash, crc32c};
+use types::{BLOCK, ChunkKey, ReplicaId, block_hash};
 
-/// CRC32C of each block that is not all zeros.
+/// Checksum ([`block_hash`]) of each block that is not all zeros.
 pub type Contents = BTreeMap<(ChunkKey, u16), u32>;
 
 /// A block that the map names, that the overlay does not cover whole, and whose bytes are not those of its checksum.
@@ -60,22 +60,29 @@ impl Engine {
         let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
             home.named_blocks(replica).map(|(chunk, block, offset, hash)| ((chunk, block), (offset, hash))).collect();
         let (mut contents, mut page) = (Contents::new(), vec![0; BLOCK as usize]);
-        let zeros = crc32c(&page);
+        let zeros = page.clone();
         let touched = r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|b| (*chunk, b)));
         let blocks: BTreeSet<(ChunkKey, u16)> = touched.chain(named.keys().copied()).collect();
         for (chunk, block) in blocks {
+            let above = r.overlay.lookup(chunk, block_range(block));
+            let shows_home = |f: &Found| matches!(f.source, Source::Home);
+            let below = named.get(&(chunk, block)).filter(|_| above.iter().any(shows_home));
             page.fill(0);
-            let below = named.get(&(chunk, block)).filter(|_| shows_home(&r.overlay, chunk, block));
             if let Some((offset, hash)) = below {
                 read(*offset, &mut page);
                 if block_hash(chunk, block, &page) != *hash {
                     return Some(Err(Foreign { chunk, block }));
                 }
             }
-            lay_over(&r.overlay, chunk, block, &mut page);
-            let crc = crc32c(&page);
-            if crc != zeros {
-                contents.insert((chunk, block), crc);
+            let hash = match below {
+                Some((_, hash)) if above.iter().all(shows_home) => *hash,
+                _ => {
+                    lay_over(&above, block, &mut page);
+                    block_hash(chunk, block, &page)
+                }
+            };
+            if page != zeros {
+                contents.insert((chunk, block), hash);
             }
         }
         Some(Ok(contents))
@@ -100,15 +107,11 @@ impl Engine {
     }
 }
 
-fn shows_home(overlay: &Overlay, chunk: ChunkKey, block: u16) -> bool {
-    overlay.lookup(chunk, block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
-}
-
 /// Writes the overlay's bytes of the block over those from home.
-fn lay_over(overlay: &Overlay, chunk: ChunkKey, block: u16, page: &mut [u8]) {
-    for found in overlay.lookup(chunk, block_range(block)) {
+fn lay_over(above: &[Found], block: u16, page: &mut [u8]) {
+    for found in above {
         let part = &mut page[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];
-        match found.source {
+        match &found.source {
             Source::Home => {}
             Source::Zeros => part.fill(0),
             Source::Data(payload) => part.copy_from_slice(&payload.slice(found.range)),

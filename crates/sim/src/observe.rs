@@ -102,14 +102,16 @@ impl Cluster {
             let (replica, applied) = (group.identity().replica, group.applied());
             stores.note_whole(replica, group.is_whole());
             let honest = |osd: OsdId| self.keeps_its_word(osd) && !self.is_rotten(osd);
-            if group.is_leader() && group.members().iter().all(|m| honest(m.osd)) {
-                stores.majority_is_whole(group.identity().pg, group.members())?;
+            if group.is_leader()
+                && let Err(what) = stores.majority_is_whole(group.identity().pg, group.members())
+                && group.members().iter().all(|m| honest(m.osd))
+            {
+                return Err(what);
             }
             // Before that, the log has not redone all that it may have to.
             let redone = applied >= group.commit();
             let fresh = !scanned.contains(&replica) && redone;
-            let peers: Vec<ReplicaId> = group.members().iter().map(|m| m.replica).collect();
-            let wanted = group.is_whole() && redone && stores.wants(replica, applied, &peers);
+            let wanted = group.is_whole() && redone && stores.wants(replica, applied, group.members());
             if !fresh && !wanted {
                 continue;
             }
@@ -124,7 +126,7 @@ impl Cluster {
             })?;
             scanned.insert(replica);
             if wanted {
-                stores.look_at_contents(replica, applied, &peers, &held)?;
+                stores.look_at_contents(replica, applied, group.members(), &held)?;
             }
         }
         Ok(())

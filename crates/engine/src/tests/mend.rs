@@ -6,7 +6,7 @@ use crate::EngineConfig;
 use crate::testing::chunks;
 use std::time::Duration;
 use types::store::{BlockCopy, Effect, MendRefusal};
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
 
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
@@ -176,6 +176,6 @@ fn observers_see_replica_contents_and_blocks_that_fail_their_checksum() {
     put(&mut rig, R1, write(3, 2));
     let whole = rig.models[&R1].expected(chunk(), SectorRange::new(0, 24));
     let blocks = whole.chunks(4096).zip(0..).filter(|(bytes, _)| bytes.iter().any(|b| *b != 0));
-    let expected = blocks.map(|(bytes, block)| ((chunk(), block), crc32c(bytes))).collect();
+    let expected = blocks.map(|(bytes, block)| ((chunk(), block), block_hash(chunk(), block, bytes))).collect();
     assert_eq!(look(&rig), Ok(expected));
 }

@@ -148,16 +148,19 @@ impl Stores {
     }
 
     /// Whether the contents of the replica at `applied` are wanted: it was filled, or they are comparable with those of one that was.
-    /// `peers`: the replicas of the PG.
-    pub fn wants(&self, replica: ReplicaId, applied: Index, peers: &[ReplicaId]) -> bool {
+    /// `members`: those of the PG.
+    pub fn wants(&self, replica: ReplicaId, applied: Index, members: &Membership) -> bool {
         let notes =
             self.filled.get(&replica).is_some_and(|f| f.held.len() < LOOKS_MAX && !f.held.contains_key(&applied));
-        notes || self.comparable(replica, applied, peers).is_some()
+        notes || self.comparable(replica, applied, members).is_some()
     }
 
-    fn comparable(&self, replica: ReplicaId, applied: Index, peers: &[ReplicaId]) -> Option<ReplicaId> {
+    fn comparable(&self, replica: ReplicaId, applied: Index, members: &Membership) -> Option<ReplicaId> {
+        if self.filled.is_empty() {
+            return None;
+        }
         let fits = |id: &ReplicaId| self.filled.get(id).is_some_and(|f| !f.compared && f.held.contains_key(&applied));
-        peers.iter().copied().find(|id| *id != replica && fits(id))
+        members.iter().map(|m| m.replica).find(|id| *id != replica && fits(id))
     }
 
     /// Looks at the contents of a whole replica at `applied`.
@@ -168,13 +171,13 @@ impl Stores {
         &mut self,
         replica: ReplicaId,
         applied: Index,
-        peers: &[ReplicaId],
+        members: &Membership,
         held: &Contents,
     ) -> Result<(), String> {
         if let Some(filled) = self.filled.get_mut(&replica).filter(|f| f.held.len() < LOOKS_MAX) {
             filled.held.insert(applied, held.clone());
         }
-        let Some(other) = self.comparable(replica, applied, peers) else { return Ok(()) };
+        let Some(other) = self.comparable(replica, applied, members) else { return Ok(()) };
         let filled = self.filled.get_mut(&other).expect("it is comparable");
         filled.compared = true;
         self.installed += 1;
@@ -197,7 +200,8 @@ impl Stores {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{ChunkKey, VolumeId};
+    use types::map::Member;
+    use types::{ChunkKey, Epoch, VolumeId};
 
     const OSD: OsdId = OsdId(1);
 
@@ -241,16 +245,17 @@ mod tests {
     #[test]
     fn a_filled_replica_that_differs_from_another_one_is_found() {
         let (a, b, chunk) = (ReplicaId(4), ReplicaId(5), ChunkKey { volume: VolumeId(1), index: 0 });
+        let members = Membership::fresh(Epoch(1), &[a, b].map(|replica| Member { replica, osd: OSD }));
         let contents = |crc| Contents::from([((chunk, 7), crc)]);
         for (theirs, same) in [(contents(1), true), (contents(2), false), (Contents::new(), false)] {
             let mut stores = Stores::default();
-            assert!(!stores.wants(a, Index(9), &[a, b]), "it was never filled");
+            assert!(!stores.wants(a, Index(9), &members), "it was never filled");
             stores.note_whole(a, false);
             stores.note_whole(a, true);
-            assert!(stores.wants(a, Index(9), &[a, b]) && !stores.wants(b, Index(9), &[a, b]));
-            assert_eq!(stores.look_at_contents(a, Index(9), &[a, b], &contents(1)), Ok(()));
-            assert!(stores.wants(b, Index(9), &[a, b]) && !stores.wants(b, Index(8), &[a, b]));
-            assert_eq!(stores.look_at_contents(b, Index(9), &[a, b], &theirs).is_ok(), same);
+            assert!(stores.wants(a, Index(9), &members) && !stores.wants(b, Index(9), &members));
+            assert_eq!(stores.look_at_contents(a, Index(9), &members, &contents(1)), Ok(()));
+            assert!(stores.wants(b, Index(9), &members) && !stores.wants(b, Index(8), &members));
+            assert_eq!(stores.look_at_contents(b, Index(9), &members, &theirs).is_ok(), same);
             assert_eq!(stores.installed(), 1);
         }
     }
