@@ -3,8 +3,8 @@
 //! Ring 0. Every crate may use it. It does no I/O, reads no clock, logs nothing and has no async code. Ids, units and limits
 //! that crates share are defined here and nowhere else.
 //!
-//! Invariant: values only, with two exceptions. The `unsafe` of [`IoBuf`] lives in `iobuf`. The test switches of `planted` and
-//! `failpoint` are state of the process, and are compiled out of default builds.
+//! Invariant: values only, with two exceptions. The `unsafe` of [`IoBuf`] lives in `iobuf`, and that of the CRC in `crc/fold`.
+//! The test switches of `planted` and `failpoint` are state of the process, and are compiled out of default builds.
 
 pub mod codes;
 pub mod config;
