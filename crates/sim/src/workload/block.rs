@@ -288,6 +288,7 @@ impl Block {
                 None => stamp::write(bytes, self.volume, sector + i, stamp),
             }
         }
+        stamp::seal(&mut buf);
         buf.freeze()
     }
 
@@ -311,11 +312,13 @@ impl Block {
         if total as u64 != count * SECTOR {
             return Err(format!("a read of {count} sectors was answered with {total} bytes"));
         }
-        let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));
-        let look = |(at, bytes): (u64, &[u8])| {
-            stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))
-        };
-        let saw = (sector..).zip(sectors).map(look).collect::<Result<Vec<_>, String>>()?;
+        let mut saw = Vec::with_capacity(count as usize);
+        for buf in bufs {
+            let at = sector + saw.len() as u64;
+            for (at, read) in (at..).zip(stamp::read(buf, self.volume, at)) {
+                saw.push(read.map_err(|e| format!("volume {} sector {at} {e}", self.volume))?);
+            }
+        }
         linear.read(self.volume, sector, &saw, start, end);
         Ok(())
     }
