@@ -12,7 +12,7 @@
 //! Two answers that contradict each other prove a mixture, however many writes are in flight. Zeros do not name their
 //! write: some write of zeros, or for an untouched sector the beginning, must explain them.
 
-use super::linear::{At, InBlock, Stamp, Write};
+use super::linear::{At, InBlock, Numbered, Stamp};
 
 /// Returns the mixture in an answered read of consecutive sectors of one block, if it is one.
 ///
@@ -23,13 +23,13 @@ pub(super) fn mixture(sectors: &InBlock<'_>, saw: &[Option<Stamp>], end: At) -> 
     if saw.windows(2).all(|pair| pair[0] == pair[1]) {
         return None;
     }
-    let shown: Vec<Option<&Write>> = saw.iter().enumerate().map(|(i, saw)| sectors.written(i, (*saw)?)).collect();
+    let shown = sectors.writes_of(saw);
     for (i, x) in shown.iter().enumerate() {
         let Some(x) = x else { continue };
         // Only a write that came after X can have replaced a sector that X covers.
-        let covered = |j: &usize| saw[*j] != Some(x.stamp) && sectors.has(*j, x);
+        let covered = |j: &usize| saw[*j] != Some(x.stamp) && sectors.has(*j, *x);
         for j in (0..saw.len()).filter(covered) {
-            let later = |y: &Write| y.end.min(y.dead) >= x.start && !sectors.has(i, y);
+            let later = |y: Numbered<'_>| y.end.min(y.dead) >= x.start && !sectors.has(i, y);
             let explained = match (saw[j], shown[j]) {
                 (None, _) => sectors.writes(j).any(|z| z.zeros && z.start < end && later(z)),
                 (Some(_), Some(y)) => later(y),

@@ -20,7 +20,7 @@ use crate::check::blocks;
 use crate::check::durable::{Span, Watch};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use types::units::SECTORS_PER_BLOCK;
 
 /// Global simulated time, in nanoseconds; known only to the observer.
@@ -257,21 +257,47 @@ impl<'a> InBlock<'a> {
         self.sectors.len()
     }
 
+    fn write(&self, number: u32) -> Numbered<'a> {
+        Numbered { number, write: &self.all.writes[number as usize] }
+    }
+
     /// Returns the writes of the i-th sector.
-    pub fn writes(&self, i: usize) -> impl Iterator<Item = &'a Write> + use<'a> {
-        let all = self.all;
-        self.sectors[i].writes.iter().map(|number| &all.writes[*number as usize])
+    pub fn writes(&self, i: usize) -> impl Iterator<Item = Numbered<'a>> {
+        self.sectors[i].writes.iter().map(|number| self.write(*number))
     }
 
     /// Whether this write covers the i-th sector.
-    pub fn has(&self, i: usize, write: &Write) -> bool {
-        self.written(i, write.stamp).is_some()
+    pub fn has(&self, i: usize, write: Numbered<'_>) -> bool {
+        self.sectors[i].writes.binary_search(&write.number).is_ok()
     }
 
-    /// Returns the write of this stamp, if one covers the i-th sector.
-    pub fn written(&self, i: usize, stamp: Stamp) -> Option<&'a Write> {
-        let number = self.all.numbers.get(&(self.volume, stamp))?;
-        self.sectors[i].writes.binary_search(number).ok().map(|_| &self.all.writes[*number as usize])
+    /// Returns the write of each sector that a read saw; `None`: zeros, or a stamp that was never written there.
+    pub fn writes_of(&self, saw: &[Option<Stamp>]) -> Vec<Option<Numbered<'a>>> {
+        // Neighbours mostly show one write.
+        let mut last: (Option<Stamp>, Option<Numbered<'a>>) = (None, None);
+        let write = |(i, saw): (usize, &Option<Stamp>)| {
+            if *saw != last.0 {
+                let number = saw.and_then(|stamp| self.all.numbers.get(&(self.volume, stamp)));
+                last = (*saw, number.map(|number| self.write(*number)));
+            }
+            last.1.filter(|write| self.has(i, *write))
+        };
+        saw.iter().enumerate().map(write).collect()
+    }
+}
+
+/// A write with its number.
+#[derive(Clone, Copy)]
+pub(super) struct Numbered<'a> {
+    number: u32,
+    write: &'a Write,
+}
+
+impl Deref for Numbered<'_> {
+    type Target = Write;
+
+    fn deref(&self) -> &Write {
+        self.write
     }
 }
 
