@@ -14,7 +14,7 @@ use crate::replica::{Replica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet};
 use types::range::fragment_bytes;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, ReplicaId, block_hash};
+use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId, block_hash};
 
 /// Checksum ([`block_hash`]) of each block that is not all zeros.
 pub type Contents = BTreeMap<(ChunkKey, u16), u32>;
@@ -45,43 +45,39 @@ impl Replica {
 }
 
 impl Engine {
-    /// Returns the checksums of the replica's blocks as of its applied index. `read` reads bytes of the device at the
-    /// given offset. `None`: the contents are not certain at this moment.
+    /// Returns the checksums of the replica's blocks as of its applied index. `read` reads the block of 4 KiB at an
+    /// offset of the device. `None`: the contents are not certain at this moment.
     ///
     /// # Errors
     /// Names a block whose bytes on the device do not match the checksum in home's map.
     pub fn contents_for_tools(
         &self,
         replica: ReplicaId,
-        mut read: impl FnMut(u64, &mut [u8]),
+        mut read: impl FnMut(u64) -> IoBuf,
     ) -> Option<Result<Contents, Foreign>> {
         let home = self.home.as_ref().filter(|_| self.is_round_idle())?;
         let r = self.replicas.get(&replica).filter(|r| r.is_certain())?;
         let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
             home.named_blocks(replica).map(|(chunk, block, offset, hash)| ((chunk, block), (offset, hash))).collect();
-        let (mut contents, mut page) = (Contents::new(), vec![0; BLOCK as usize]);
-        let zeros = page.clone();
+        let (mut contents, zeros) = (Contents::new(), IoBuf::zeros(BLOCK as usize));
         let touched = r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|b| (*chunk, b)));
         let blocks: BTreeSet<(ChunkKey, u16)> = touched.chain(named.keys().copied()).collect();
         for (chunk, block) in blocks {
             let above = r.overlay.lookup(chunk, block_range(block));
             let shows_home = |f: &Found| matches!(f.source, Source::Home);
             let below = named.get(&(chunk, block)).filter(|_| above.iter().any(shows_home));
-            page.fill(0);
-            if let Some((offset, hash)) = below {
-                read(*offset, &mut page);
-                if block_hash(chunk, block, &page) != *hash {
-                    return Some(Err(Foreign { chunk, block }));
-                }
+            let mut bytes = below.map_or_else(|| zeros.clone(), |(offset, _)| read(*offset));
+            if below.is_some_and(|(_, hash)| block_hash(chunk, block, &bytes) != *hash) {
+                return Some(Err(Foreign { chunk, block }));
             }
             let hash = match below {
                 Some((_, hash)) if above.iter().all(shows_home) => *hash,
                 _ => {
-                    lay_over(&above, block, &mut page);
-                    block_hash(chunk, block, &page)
+                    bytes = laid_over(&above, block, &bytes);
+                    block_hash(chunk, block, &bytes)
                 }
             };
-            if page != zeros {
+            if bytes != zeros {
                 contents.insert((chunk, block), hash);
             }
         }
@@ -107,14 +103,17 @@ impl Engine {
     }
 }
 
-/// Writes the overlay's bytes of the block over those from home.
-fn lay_over(above: &[Found], block: u16, page: &mut [u8]) {
+/// Returns a block: the overlay's bytes over those from home.
+fn laid_over(above: &[Found], block: u16, below: &[u8]) -> IoBuf {
+    let mut bytes = IoBufMut::new(below.len());
+    bytes.copy_from_slice(below);
     for found in above {
-        let part = &mut page[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];
+        let part = &mut bytes[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];
         match &found.source {
             Source::Home => {}
             Source::Zeros => part.fill(0),
             Source::Data(payload) => part.copy_from_slice(&payload.slice(found.range)),
         }
     }
+    bytes.freeze()
 }

@@ -9,7 +9,7 @@ use crate::repair::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use recovery::Named;
 use types::control::PgReport;
-use types::{ChunkKey, PgId, ReplicaId, SectorRange};
+use types::{ChunkKey, IoBuf, PgId, ReplicaId, SectorRange};
 
 impl Osd {
     /// Returns the present report of every running replica.
@@ -106,7 +106,7 @@ impl Osd {
     pub fn contents_for_tools(
         &self,
         replica: ReplicaId,
-        read: impl FnMut(u64, &mut [u8]),
+        read: impl FnMut(u64) -> IoBuf,
     ) -> Option<Result<Contents, Foreign>> {
         self.engine.contents_for_tools(replica, read)
     }

@@ -51,7 +51,7 @@ impl Cluster {
         let Some((osd, _)) = &node.running else { return };
         let mut look = || {
             for group in osd.groups_for_tools() {
-                let last = group.last_index();
+                let (last, durable) = (group.last_index(), group.durable_end());
                 let view = View {
                     pg: group.identity().pg,
                     osd: node.id,
@@ -62,8 +62,8 @@ impl Cluster {
                     first: group.first_index(),
                     last,
                     last_term: group.term_at(last).unwrap_or_default(),
-                    durable: group.durable_end(),
-                    durable_term: group.term_at(group.durable_end()),
+                    durable,
+                    durable_term: group.term_at(durable),
                 };
                 self.observers.laws.look(view, group.members(), |index| group.term_at(index))?;
                 let who = (view.pg, view.replica, node.life);
@@ -116,7 +116,7 @@ impl Cluster {
                 continue;
             }
             let image = self.image(i);
-            let Some(held) = osd.contents_for_tools(replica, |at, page| image.read(at, page)) else { continue };
+            let Some(held) = osd.contents_for_tools(replica, |at| image.page_at(at)) else { continue };
             let held = held.map_err(|at| {
                 let pg = group.identity().pg;
                 format!(

@@ -238,6 +238,12 @@ impl Disk {
         self.current.read(offset, into);
     }
 
+    /// Returns the page of 4 KiB that a read at `offset` would return now.
+    pub fn page_at(&self, offset: u64) -> IoBuf {
+        assert!(offset < self.size_bytes, "a look beyond the disk");
+        self.current.page_at(offset)
+    }
+
     /// Returns the image that a power cut would leave.
     pub fn durable(&self) -> &Image {
         &self.durable

@@ -51,6 +51,15 @@ impl Image {
         *self.slot(number) = page.freeze();
     }
 
+    /// Returns the page at `offset`.
+    ///
+    /// # Panics
+    /// When no page begins there.
+    pub fn page_at(&self, offset: u64) -> IoBuf {
+        assert!(offset.is_multiple_of(PAGE), "no page begins at {offset}");
+        self.page(offset / PAGE).cloned().unwrap_or_else(|| IoBuf::zeros(PAGE_LEN))
+    }
+
     /// Returns the bytes of a range that lies in one page.
     ///
     /// # Panics

@@ -14,9 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::Time;
 use types::rng::Rng;
 use types::units::SECTOR;
+use types::{IoBuf, Time};
 
 /// A machine of the world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -349,6 +349,11 @@ impl DiskImage {
     /// Reads the bytes that a read would return now.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         self.world.state().disk_mut(self.node, self.disk).peek(offset, into);
+    }
+
+    /// Returns the page of 4 KiB that a read at `offset` would return now. It shares the memory of the disk.
+    pub fn page_at(&self, offset: u64) -> IoBuf {
+        self.world.state().disk_mut(self.node, self.disk).page_at(offset)
     }
 
     /// Returns the offsets of the pages between two offsets that hold anything but zeros.

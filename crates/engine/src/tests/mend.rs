@@ -167,7 +167,7 @@ fn observers_see_replica_contents_and_blocks_that_fail_their_checksum() {
     let mut rig = rotten(3);
     let look = |rig: &Rig| {
         let bytes = rig.disk.bytes();
-        let read = |at: u64, page: &mut [u8]| page.copy_from_slice(&bytes[at as usize..at as usize + page.len()]);
+        let read = |at: u64| IoBuf::copy_of(&bytes[at as usize..at as usize + 4096]);
         rig.engine.contents_for_tools(R1, read).expect("no round runs")
     };
     assert_eq!(look(&rig), Err(crate::Foreign { chunk: chunk(), block: 1 }));

@@ -50,7 +50,7 @@ fn check_equal(rig: &mut Rig, i: usize) {
 fn contents(rig: &mut Rig, i: usize) -> Option<engine::Contents> {
     let image = rig.world.disk_image(rig.node(i), "device");
     let replica = ReplicaId(i as u64 + 1);
-    let found = rig.osd(i).engine.contents_for_tools(replica, |at, buf| image.read(at, buf))?;
+    let found = rig.osd(i).engine.contents_for_tools(replica, |at| image.page_at(at))?;
     Some(found.expect("home holds what its map says"))
 }
 
