@@ -21,7 +21,12 @@ pub fn block_hash(chunk: ChunkKey, block: u16, bytes: &[u8]) -> u32 {
 /// Returns the checksum of the payload area of a log batch: xxh3-64 over `bufs`, one after the other, seeded by the salt of the
 /// segment and the number of the batch.
 pub fn area_hash(salt: u64, seq: u64, bufs: &[IoBuf]) -> u64 {
-    let mut hasher = XxHash3_64::with_seed(salt ^ seq);
+    let seed = salt ^ seq;
+    // Most batches have one payload, and a hasher costs more than the hash of a small one.
+    if let [buf] = bufs {
+        return XxHash3_64::oneshot_with_seed(seed, buf);
+    }
+    let mut hasher = XxHash3_64::with_seed(seed);
     bufs.iter().for_each(|buf| hasher.write(buf));
     hasher.finish()
 }

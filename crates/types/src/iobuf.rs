@@ -153,6 +153,8 @@ impl IoBufMut {
 
 impl Deref for IoBufMut {
     type Target = [u8];
+
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the region is initialised, at least `hidden + len` long, and we own it.
         unsafe { std::slice::from_raw_parts(self.region.ptr.as_ptr().add(self.hidden), self.len) }
@@ -160,6 +162,7 @@ impl Deref for IoBufMut {
 }
 
 impl DerefMut for IoBufMut {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.region.ptr.as_ptr().add(self.hidden), self.len) }
@@ -227,6 +230,8 @@ impl IoBuf {
 
 impl Deref for IoBuf {
     type Target = [u8];
+
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.region {
             None => &[],
