@@ -37,7 +37,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
-use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, ReplicaId, SectorRange, Time, VolumeId};
+use types::{ChunkKey, ClusterId, Incarnation, IoBuf, OsdId, OsdUuid, PgId, ReplicaId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
 pub(crate) const DEVICE: &str = "device";
@@ -508,7 +508,7 @@ impl Cluster {
         pg: PgId,
         chunk: ChunkKey,
         range: SectorRange,
-    ) -> Result<Option<Vec<u8>>, String> {
+    ) -> Result<Option<IoBuf>, String> {
         let i = osd.0 as usize - 1;
         let what = format!("{osd} cannot read {chunk} of pg {pg}");
         let (running, _) = self.osds[i].running.as_mut().ok_or_else(|| format!("{what}: it is down"))?;
@@ -521,7 +521,7 @@ impl Cluster {
             if let Some(result) = running.take_tool_reads().pop() {
                 return match result {
                     Ok(ReadData::Zeros) => Ok(None),
-                    Ok(ReadData::Bytes { payload, .. }) => Ok(Some(payload.to_vec())),
+                    Ok(ReadData::Bytes { payload, .. }) => Ok(Some(payload)),
                     Err(error) => Err(format!("{what}: {error}")),
                 };
             }

@@ -7,10 +7,10 @@ use crate::cluster::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_CHUNK};
-use types::{ChunkKey, OsdId, PgId, SectorRange, VolumeId};
+use types::{ChunkKey, IoBuf, OsdId, PgId, SectorRange, VolumeId};
 
 /// Bytes of one range on one OSD; zeros are `None`.
-type Bytes = Option<Vec<u8>>;
+type Bytes = Option<IoBuf>;
 
 /// Compares every chunk of `volume` in every PG. Returns the number of bytes compared.
 ///
