@@ -129,9 +129,9 @@ impl Group {
         self.whole = true;
     }
 
-    /// Whether the follower can go on from this leader's log, and has everything up to `index`.
-    pub fn has_matched(&self, follower: ReplicaId, index: Index) -> bool {
-        self.node.follower(follower).is_some_and(|f| f.matched >= index)
+    /// Returns the last entry up to which the follower has everything; `None`: it cannot go on from this leader's log, or is unknown.
+    pub fn matched(&self, follower: ReplicaId) -> Option<Index> {
+        self.node.follower(follower).map(|f| f.matched)
     }
 
     /// Whether raft cannot send the entry behind the follower's last one from the log.

@@ -21,7 +21,7 @@ impl Osd {
                 Action::Apply { index, effect, .. } => {
                     self.stats.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
-                    self.streams.applied(replica, &effect);
+                    self.recovery.streams.applied(replica, &effect);
                     if !self.digests.none_waits() {
                         self.applied_for_digests(replica, index);
                     }
@@ -44,7 +44,7 @@ impl Osd {
                 }
                 Action::NeedsStream { to } => {
                     tracing::debug!(replica = replica.0, %to, "the log is trimmed past the position of a follower");
-                    self.needs_stream(slot, to);
+                    self.recovery.streams.want(self.now, self.pgs.get(slot).identity.pg, to);
                 }
                 // A violation stops one PG, never the OSD (R5).
                 Action::Quarantined(reason) => return self.fail_replica(replica, reason),
@@ -93,8 +93,10 @@ impl Osd {
 
     /// Starts a read of the engine; [`Osd::read_done`] gives the result to the owner.
     pub(crate) fn read_for(&mut self, owner: ReadOwner, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        let is_base = matches!(owner, ReadOwner::Recovery(recovery::Read::Base(_)));
         let token = self.reads.insert(owner) as u64;
-        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+        let read = if is_base { engine::Engine::read_base } else { engine::Engine::read };
+        read(&mut self.engine, token, replica, chunk, range, &mut self.engine_events);
     }
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
@@ -103,9 +105,9 @@ impl Osd {
             Some(ReadOwner::Group(read)) => self.group_read_done(read, result),
             Some(ReadOwner::Tool) => self.digests.reads.push(result),
             Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
-            Some(ReadOwner::Stream(key)) => self.stream_read_done(key, result),
-            Some(ReadOwner::Base(key)) => self.base_read_done(key, result),
-            Some(ReadOwner::Block(key)) => self.mend_read_done(key, result),
+            Some(ReadOwner::Recovery(read)) => {
+                self.recover(|recovery, here, actions| recovery.handle_read(here, read, result, actions));
+            }
             Some(ReadOwner::Ended) | None => {}
         }
     }
@@ -117,7 +119,7 @@ impl Osd {
         }
         if let Err(ReadError::BadBlocks { chunk, range, .. }) = result {
             let held = recovery::HeldRead { replica: read.replica, read: read.read, chunk, range };
-            return self.recover(|repairs, facts, actions| repairs.blocks.hold_read(facts, held, actions));
+            return self.recover(|recovery, here, actions| recovery.blocks.hold_read(here, held, actions));
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -136,7 +138,7 @@ impl Osd {
         for (_, owner) in self.reads.iter_mut().filter(|(_, owner)| is_its(owner)) {
             *owner = ReadOwner::Ended;
         }
-        self.repairs.blocks.detach(replica);
+        self.recovery.blocks.detach(replica);
     }
 
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
@@ -173,7 +175,7 @@ impl Osd {
     /// Takes over the members that a step, or a new group, has brought.
     pub(crate) fn members_changed(&mut self, slot: usize) {
         self.pgs.refresh_members(slot);
-        self.repairs.blocks.ask_again(self.pgs.get(slot).identity.replica);
+        self.recovery.blocks.ask_again(self.pgs.get(slot).identity.replica);
         let osds: Vec<OsdId> = self.pgs.get(slot).others().map(|m| m.osd).collect();
         osds.into_iter().for_each(|osd| self.want_peer(osd));
         self.tell_log_share(slot);
@@ -195,8 +197,7 @@ impl Osd {
         self.pgs.clear();
         self.reads.clear();
         self.fail_digests(&reason);
-        self.streams.clear();
-        self.repairs.clear();
+        self.recovery.clear();
         self.bus.disconnect_all(&reason);
         self.service.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);

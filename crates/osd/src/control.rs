@@ -135,7 +135,7 @@ impl Osd {
             OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
             OsdDown::EnsureReplica { created, replica } => self.ensure_replica(created, replica),
             OsdDown::Peers(osds) => {
-                self.repairs.payloads.handle_peers(osds.iter().copied().filter(|osd| *osd != self.config.osd));
+                self.recovery.payloads.handle_peers(osds.iter().copied().filter(|osd| *osd != self.config.osd));
                 osds.into_iter().for_each(|osd| self.want_peer(osd));
             }
             OsdDown::ChangeMembers { pg, change } => {
@@ -337,7 +337,7 @@ impl Osd {
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
-            self.repairs.payloads.forget(replica);
+            self.recovery.payloads.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
             match keep {
                 true => self.engine.retire_replica(replica, self.now + self.config.tuning.removed_kept),

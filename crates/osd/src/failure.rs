@@ -31,7 +31,7 @@ impl Osd {
             self.with_slot(slot, false, |group, _, actions| group.end(reason, actions));
             self.pgs.get_mut(slot).group_ended_at = self.now;
         }
-        self.repairs.payloads.forget(replica);
+        self.recovery.payloads.forget(replica);
         let held = self.pgs.get_mut(slot);
         if !matches!(held.state, State::Failed(_)) {
             tracing::error!(pg = %held.identity.pg, replica = replica.0, reason = failure.reason,

@@ -38,7 +38,8 @@ impl Osd {
             _ => false,
         };
         if appended {
-            self.drop_receiver(pg, StreamAbort::Failed, true);
+            let end = (StreamAbort::Failed, true);
+            self.recover(|recovery, here, actions| recovery.streams.drop_receiver(here, pg, end, actions));
             tracing::warn!(%pg, %replica, fence = force.fence, "forced recovery: the PG goes on from this replica alone");
         }
     }
@@ -83,7 +84,7 @@ impl Osd {
         let held = self.pgs.get(slot);
         let (pg, replica) = (held.identity.pg, held.identity.replica);
         match &held.state {
-            State::Repairing => self.repairs.payloads.end_before_missing(replica),
+            State::Repairing => self.recovery.payloads.end_before_missing(replica),
             State::Failed(_) => self.engine.past_end(replica).filter(|_| self.pgs.by_pg(pg) == Some(slot)),
             State::Running(_) | State::Creating | State::Paused(_) => None,
         }

@@ -13,13 +13,14 @@ use engine::{Engine, EngineEvent};
 use env::{DiskInfo, Env, EnvError, Event, NetAddr, Op};
 use group::Action;
 use group::pairs::Pairs;
+use recovery::Recovery;
 use slab::Slab;
 use std::collections::BTreeMap;
 use telemetry::Registry;
 use types::failpoint::{Point, is_armed, pass};
 use types::store::{Failure, Recovered};
 use types::{OsdId, PgId, Time};
-use wire::Peer;
+use wire::{Peer, StreamAbort};
 
 /// `Token.owner` of the bus.
 pub const OWNER_BUS: u8 = 1;
@@ -52,7 +53,7 @@ pub(crate) struct GroupRead {
 }
 
 /// The owner of a read that waits in the engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum ReadOwner {
     Group(GroupRead),
     /// The group that asked has ended: its successor counts its reads from the start.
@@ -63,12 +64,7 @@ pub(crate) enum ReadOwner {
         key: usize,
         part: usize,
     },
-    /// A key of the reads of streams.
-    Stream(usize),
-    /// A key of the reads of older contents.
-    Base(usize),
-    /// A key of the blocks that are read for a repair.
-    Block(usize),
+    Recovery(recovery::Read),
 }
 
 /// One storage daemon.
@@ -85,8 +81,7 @@ pub struct Osd {
     pub(crate) reads: Slab<ReadOwner>,
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
-    pub(crate) streams: crate::stream::Streams,
-    pub(crate) repairs: crate::repair::Repairs,
+    pub(crate) recovery: Recovery,
     pub(crate) stats: crate::stats::Stats,
     /// The clock at the start of this turn.
     pub(crate) now: Time,
@@ -121,8 +116,7 @@ impl Osd {
             reads: Slab::new(),
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::new(config.tuning.space),
-            streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
-            repairs: crate::repair::Repairs::default(),
+            recovery: Recovery::new(config.tuning.streams, seed.rotate_left(29)),
             stats: crate::stats::Stats::new(registry),
             now: Time::ZERO,
             ops: Vec::new(),
@@ -168,8 +162,7 @@ impl Osd {
         self.pgs.touch_due(self.now);
         self.settle(env)?;
         self.upkeep_digests();
-        self.step_streams();
-        self.step_repairs();
+        self.step_recovery();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -254,15 +247,19 @@ impl Osd {
             EngineEvent::Persisted { replica, ticket, batch_begun } => self.persisted(replica, ticket, batch_begun),
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
-            EngineEvent::Staged { token } => self.piece_staged(token),
-            EngineEvent::Unstaged { replica } => self.stream_evicted(replica),
+            EngineEvent::Staged { token } => {
+                self.recover(|recovery, here, actions| recovery.streams.handle_staged(here, token, actions));
+            }
+            EngineEvent::Unstaged { replica } => {
+                self.recover(|recovery, here, actions| recovery.streams.handle_evicted(here, replica, actions));
+            }
             EngineEvent::Begun(recovered) => self.log_begun(*recovered),
-            EngineEvent::FillRefused { replica } => self.fill_refused(replica),
+            EngineEvent::FillRefused { replica } => self.stream_refused(replica, StreamAbort::Busy),
             EngineEvent::Installed { replica } => self.stream_installed(replica),
-            EngineEvent::InstallRefused { replica } => self.install_refused(replica),
+            EngineEvent::InstallRefused { replica } => self.stream_refused(replica, StreamAbort::Full),
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                 let of = (replica, chunk, range);
-                self.recover(|repairs, facts, acts| repairs.blocks.blocks_are_bad(facts, of, &reason, needed, acts));
+                self.recover(|recovery, here, acts| recovery.blocks.blocks_are_bad(here, of, &reason, needed, acts));
             }
             EngineEvent::Failed { replica, failure } => self.replica_failed(replica, failure),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
@@ -414,8 +411,7 @@ impl Osd {
             self.meta.next_report(),
             self.service.next_deadline(),
             self.digests.next_deadline(),
-            self.streams.next_deadline(),
-            self.repairs.next_deadline(),
+            self.recovery.next_deadline(),
             self.stop_deadline(),
         ]
         .into_iter()

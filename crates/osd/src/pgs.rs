@@ -20,7 +20,7 @@ pub enum State {
     Creating,
     /// Its log begins at another index (R16): the old group is paused until that is durable or refused.
     Paused(Box<Group>),
-    /// R11: its log lacks payloads, which [`crate::repair`] fetches. It neither votes nor serves until then.
+    /// R11: its log lacks payloads, which [`crate::recover`] fetches. It neither votes nor serves until then.
     Repairing,
     /// R4, R5, R11: it neither votes, acknowledges nor serves, and is reported ([`crate::failure`]).
     Failed(Failure),
@@ -50,6 +50,11 @@ impl Slot {
     pub fn others(&self) -> impl Iterator<Item = Member> + '_ {
         let is_newest = |m: &Member| !self.members.iter().any(|n| n.osd == m.osd && n.replica > m.replica);
         self.members.iter().filter(move |m| m.replica != self.identity.replica && is_newest(m))
+    }
+
+    /// Returns the running group.
+    pub fn group(&self) -> Option<&Group> {
+        if let State::Running(group) = &self.state { Some(group) } else { None }
     }
 
     /// Whether an order for a newer replica of the PG ends this one: it is no voter, or it was reported as failed before its OSD
@@ -150,12 +155,6 @@ impl Pgs {
         }
     }
 
-    /// Returns the running group of this replica, if it is in that slot.
-    pub fn group_of(&mut self, key: usize, replica: ReplicaId) -> Option<&mut Group> {
-        let is_there = self.by_replica(replica) == Some(key);
-        self.group(key).filter(|_| is_there)
-    }
-
     /// Whether a slot holds a group, running or paused.
     pub fn has_group(&self, key: usize) -> bool {
         matches!(self.slots[key].state, State::Running(_) | State::Paused(_))
@@ -207,10 +206,7 @@ impl Pgs {
 
     /// Iterates over all running groups, in a fixed order.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
-        self.iter().filter_map(|slot| match &slot.state {
-            State::Running(group) => Some(&**group),
-            _ => None,
-        })
+        self.iter().filter_map(Slot::group)
     }
 
     /// Returns the keys of all slots, in a fixed order.

@@ -3,7 +3,7 @@
 use crate::fullness::Level;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
-use crate::repair::report_of_repair;
+use crate::recover::report_of_repair;
 use recovery::Named;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
@@ -63,7 +63,7 @@ impl Osd {
                 writes: self.stats.metrics.writes.get(),
                 write_bytes: self.stats.metrics.write_bytes.get(),
             },
-            recovery: self.streams.totals(),
+            recovery: self.recovery.streams.totals(),
             log_seq: self.engine.position().2,
         }));
         self.say_kept_again();
@@ -79,7 +79,7 @@ impl Osd {
             let report = match &slot.state {
                 State::Running(group) => {
                     let [unread, lost] =
-                        [Named::Here, Named::Everywhere].map(|n| self.repairs.blocks.named(slot.identity.replica, n));
+                        [Named::Here, Named::Everywhere].map(|n| self.recovery.blocks.named(slot.identity.replica, n));
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Paused(_) => continue,
@@ -96,7 +96,7 @@ impl Osd {
                     hears: None,
                     leading: None,
                 },
-                State::Repairing => PgReport { end, ..report_of_repair(&self.repairs.payloads, &slot.identity) },
+                State::Repairing => PgReport { end, ..report_of_repair(&self.recovery.payloads, &slot.identity) },
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -120,7 +120,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.repairs.payloads.done),
+            (&m.repaired_replicas, self.recovery.payloads.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -131,9 +131,9 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, failed as u64),
-            (&m.pgs_repairing, self.repairs.payloads.iter().count() as u64),
-            (&m.pgs_inconsistent, self.repairs.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
-            (&m.blocks_bad, self.repairs.blocks.iter().len() as u64),
+            (&m.pgs_repairing, self.recovery.payloads.iter().count() as u64),
+            (&m.pgs_inconsistent, self.recovery.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
+            (&m.blocks_bad, self.recovery.blocks.iter().len() as u64),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),

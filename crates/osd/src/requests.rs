@@ -39,14 +39,14 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, true);
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
-                self.repairs.payloads.hurry();
+                self.recovery.payloads.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, cause = reason, "connection lost");
                 self.pairs.handle_link(self.now, osd, false);
                 self.space.handle_link(self.now, osd, false);
                 self.tell_groups_of_link(osd, false);
-                self.streams_lose_link(osd);
+                self.recover(|recovery, here, actions| recovery.streams.handle_link_lost(here, osd, actions));
             }
             BusEvent::Up { .. } | BusEvent::Down { .. } => {}
             BusEvent::Unreachable { osd, reason } => {
@@ -91,7 +91,7 @@ impl Osd {
             (Peer::Osd(from), Message::PassedOn(msg)) => {
                 self.with_pg(msg.pg, |group, now, actions| group.handle_passed_on(now, from, &msg, actions));
             }
-            (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
+            (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
             (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(from, msg),
             (peer, _) => {
@@ -114,7 +114,7 @@ impl Osd {
         // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
         let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
         let room = self.engine.fill_room(self.pgs.get(key).identity.replica).filter(|_| brings);
-        if room.is_some_and(|room| room.left == 0) && !self.streams.has_end(raft.pg) {
+        if room.is_some_and(|room| room.left == 0) && !self.recovery.streams.has_end(raft.pg) {
             return;
         }
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));

@@ -5,7 +5,7 @@
 
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
-use crate::repair::report_of_repair;
+use crate::recover::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use recovery::Named;
 use types::control::PgReport;
@@ -28,10 +28,10 @@ impl Osd {
             let replica = slot.identity.replica;
             let lost = match &slot.state {
                 State::Failed(failure) => return Some(format!("quarantined: {}", failure.reason)),
-                State::Repairing => report_of_repair(&self.repairs.payloads, &slot.identity).lost,
-                _ => self.repairs.blocks.named(replica, Named::Everywhere),
+                State::Repairing => report_of_repair(&self.recovery.payloads, &slot.identity).lost,
+                _ => self.recovery.blocks.named(replica, Named::Everywhere),
             };
-            let unread = self.repairs.blocks.named(replica, Named::Here);
+            let unread = self.recovery.blocks.named(replica, Named::Here);
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),
@@ -118,7 +118,7 @@ impl Osd {
 
     /// Returns the followers of streams from here whose logs have begun and whose contents are on their way.
     pub fn fills_for_tools(&self) -> impl Iterator<Item = ReplicaId> {
-        self.streams.fills()
+        self.recovery.streams.fills()
     }
 
     /// Fails the replica of a PG, as damage would. `None`: it has no group here.

@@ -1,8 +1,9 @@
 //! Facts that the loop gives, and actions that it carries out.
 
 use crate::block::{BlockKey, HeldRead};
+use crate::stream::{BaseRead, PartRead};
 use types::map::{Member, Membership};
-use types::store::{BlockCopy, ReplicaIdentity};
+use types::store::{BlockCopy, DecisionState, ReplicaIdentity};
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::Message;
 
@@ -38,6 +39,121 @@ pub trait View {
     fn is_log_full(&self) -> bool;
 }
 
+/// Facts for streams, and the steps of the engine and the groups that streams need at once.
+pub trait Store: View {
+    /// Whether foreground I/O needs the device.
+    fn is_pressed(&self) -> bool;
+
+    /// Returns the replica of the PG here that has all contents, and the follower on `osd`.
+    fn pair_with(&self, pg: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)>;
+
+    /// Returns the state of a local replica that leads and has all contents, as far as this follower needs it.
+    fn lead(&self, replica: ReplicaId, follower: ReplicaId) -> Option<Lead>;
+
+    /// Returns the applied state of a local replica.
+    fn decision(&self, replica: ReplicaId) -> Option<DecisionState>;
+
+    /// Returns the applied state if the log of the follower may begin there. From here on the follower does not count as one with all
+    /// its contents.
+    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId) -> Option<DecisionState>;
+
+    fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey>;
+
+    /// Returns the parts of a chunk that may hold data, as (sectors, data).
+    fn extents(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<(u32, bool)>;
+
+    /// Returns the state of the group of a local replica that has one.
+    fn follow(&self, replica: ReplicaId) -> Option<Follow>;
+
+    /// Whether `peer` is a member of the PG of a local replica, or may be one that the replica does not know yet.
+    fn is_member(&self, replica: ReplicaId, peer: Member) -> bool;
+
+    /// Whether these bytes are a decision state that a replica can start from.
+    fn can_start_from(&self, replica: ReplicaId, bytes: &[u8]) -> bool;
+
+    /// Returns the replica here whose contents are compared.
+    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId>;
+
+    /// Returns the index behind which the log of a replica without contents begins, or zero.
+    fn fills_from(&self, replica: ReplicaId) -> Index;
+
+    /// Whether the AU of the base is kept.
+    fn keeps(&self, replica: ReplicaId, chunk: ChunkKey, au: u32) -> bool;
+
+    /// Keeps an AU of the base, if it can be kept.
+    fn keep(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool;
+
+    /// Keeps the AU no longer. True when its bytes are known to be those that were compared.
+    fn release(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool;
+
+    /// Keeps the AU no longer: other contents replace it.
+    fn unkeep(&mut self, replica: ReplicaId, chunk: ChunkKey, au: u32);
+
+    /// Stages blocks with their checksums, or zeros; [`crate::Streams::handle_staged`] takes the token when they are written. False:
+    /// the device is full.
+    fn stage(
+        &mut self,
+        token: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        data: Option<(IoBuf, Vec<u32>)>,
+    ) -> bool;
+
+    /// Drops what is staged and kept for a replica.
+    fn unstage(&mut self, replica: ReplicaId);
+}
+
+/// A local replica that leads and has all contents, and one of its followers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lead {
+    pub term: Term,
+    pub applied: Index,
+    /// The first entry that can be sent from the log.
+    pub first: Index,
+    /// The log cannot bring the follower's next entry.
+    pub is_behind: bool,
+    /// The follower's log is known to go on from this one, and to have everything up to here.
+    pub matched: Option<Index>,
+    /// The PG cannot commit without the follower.
+    pub needs_follower: bool,
+    /// The follower is known to have all its contents.
+    pub has_contents: bool,
+    /// Payload that the follower's log still takes, in bytes, and whether less than half of its share is left.
+    pub room: Option<(u64, bool)>,
+    /// What is left of the payload that the PG may propose, in bytes; `None`: it has no pace.
+    pub pace: Option<u64>,
+    /// Blocks of the leader are bad.
+    pub has_bad_blocks: bool,
+}
+
+/// The group of a local replica, as a stream to it needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Follow {
+    pub pg: PgId,
+    pub term: Term,
+    /// The last entry that is both durable and known to be committed.
+    pub commit: Index,
+    pub applied: Index,
+    /// It is elected, and may not have taken over yet.
+    pub is_elected: bool,
+    /// It leads.
+    pub leads: bool,
+    /// It waits until its log begins at another index.
+    pub is_paused: bool,
+}
+
+/// A read, as its result names it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read {
+    /// A key of the reads of block repair.
+    Block(usize),
+    /// Contents for a follower.
+    Part(PartRead),
+    /// Older contents of a replica here.
+    Base(BaseRead),
+}
+
 /// The part of a local replica in its PG.
 pub struct Part<'a> {
     pub identity: &'a ReplicaIdentity,
@@ -55,9 +171,10 @@ pub enum Action {
         to: OsdId,
         message: Message,
     },
-    /// The peer sent bytes that fail their checksum: its connection is closed.
+    /// The peer sent bytes that no peer sends: its connection is closed.
     BadPeer {
         osd: OsdId,
+        reason: String,
     },
     /// Give this payload, which matches the replica's own record, to the engine.
     Refill {
@@ -77,9 +194,9 @@ pub enum Action {
         replica: ReplicaId,
         reason: String,
     },
-    /// Read blocks of a replica; [`crate::BlockRepairs::handle_read`] takes the result under this key.
+    /// Read blocks of a replica at its applied index, or older contents ([`Read::Base`]).
     Read {
-        key: usize,
+        read: Read,
         replica: ReplicaId,
         chunk: ChunkKey,
         range: SectorRange,
@@ -105,4 +222,22 @@ pub enum Action {
     },
     /// Report to meta soon: what is known of lost data has changed.
     Report,
+    /// The PG may propose so many bytes of payload from now on; `None`: any number.
+    SetPace {
+        replica: ReplicaId,
+        pace: Option<u64>,
+    },
+    /// What the follower has said of its contents before does not count.
+    NoteFilling {
+        replica: ReplicaId,
+        follower: ReplicaId,
+    },
+    /// Make the staged blocks the contents of a replica.
+    Install {
+        replica: ReplicaId,
+    },
+    /// Do the same exactly as of this state, at which the log begins then. The group is paused until then.
+    InstallAsOf(DecisionState),
+    /// Have the log of a replica begin behind the index of this state. The group is paused until then.
+    Fill(DecisionState),
 }

@@ -240,7 +240,8 @@ impl PayloadRepairs {
             RepairBody::Payload { index, term, start, crcs, payload } => {
                 let sent = Lost { index, term, len_bytes: payload.len() as u32, crcs: Crcs { start, values: crcs } };
                 if !sent.is(&payload) {
-                    return actions.push(Action::BadPeer { osd });
+                    let reason = "a payload for a repair fails its checksum".to_owned();
+                    return actions.push(Action::BadPeer { osd, reason });
                 }
                 let Some(repair) = repair else { return };
                 let Some(missing) = repair.asked_of(from, (index, term)) else { return };

@@ -21,7 +21,7 @@
 //! | `client reads B` | a client's read met bad block B |
 //! | `full`, `not full` | whether the log is full; every bad block then delays a destage round |
 
-use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, View};
+use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, Read, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
@@ -297,7 +297,7 @@ impl Script {
                 let lost = [&lost[..], &everywhere[..]].concat();
                 format!("report {} lost and {} unread extents", lost.len(), unread.len())
             }
-            Action::Read { key, range, .. } => {
+            Action::Read { read: Read::Block(key), range, .. } => {
                 self.reading = key;
                 format!("read {} blocks from block {} on", range.count / 8, range.start / 8)
             }

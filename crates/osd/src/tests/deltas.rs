@@ -56,7 +56,7 @@ fn contents(rig: &mut Rig, i: usize) -> Option<engine::Contents> {
 
 /// Bytes that the leader has sent and found at followers, in per cent of the contents.
 fn per_cent(rig: &mut Rig) -> (u64, u64) {
-    let streams = &rig.osd(0).streams;
+    let streams = &rig.osd(0).recovery.streams;
     let all = u64::from(MIB) << 20;
     (streams.sent_bytes * 100 / all, streams.equal_bytes * 100 / all)
 }
@@ -219,7 +219,7 @@ fn replica_that_comes_back_finds_what_was_kept() {
                     rig.run(ms(12_000));
                     assert!(rig.osd(2).engine.stats().home.used_bytes < 1 << 20, "the space is free");
                 }
-                let streams = &mut rig.osd(0).streams;
+                let streams = &mut rig.osd(0).recovery.streams;
                 (streams.sent_bytes, streams.equal_bytes) = (0, 0);
             }
         }

@@ -193,7 +193,7 @@ fn lost_partly_covered_block_costs_no_replica_and_an_overwrite_ends_it() {
 fn replica_whose_bad_block_keeps_the_log_full_fails() {
     let mut rig = at_home(27);
     rot(&rig, 2);
-    (0..2).for_each(|i| rig.osd(i).repairs.blocks.busy_for_tools());
+    (0..2).for_each(|i| rig.osd(i).recovery.blocks.busy_for_tools());
     rig.submit_sectors(pg(0), 0, SectorRange::new(2, 3));
     rig.run(Duration::from_secs(60));
     let failed = |rig: &mut Rig| !rig.osd(2).quarantined().is_empty();

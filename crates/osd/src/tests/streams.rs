@@ -232,7 +232,8 @@ fn room_of_a_needed_follower_outlasts_a_broken_stream() {
     rig.kill(1);
     rig.write(pg(0), 0, 0, 8);
     rig.run(ms(50));
-    rig.osd(2).drop_receiver(pg(0), wire::StreamAbort::Full, true);
+    let end = (wire::StreamAbort::Full, true);
+    rig.osd(2).recover(|recovery, here, actions| recovery.streams.drop_receiver(here, pg(0), end, actions));
     rig.turn(2);
     for n in 0..100 {
         rig.submit(pg(0), 1, n % 32 * 128, 128);

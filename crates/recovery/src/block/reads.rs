@@ -6,7 +6,7 @@
 //! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
 
 use super::{BlockKey, BlockRepairs, Named, READINGS_MAX, blocks_of};
-use crate::action::{Action, View};
+use crate::action::{Action, Read, View};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
 use types::units::SECTORS_PER_BLOCK;
@@ -131,7 +131,7 @@ impl BlockRepairs {
     fn read(&mut self, (replica, chunk, first): BlockKey, count: u16, reading: Reading) -> Action {
         let key = self.readings.insert(reading);
         let range = SectorRange::new(u32::from(first) * SECTORS_PER_BLOCK, u32::from(count) * SECTORS_PER_BLOCK);
-        Action::Read { key, replica, chunk, range }
+        Action::Read { read: Read::Block(key), replica, chunk, range }
     }
 
     /// Handles a member's query.

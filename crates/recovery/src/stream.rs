@@ -1,7 +1,7 @@
 //! Streams (R12, ADR 0003): a follower behind the log gets the contents of its PG from the leader's engine.
 //!
-//! `send` is the leader's OSD, `receive` the follower's; `sender` and `receiver` are the two state machines,
-//! `plan` keeps the blocks that are left to send. The loop passes in messages, finished reads and writes, applied effects.
+//! `send` is the leader's side, `receive` the follower's; `sender` and `receiver` are the two state machines of one stream,
+//! `plan` keeps the blocks that are left to send. Input: messages, results of reads and writes, applied effects, one step a turn.
 //!
 //! Invariant: a stream may be dropped at every moment on either side, and the leader begins another while the follower is behind
 //! or lacks contents. Nothing that it has brought is served or durable before all of it is (R16).
@@ -14,13 +14,11 @@ mod receiver;
 mod send;
 mod sender;
 
-use crate::node::Osd;
+use crate::action::{Action, Store};
 use crate::tuning::StreamTuning;
-use bus::LinkId;
 use bytes::Bytes;
 use receiver::Receiver;
 use sender::Sender;
-use slab::Slab;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::RecoveryTotals;
@@ -28,40 +26,37 @@ use types::store::Effect;
 use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
-/// A read for a stream.
-pub(crate) struct StreamRead {
-    /// The sender's id: that sender may be gone, or replaced.
-    sender: u64,
+/// A read of contents for a follower.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartRead {
+    /// The stream's id: its sender may be gone.
+    stream: u64,
     chunk: ChunkKey,
     range: SectorRange,
     /// Only the digests are sent.
     compare: bool,
 }
 
-/// A read of older contents, for message `seq` of a receiver. `digests`: the leader's; without them the AU is kept no
-/// longer.
-struct BaseRead {
-    pg: PgId,
-    serial: u64,
-    seq: u64,
+/// A read of older contents, for one message of a receiver. `digests`: the leader's; without them the AU is kept no longer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BaseRead {
+    at: receive::At,
     chunk: ChunkKey,
     range: SectorRange,
     digests: Option<Bytes>,
 }
 
 /// All streams of one OSD.
-pub(crate) struct Streams {
+pub struct Streams {
     tuning: StreamTuning,
     senders: Vec<Sender>,
     /// Followers behind the log without a stream, and when raft last asked for one.
     waiting: BTreeMap<(PgId, OsdId), Time>,
     receivers: BTreeMap<PgId, Receiver>,
-    reads: Slab<StreamRead>,
-    base_reads: Slab<BaseRead>,
-    /// Engine token → (PG, receiver, message) of a piece that is being staged.
-    staging: BTreeMap<u64, (PgId, u64, u64)>,
-    /// PGs whose writes may have a pace: slot, replica here, and the follower that is being filled.
-    paced: Vec<(usize, ReplicaId, ReplicaId)>,
+    /// Token of a piece that is being staged → its message.
+    staging: BTreeMap<u64, receive::At>,
+    /// Replicas whose writes may have a pace, and the follower that is being filled.
+    paced: Vec<(ReplicaId, ReplicaId)>,
     next_id: u64,
     next_token: u64,
     budget: Budget,
@@ -108,8 +103,6 @@ impl Streams {
             senders: Vec::new(),
             waiting: BTreeMap::new(),
             receivers: BTreeMap::new(),
-            reads: Slab::new(),
-            base_reads: Slab::new(),
             staging: BTreeMap::new(),
             paced: Vec::new(),
             next_id: seed | 1,
@@ -159,8 +152,6 @@ impl Streams {
         self.senders.clear();
         self.waiting.clear();
         self.receivers.clear();
-        self.reads.clear();
-        self.base_reads.clear();
         self.staging.clear();
         self.paced.clear();
     }
@@ -178,78 +169,63 @@ impl Streams {
         let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + install_max);
         senders.chain(receivers).min().unwrap_or(Time::NEVER)
     }
-}
-
-impl Osd {
-    /// Counts the streams since the start: (brought a follower back, failed).
-    pub fn streams_sent(&self) -> (u64, u64) {
-        (self.streams.done, self.streams.failed)
-    }
 
     /// Counts the streams that this OSD sends at this moment.
-    pub fn streams_running(&self) -> usize {
-        self.streams.senders.len()
+    pub fn running(&self) -> usize {
+        self.senders.len()
     }
 
     /// Sets the bytes a second that streams may read here; for tests and tools.
-    pub fn set_stream_rate(&mut self, bytes_per_s: u64) {
-        self.streams.budget.rate = bytes_per_s;
+    pub fn set_rate(&mut self, bytes_per_s: u64) {
+        self.budget.rate = bytes_per_s;
     }
 
-    pub(crate) fn handle_stream(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
+    /// Handles a message of a peer. The group has heard of the follower's commit index before.
+    pub fn handle_message(&mut self, store: &mut impl Store, from: OsdId, msg: StreamMsg, actions: &mut Vec<Action>) {
         match msg.body {
-            StreamBody::Open => self.stream_opens(link, from, &msg),
+            StreamBody::Open => self.handle_open(store, from, &msg, actions),
             StreamBody::Accept { .. }
             | StreamBody::Ack { .. }
             | StreamBody::Filling { .. }
             | StreamBody::Done { .. }
-            | StreamBody::Wants { .. } => {
-                self.follower_says(link, from, msg);
-            }
+            | StreamBody::Wants { .. } => self.handle_follower(store, from, msg, actions),
             StreamBody::Blocks { .. }
             | StreamBody::Decision { .. }
             | StreamBody::Fill { .. }
             | StreamBody::End { .. }
-            | StreamBody::Digests { .. } => {
-                self.stream_brings(link, from, msg);
-            }
+            | StreamBody::Digests { .. } => self.handle_contents(store, from, msg, actions),
             StreamBody::Abort(reason) => {
-                if self.streams.senders.iter().any(|s| s.id == msg.stream && s.link == link) {
-                    self.drop_sender(msg.stream, reason, false);
-                } else if self.streams.receivers.get(&msg.pg).is_some_and(|r| r.id == msg.stream && r.link == link) {
-                    self.drop_receiver(msg.pg, reason, false);
+                if self.senders.iter().any(|s| s.id == msg.stream && s.to == from) {
+                    self.drop_sender(store.now(), msg.stream, (reason, false), actions);
+                } else if self.receivers.get(&msg.pg).is_some_and(|r| r.id == msg.stream && r.from == from) {
+                    self.drop_receiver(store, msg.pg, (reason, false), actions);
                 }
             }
         }
     }
 
-    /// Runs one step of every stream. The caller ensures that every effect that groups have applied is in the overlay.
-    pub(crate) fn step_streams(&mut self) {
-        let Streams { senders, receivers, waiting, paced, .. } = &self.streams;
-        if senders.is_empty() && receivers.is_empty() && waiting.is_empty() && paced.is_empty() {
+    /// Does one step of every stream. The caller ensures that every effect that groups have applied is in the overlay, and that the
+    /// paces that were lifted are.
+    pub fn step(&mut self, store: &mut impl Store, actions: &mut Vec<Action>) {
+        if self.senders.is_empty() && self.receivers.is_empty() && self.waiting.is_empty() {
             return;
         }
-        self.lift_paces();
-        self.begin_streams();
-        self.step_senders();
-        self.step_receivers();
+        self.begin_streams(store, actions);
+        self.step_senders(store, actions);
+        self.step_receivers(store, actions);
     }
 
     /// Ends every stream on a lost connection, except for an installation.
-    pub(crate) fn streams_lose_link(&mut self, osd: OsdId) {
-        let senders: Vec<u64> = self.streams.senders.iter().filter(|s| s.to == osd).map(|s| s.id).collect();
-        for id in senders {
-            self.drop_sender(id, StreamAbort::Failed, false);
-        }
-        let lost = self.streams.receivers.values().filter(|r| r.from == osd && !r.installing);
-        let receivers: Vec<PgId> = lost.map(|r| r.pg).collect();
-        for pg in receivers {
-            self.drop_receiver(pg, StreamAbort::Failed, false);
-        }
+    pub fn handle_link_lost(&mut self, store: &mut impl Store, osd: OsdId, actions: &mut Vec<Action>) {
+        let lost = (StreamAbort::Failed, false);
+        let senders: Vec<u64> = self.senders.iter().filter(|s| s.to == osd).map(|s| s.id).collect();
+        senders.into_iter().for_each(|id| self.drop_sender(store.now(), id, lost, actions));
+        let receivers: Vec<PgId> = self.receivers.values().filter(|r| r.from == osd).map(|r| r.pg).collect();
+        receivers.into_iter().for_each(|pg| self.drop_receiver(store, pg, lost, actions));
     }
+}
 
-    fn send_stream(&mut self, link: LinkId, pg: PgId, ids: (ReplicaId, ReplicaId), stream: u64, body: StreamBody) {
-        let (from, to) = ids;
-        self.bus.send(link, Message::Stream(StreamMsg { pg, from, to, stream, body }));
-    }
+/// Returns a message of a stream: PG, sending and receiving replica, number of the stream.
+fn message(osd: OsdId, (pg, from, to, stream): (PgId, ReplicaId, ReplicaId, u64), body: StreamBody) -> Action {
+    Action::Send { to: osd, message: Message::Stream(StreamMsg { pg, from, to, stream, body }) }
 }

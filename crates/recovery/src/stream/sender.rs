@@ -10,7 +10,6 @@
 use super::compare::{has_data, runs_of};
 use super::pace::Pace;
 use super::plan::{self, Content, Plan};
-use bus::LinkId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use types::planted::{Bug, on};
@@ -41,11 +40,9 @@ pub(crate) struct Sender {
     pub pg: PgId,
     /// The leading replica here.
     pub replica: ReplicaId,
-    pub slot: usize,
     pub term: Term,
     pub to: OsdId,
     pub follower: ReplicaId,
-    pub link: LinkId,
     pub phase: Phase,
     pub plan: Plan,
     /// Reads in flight, and their bytes.
@@ -101,23 +98,20 @@ pub(crate) fn cost(body: &StreamBody) -> usize {
 }
 
 impl Sender {
-    #[allow(clippy::too_many_arguments)] // sender, receiver, link
     pub fn new(
         id: u64,
         pg: PgId,
-        (replica, slot, term): (ReplicaId, usize, Term),
-        (to, follower, link): (OsdId, ReplicaId, LinkId),
+        (replica, term): (ReplicaId, Term),
+        (to, follower): (OsdId, ReplicaId),
         now: Time,
     ) -> Sender {
         Sender {
             id,
             pg,
             replica,
-            slot,
             term,
             to,
             follower,
-            link,
             phase: Phase::Opening,
             plan: Plan::default(),
             reads: 0,
@@ -316,7 +310,7 @@ mod tests {
 
     fn sender() -> Sender {
         let pg = PgId { pool: PoolId(1), n: 0 };
-        Sender::new(7, pg, (ReplicaId(1), 0, Term(2)), (OsdId(2), ReplicaId(5), LinkId(3)), Time(1))
+        Sender::new(7, pg, (ReplicaId(1), Term(2)), (OsdId(2), ReplicaId(5)), Time(1))
     }
 
     #[test]

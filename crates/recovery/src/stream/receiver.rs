@@ -8,7 +8,6 @@
 //! bounded by the window, whatever the leader sends.
 
 use super::sender::{MESSAGE_COST, WINDOW_BYTES, cost};
-use bus::LinkId;
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use types::limits::DECISION_LEN_MAX;
@@ -121,12 +120,10 @@ pub(crate) struct Receiver {
     pub serial: u64,
     pub pg: PgId,
     pub replica: ReplicaId,
-    pub slot: usize,
     pub from: OsdId,
     pub leader: ReplicaId,
     /// The group's term when the stream was accepted.
     pub term: Term,
-    pub link: LinkId,
     next_seq: u64,
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
@@ -149,23 +146,15 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub fn new(
-        id: u64,
-        pg: PgId,
-        (replica, slot): (ReplicaId, usize),
-        (from, leader, link): (OsdId, ReplicaId, LinkId),
-        now: Time,
-    ) -> Receiver {
+    pub fn new(id: u64, pg: PgId, replica: ReplicaId, (from, leader): (OsdId, ReplicaId), now: Time) -> Receiver {
         Receiver {
             id,
             serial: 0,
             pg,
             replica,
-            slot,
             from,
             leader,
             term: Term(0),
-            link,
             next_seq: 1,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -358,7 +347,7 @@ mod tests {
 
     fn receiver() -> Receiver {
         let pg = PgId { pool: PoolId(1), n: 0 };
-        Receiver::new(7, pg, (ReplicaId(2), 0), (OsdId(1), ReplicaId(1), LinkId(3)), Time(1))
+        Receiver::new(7, pg, ReplicaId(2), (OsdId(1), ReplicaId(1)), Time(1))
     }
 
     fn blocks(seq: u64, start: u32, count: u32) -> StreamBody {

@@ -1,0 +1,495 @@
+//! Adapter between the loop and the crate `recovery`: facts, messages and results go in, actions are carried out.
+//!
+//! Input: replicas whose log lacks payloads or has begun again, bad blocks, reads that met them, followers behind the log, and messages of
+//! peers. Output: messages, and payloads, blocks and contents for the engine.
+//!
+//! Invariant: a replica under payload repair has no group before all its payloads are durable. A peer's message counts only
+//! between members of one PG, each at its own place (R4).
+
+use crate::node::{Osd, ReadOwner};
+use crate::pgs::{Pgs, Slot, State};
+use bus::{Bus, LinkId};
+use engine::{Engine, FILL_DECISION_MAX};
+use group::Group;
+use group::descriptor::Command;
+use group::pairs::Pairs;
+use recovery::{ANY_REPLICA, Action, BlockKey, Follow, Lead, Named, Part, PayloadRepairs, Recovery};
+use recovery::{Store, View, answer_fetch};
+use std::collections::BTreeMap;
+use types::control::{LostExtent, PgReport};
+use types::map::Member;
+use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
+use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
+
+/// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
+const ANSWERS_MAX: usize = 4 << 20;
+/// Log pressure from which streams are slowed down.
+const PRESSURE_SLOW: f32 = 0.9;
+
+/// The OSD at this moment, as `recovery` sees it.
+pub(crate) struct Here<'a> {
+    now: Time,
+    osd: OsdId,
+    pgs: &'a mut Pgs,
+    bus: &'a Bus,
+    engine: &'a mut Engine,
+    pairs: &'a Pairs,
+}
+
+impl Here<'_> {
+    fn slot(&self, replica: ReplicaId) -> Option<&Slot> {
+        Some(self.pgs.get(self.pgs.by_replica(replica)?))
+    }
+
+    fn group(&self, replica: ReplicaId) -> Option<&Group> {
+        self.slot(replica)?.group()
+    }
+}
+
+impl View for Here<'_> {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn reaches(&self, osd: OsdId) -> bool {
+        self.bus.link_to(osd).is_some()
+    }
+
+    fn is_led(&self, pg: PgId) -> bool {
+        self.pairs.has_heard_any_leader(self.now, pg)
+    }
+
+    fn can_refill(&self) -> bool {
+        self.engine.can_refill()
+    }
+
+    fn part(&self, replica: ReplicaId) -> Option<Part<'_>> {
+        let slot = self.slot(replica)?;
+        let others = slot.others().filter(|m| m.osd != self.osd).collect();
+        Some(Part { identity: &slot.identity, members: &slot.members, others, runs: slot.group().is_some() })
+    }
+
+    fn needs_block(&self, (replica, chunk, block): BlockKey) -> bool {
+        self.engine.needs_mend(replica, chunk, block)
+    }
+
+    fn delays_destage(&self, (replica, chunk, block): BlockKey) -> bool {
+        self.engine.delays_destage(replica, chunk, block)
+    }
+
+    fn reads_as_of(&self, replica: ReplicaId) -> Option<Index> {
+        self.engine.reads_as_of(replica)
+    }
+
+    fn is_reading(&self, replica: ReplicaId, read: u64) -> bool {
+        self.group(replica).is_some_and(|group| group.is_reading(read))
+    }
+
+    fn is_log_full(&self) -> bool {
+        let pressure = self.engine.pressure();
+        pressure.log.max(pressure.overlay) >= 1.0
+    }
+}
+
+impl Store for Here<'_> {
+    fn is_pressed(&self) -> bool {
+        self.engine.pressure().max() >= PRESSURE_SLOW
+    }
+
+    fn pair_with(&self, pg: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)> {
+        let group = self.pgs.get(self.pgs.by_pg(pg)?).group().filter(|group| group.is_whole())?;
+        Some((group.identity().replica, group.peer_on(osd)?))
+    }
+
+    fn lead(&self, replica: ReplicaId, follower: ReplicaId) -> Option<Lead> {
+        let slot = self.slot(replica).filter(|slot| slot.members.osd_of(follower).is_some())?;
+        let group = slot.group().filter(|group| group.is_leader() && group.is_whole())?;
+        let first = self.engine.first_index(replica);
+        Some(Lead {
+            term: group.term(),
+            applied: group.applied(),
+            first: first.max(group.first_index()),
+            is_behind: group.is_behind_log(follower, first),
+            matched: group.matched(follower),
+            needs_follower: group.stands_still_without(self.now, follower),
+            has_contents: group.has_contents(self.now, follower),
+            room: group.fill_room(follower),
+            pace: group.pace(),
+            has_bad_blocks: self.engine.has_bad_blocks(replica),
+        })
+    }
+
+    fn decision(&self, replica: ReplicaId) -> Option<DecisionState> {
+        self.group(replica).map(Group::decision)
+    }
+
+    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId) -> Option<DecisionState> {
+        let group = self.pgs.group(self.pgs.by_replica(replica)?)?;
+        group.fill_state(self.now, follower).filter(|state| state.bytes.len() <= FILL_DECISION_MAX)
+    }
+
+    fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey> {
+        self.engine.chunks(replica)
+    }
+
+    fn extents(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<(u32, bool)> {
+        self.engine.extents(replica, chunk, SectorRange::CHUNK)
+    }
+
+    fn follow(&self, replica: ReplicaId) -> Option<Follow> {
+        let slot = self.slot(replica)?;
+        let (group, is_paused) = match &slot.state {
+            State::Running(group) => (group, false),
+            State::Paused(group) => (group, true),
+            _ => return None,
+        };
+        Some(Follow {
+            pg: slot.identity.pg,
+            term: group.term(),
+            commit: group.durable_commit(),
+            applied: group.applied(),
+            is_elected: group.is_elected(),
+            leads: group.is_leader(),
+            is_paused,
+        })
+    }
+
+    fn is_member(&self, replica: ReplicaId, peer: Member) -> bool {
+        self.group(replica).is_some_and(|group| group.is_member_on(peer.osd, peer.replica))
+    }
+
+    fn can_start_from(&self, replica: ReplicaId, bytes: &[u8]) -> bool {
+        self.group(replica).is_some_and(|group| group.can_start_from(bytes))
+    }
+
+    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId> {
+        self.engine.base_for(replica)
+    }
+
+    fn fills_from(&self, replica: ReplicaId) -> Index {
+        self.engine.fills_from(replica)
+    }
+
+    fn keeps(&self, replica: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
+        self.engine.keeps(replica, chunk, au)
+    }
+
+    fn keep(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
+        self.engine.keep(replica, base, chunk, au)
+    }
+
+    fn release(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
+        self.engine.release(replica, base, chunk, au)
+    }
+
+    fn unkeep(&mut self, replica: ReplicaId, chunk: ChunkKey, au: u32) {
+        self.engine.unkeep(replica, chunk, au);
+    }
+
+    fn stage(
+        &mut self,
+        token: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        data: Option<(IoBuf, Vec<u32>)>,
+    ) -> bool {
+        self.engine.stage(token, replica, chunk, range, data)
+    }
+
+    fn unstage(&mut self, replica: ReplicaId) {
+        self.engine.unstage(replica);
+    }
+}
+
+/// Returns the data of a write.
+fn extent_of(entry: &Entry) -> Option<(Index, LostExtent)> {
+    let Ok(Command::Write { chunk, range, .. }) = Command::decode(&entry.descriptor) else { return None };
+    let offset_bytes = range.start * types::SECTOR as u32;
+    Some((entry.index, LostExtent { chunk, offset_bytes, len_bytes: range.len_bytes() as u32 }))
+}
+
+impl Osd {
+    /// Returns the replicas under payload repair, with the extents of which no member has a good copy.
+    pub fn repairing(&self) -> Vec<(PgId, Vec<LostExtent>)> {
+        self.recovery.payloads.iter().map(|(recovered, lost)| (recovered.identity.pg, lost.to_vec())).collect()
+    }
+
+    /// Returns (entries brought back, replicas repaired) since the start.
+    pub fn repaired(&self) -> (u64, u64) {
+        (self.engine.stats().refilled_entries, self.recovery.payloads.done)
+    }
+
+    /// Begins the repair of a replica that came back from the device with a log that lacks payloads.
+    pub(crate) fn begin_repair(&mut self, recovered: Recovered) {
+        let identity = recovered.identity.clone();
+        let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
+        tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: fetching them from peers");
+        let members = group::members_in(&recovered);
+        let extents: BTreeMap<Index, LostExtent> = recovered.entries.iter().filter_map(extent_of).collect();
+        self.recovery.payloads.begin(recovered, members.clone(), &extents, self.config.osd);
+        self.pgs.insert(identity, members, State::Repairing);
+    }
+
+    /// Blocks of local replicas that cannot be read now: the PG, the chunk, the block's number in it, and whether
+    /// no member of the PG can read it.
+    pub fn bad_blocks(&self) -> Vec<(PgId, ChunkKey, u16, bool)> {
+        let pg_of = |replica| self.pgs.by_replica(replica).map(|key| self.pgs.get(key).identity.pg);
+        let bad = self.recovery.blocks.iter();
+        bad.filter_map(|((r, chunk, block), named)| Some((pg_of(r)?, chunk, block, named == Named::Everywhere)))
+            .collect()
+    }
+
+    /// Lets `recovery` take one step, and carries out its actions.
+    pub(crate) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Here<'_>, &mut Vec<Action>)) {
+        let (now, osd) = (self.now, self.config.osd);
+        let (pgs, engine) = (&mut self.pgs, &mut self.engine);
+        let mut here = Here { now, osd, pgs, bus: &self.bus, engine, pairs: &self.pairs };
+        let mut actions = Vec::new();
+        step(&mut self.recovery, &mut here, &mut actions);
+        actions.into_iter().for_each(|action| self.perform_recovery(action));
+    }
+
+    fn perform_recovery(&mut self, action: Action) {
+        match action {
+            Action::Send { to, message } => self.send_to(to, message),
+            Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
+            Action::Refill { replica, index, term, payload } => {
+                let taken = self.engine.refill(replica, index, term, payload);
+                assert!(
+                    taken || self.engine.failure(replica).is_some(),
+                    "{replica} lacks the payload of entry {index}"
+                );
+            }
+            Action::FailBefore { replica, from, reason } => {
+                self.engine.fail_before(replica, from, reason.clone());
+                self.replica_failed(replica, Failure { reason, is_past: true });
+            }
+            Action::Fail { replica, reason } => self.fail_replica(replica, reason),
+            Action::Read { read, replica, chunk, range } => {
+                self.read_for(ReadOwner::Recovery(read), replica, chunk, range);
+            }
+            Action::Mend { key, copy } => {
+                let verdict = self.engine.mend(key.0, key.1, key.2, &copy);
+                self.stats.metrics.blocks_mended.inc_by(u64::from(verdict.is_ok()));
+                self.recover(|recovery, here, actions| recovery.blocks.handle_mended(here, key, verdict, actions));
+            }
+            Action::ForgetBlock((replica, chunk, block)) => self.engine.forget_bad(replica, chunk, block),
+            Action::StartRead(held) => {
+                if let Some(slot) = self.pgs.by_replica(held.replica) {
+                    self.start_read(slot, held.read, held.chunk, held.range);
+                }
+            }
+            Action::FailRead { replica, read } => self.with_replica(replica, |group, now, actions| {
+                group.handle_read_done(now, read, Err(Errno::Damaged), actions);
+            }),
+            Action::HandOver { replica, avoid } => {
+                let to = |slot| self.successor_among(slot, |osd| !avoid.contains(&osd));
+                let Some(to) = self.pgs.by_replica(replica).and_then(to) else { return };
+                self.with_replica(replica, |group, now, actions| {
+                    if group.may_hand_over() {
+                        group.handle_transfer(now, to, actions);
+                    }
+                });
+            }
+            Action::Report => self.meta.report_soon(self.now),
+            Action::SetPace { replica, pace } => {
+                let Some(slot) = self.pgs.by_replica(replica) else { return };
+                if let Some(group) = self.pgs.group(slot) {
+                    group.set_pace(pace);
+                    self.pgs.touch(slot);
+                }
+            }
+            Action::NoteFilling { replica, follower } => {
+                let group = self.pgs.by_replica(replica).and_then(|slot| self.pgs.group(slot));
+                group.into_iter().for_each(|group| group.note_filling(self.now, follower));
+            }
+            Action::Install { replica } => self.engine.install(replica),
+            Action::InstallAsOf(state) => {
+                self.pause(state.replica);
+                self.engine.install_as_of(state);
+            }
+            Action::Fill(state) => {
+                self.pause(state.replica);
+                self.engine.fill(state);
+            }
+        }
+    }
+
+    fn pause(&mut self, replica: ReplicaId) {
+        self.pgs.pause(self.pgs.by_replica(replica).expect("its log is to begin again"));
+    }
+
+    fn with_replica(&mut self, replica: ReplicaId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<group::Action>)) {
+        if let Some(slot) = self.pgs.by_replica(replica) {
+            self.with_slot(slot, true, f);
+        }
+    }
+
+    /// Does one step of all recovery. The caller ensures that every effect that groups have applied is in the overlay.
+    pub(crate) fn step_recovery(&mut self) {
+        self.recover(|recovery, here, actions| recovery.streams.lift_paces(here, actions));
+        self.recover(|recovery, here, actions| recovery.streams.step(here, actions));
+        self.recover(|recovery, here, actions| recovery.payloads.step(here, actions));
+        self.recover(|recovery, _, actions| recovery.blocks.offer_copies(actions));
+        self.recover(|recovery, here, actions| recovery.blocks.step(here, actions));
+    }
+
+    /// Fails a replica that does not get its missing payloads. Its log before the first of them is its past.
+    pub(crate) fn fail_without(&mut self, replica: ReplicaId, why: &str) {
+        self.recover(|recovery, _, actions| recovery.payloads.fail(replica, why, actions));
+    }
+
+    /// Lets a replica take part again: every payload is back and durable.
+    pub(crate) fn replica_refilled(&mut self, replica: ReplicaId) {
+        let Some(recovered) = self.recovery.payloads.finish(replica) else { return };
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        let state = self.start_group(recovered);
+        self.pgs.set_state(slot, state);
+        self.members_changed(slot);
+        let first = self.engine.first_index(replica);
+        if let Some(group) = self.pgs.group(slot) {
+            group.set_first_index(first);
+        }
+        self.pgs.touch(slot);
+        self.meta.report_soon(self.now);
+    }
+
+    fn send_to(&mut self, osd: OsdId, message: Message) {
+        if let Some(link) = self.bus.link_to(osd) {
+            self.bus.send(link, message);
+        }
+    }
+
+    pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
+        match msg.body {
+            RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
+            RepairBody::Fetch { index, term } => {
+                if let Some(body) = self.answer_for(from, &msg, (index, term)) {
+                    self.send_to(from, Message::Repair(RepairMsg { from: msg.to, to: msg.from, body, ..msg }));
+                }
+            }
+            _ => self.recover(|recovery, here, actions| recovery.payloads.handle_answer(here, from, msg, actions)),
+        }
+    }
+
+    pub(crate) fn handle_mend(&mut self, from: OsdId, msg: MendMsg) {
+        self.recover(|recovery, here, actions| match msg.body {
+            MendBody::Ask => recovery.blocks.handle_query(here, from, msg, actions),
+            _ => recovery.blocks.handle_answer(here, from, msg, actions),
+        });
+    }
+
+    /// Counts the streams since the start: (brought a follower back, failed).
+    pub fn streams_sent(&self) -> (u64, u64) {
+        (self.recovery.streams.done, self.recovery.streams.failed)
+    }
+
+    /// Counts the streams that this OSD sends at this moment.
+    pub fn streams_running(&self) -> usize {
+        self.recovery.streams.running()
+    }
+
+    /// Sets the bytes a second that streams may read here; for tests and tools.
+    pub fn set_stream_rate(&mut self, bytes_per_s: u64) {
+        self.recovery.streams.set_rate(bytes_per_s);
+    }
+
+    pub(crate) fn handle_stream(&mut self, from: OsdId, msg: StreamMsg) {
+        if let StreamBody::Accept { term, commit, .. }
+        | StreamBody::Filling { term, commit }
+        | StreamBody::Done { term, commit } = msg.body
+        {
+            // The follower's commit index counts whether or not this OSD sends the stream.
+            self.with_pg(msg.pg, |group, now, actions| {
+                // A failed replica may have sent it, before its successor was made on the same OSD.
+                if group.peer_on(from) == Some(msg.from) {
+                    group.handle_follower_stands(now, from, term, commit, actions);
+                }
+            });
+        }
+        self.recover(|recovery, here, actions| recovery.streams.handle_message(here, from, msg, actions));
+    }
+
+    /// Starts a new group for the replica: its log begins at another index, durably, and it counts from there on.
+    pub(crate) fn log_begun(&mut self, recovered: Recovered) {
+        let (replica, commit, fills) = (recovered.identity.replica, recovered.checkpoint.index, recovered.fills);
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        if !matches!(self.pgs.get(slot).state, State::Paused(_)) {
+            return;
+        }
+        let state = self.start_group(recovered);
+        self.pgs.set_state(slot, state);
+        self.members_changed(slot);
+        self.pgs.touch(slot);
+        if !fills {
+            return self.stream_installed(replica);
+        }
+        let Some(stands) = self.pgs.group(slot).map(|group| (group.term(), commit)) else { return };
+        self.recover(|recovery, here, actions| recovery.streams.handle_begun(here, replica, stands, actions));
+    }
+
+    /// Notes that the replica has all contents, durably.
+    pub(crate) fn stream_installed(&mut self, replica: ReplicaId) {
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        let Some(group) = self.pgs.group(slot) else { return };
+        group.contents_installed();
+        let (pg, term, commit) = (group.identity().pg, group.term(), group.durable_commit());
+        self.pgs.touch(slot);
+        tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
+        self.recover(|recovery, _, actions| recovery.streams.handle_installed(replica, (term, commit), actions));
+    }
+
+    /// Resumes the old group: its log cannot begin there, or there is no space, or kept contents have changed.
+    pub(crate) fn stream_refused(&mut self, replica: ReplicaId, reason: StreamAbort) {
+        if let Some(slot) = self.pgs.by_replica(replica) {
+            self.pgs.resume(slot);
+            self.recover(|recovery, here, acts| recovery.streams.handle_refused(here, replica, reason, acts));
+        }
+    }
+
+    /// Returns the answer to a query. A replica that has failed gives what it can read, beside the one that replaces it.
+    fn answer_for(&self, from: OsdId, msg: &RepairMsg, (index, term): (Index, Term)) -> Option<RepairBody> {
+        let is_any = msg.to == ANY_REPLICA;
+        let slot = if is_any { self.pgs.by_pg(msg.pg) } else { self.pgs.by_replica(msg.to) };
+        let is_its = |slot: &&Slot| {
+            let Slot { identity, members, .. } = slot;
+            let asks = match members.osd_of(msg.from) {
+                Some(osd) => osd == from,
+                // A new member may ask one that does not know it yet.
+                None => !is_any && members.admits(msg.from),
+            };
+            asks && from != self.config.osd && identity.pg == msg.pg
+        };
+        let Some(held) = slot.map(|slot| self.pgs.get(slot)).filter(is_its) else {
+            let is_gone = is_any || self.engine.is_gone(msg.to);
+            return is_gone.then_some(RepairBody::Lack { index, term, why: Lack::Gone });
+        };
+        let is_sound = matches!(held.state, State::Running(_) | State::Paused(_) | State::Repairing);
+        let applied = match &held.state {
+            State::Running(group) => Some(group.applied()),
+            _ => None,
+        };
+        let holding = self.engine.holding(held.identity.replica, index, term);
+        Some(answer_fetch((index, term), holding, is_sound, applied))
+    }
+}
+
+/// Returns the report of a replica under payload repair.
+pub(crate) fn report_of_repair(payloads: &PayloadRepairs, identity: &ReplicaIdentity) -> PgReport {
+    let repair = payloads.get(identity.replica);
+    PgReport {
+        pg: identity.pg,
+        replica: identity.replica,
+        term: repair.map_or(Term(0), |(recovered, _)| recovered.hard_state.term),
+        applied: repair.map_or(Index(0), |(recovered, _)| recovered.checkpoint.index),
+        end: None,
+        quarantined: false,
+        repairing: true,
+        lost: repair.map_or(Vec::new(), |(_, lost)| lost.to_vec()),
+        unread: Vec::new(),
+        hears: None,
+        leading: None,
+    }
+}

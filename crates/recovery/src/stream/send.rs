@@ -1,0 +1,385 @@
+//! The leader's side: a stream begins when raft finds a follower behind the log; then rounds of reads and messages, and the end.
+
+use super::compare::digests;
+use super::plan::{self, Content, Part};
+use super::sender::{MESSAGE_COST, Phase, Sender};
+use super::{Budget, PartRead, Streams};
+use crate::action::{Action, Lead, Read, Store};
+use crate::tuning::StreamTuning;
+use types::planted::{Bug, on};
+use types::store::{ReadData, ReadError};
+use types::{Index, OsdId, PgId, ReplicaId, Time};
+use wire::{StreamAbort, StreamBody, StreamMsg};
+
+/// Rounds at whose end the follower's log had no room for what they show: the next one is the last.
+const SHORT_ROUNDS_MAX: u32 = 2;
+
+impl Streams {
+    /// Notes that raft has found the follower on `to` behind the log. Repeated while that lasts.
+    pub fn want(&mut self, now: Time, pg: PgId, to: OsdId) {
+        if !self.senders.iter().any(|s| s.pg == pg) {
+            self.waiting.insert((pg, to), now);
+        }
+    }
+
+    /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the
+    /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
+    pub(super) fn begin_streams(&mut self, store: &impl Store, actions: &mut Vec<Action>) {
+        let now = store.now();
+        let StreamTuning { asked_max, senders_max, .. } = self.tuning;
+        self.waiting.retain(|_, asked| now < *asked + asked_max);
+        while self.senders.len() < senders_max {
+            let Some((_, _, pg, to, (replica, follower))) = self.most_wanted(store) else { return };
+            self.waiting.remove(&(pg, to));
+            let Some(lead) = store.lead(replica, follower).filter(|_| store.reaches(to)) else { continue };
+            let id = self.next_id;
+            self.next_id = id.wrapping_add(1);
+            let sender = Sender::new(id, pg, (replica, lead.term), (to, follower), now);
+            tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
+            actions.push(sender.message(StreamBody::Open));
+            self.senders.push(sender);
+        }
+    }
+
+    /// Chooses the next stream: (the PG commits without it, chunks, PG, follower's OSD, replica and follower), the smallest first.
+    fn most_wanted(&self, store: &impl Store) -> Option<(bool, usize, PgId, OsdId, (ReplicaId, ReplicaId))> {
+        let wanted = self.waiting.keys().filter_map(|(pg, to)| {
+            let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| store.now() < *until);
+            let is_busy = self.senders.iter().any(|s| s.pg == *pg);
+            let (replica, follower) = store.pair_with(*pg, *to).filter(|_| !rests && !is_busy)?;
+            let is_needed = store.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
+            Some((!is_needed, store.chunks(replica).len(), *pg, *to, (replica, follower)))
+        });
+        wanted.min()
+    }
+
+    fn remove_sender(&mut self, id: u64) -> Option<Sender> {
+        let at = self.senders.iter().position(|s| s.id == id)?;
+        let gone = self.senders.remove(at);
+        self.sent_bytes += gone.sent_bytes;
+        self.equal_bytes += gone.equal_bytes;
+        // The room of a follower that the PG still needs is to last for the next stream, too.
+        self.paced.push((gone.replica, gone.follower));
+        Some(gone)
+    }
+
+    /// Ends a stream at the leader. `tell`: the follower does not know yet.
+    pub(super) fn drop_sender(
+        &mut self,
+        now: Time,
+        id: u64,
+        (reason, tell): (StreamAbort, bool),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(gone) = self.remove_sender(id) else { return };
+        if tell {
+            actions.push(gone.message(StreamBody::Abort(reason)));
+        }
+        // Its log may begin yet: what it has said of its contents before does not count.
+        actions.push(Action::NoteFilling { replica: gone.replica, follower: gone.follower });
+        let key = (gone.pg, gone.to);
+        let times = self.resting.get(&key).map_or(0, |(_, times)| *times);
+        let StreamTuning { rest_min, rest_max, .. } = self.tuning;
+        let rest = match reason {
+            StreamAbort::Needless | StreamAbort::Busy => rest_min,
+            _ => (rest_min * 2u32.saturating_pow(times.min(20))).min(rest_max),
+        };
+        if reason != StreamAbort::Needless {
+            self.failed += 1;
+            tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64,
+                "backfill ended early");
+        }
+        self.resting.insert(key, (now + rest, times + 1));
+        // Older failures are forgotten.
+        self.resting.retain(|_, (until, _)| now < *until + rest_max);
+    }
+
+    /// Handles a message of the follower.
+    pub(super) fn handle_follower(
+        &mut self,
+        store: &mut impl Store,
+        from: OsdId,
+        msg: StreamMsg,
+        actions: &mut Vec<Action>,
+    ) {
+        let (now, id) = (store.now(), msg.stream);
+        let Some(sender) = self.senders.iter_mut().find(|s| s.id == id && s.to == from) else { return };
+        sender.heard_at = now;
+        let wrong = match msg.body {
+            StreamBody::Accept { commit, compare, fills_from, .. } if sender.phase == Phase::Opening => {
+                if !sender.accepted(store, commit, compare, fills_from) {
+                    self.drop_sender(now, id, (StreamAbort::Needless, true), actions);
+                }
+                return;
+            }
+            StreamBody::Filling { .. } => {
+                sender.is_beginning = false;
+                return actions.push(Action::NoteFilling { replica: sender.replica, follower: sender.follower });
+            }
+            StreamBody::Ack { seq } if sender.acked(now, seq) => return sender.pump(actions),
+            StreamBody::Ack { .. } => "acknowledged what was never sent",
+            StreamBody::Wants { seq, blocks } => match sender.wanted(seq, blocks) {
+                // The follower copies the other blocks of these AUs.
+                Some(written) if !sender.is_free() => return self.budget.tokens -= written as i64,
+                Some(_) => return,
+                None => "asked for blocks of which no digest was sent",
+            },
+            StreamBody::Done { commit, .. } => return self.is_done(id, commit, actions),
+            _ => return self.drop_sender(now, id, (StreamAbort::Failed, true), actions),
+        };
+        self.drop_sender(now, id, (StreamAbort::Failed, false), actions);
+        actions.push(Action::BadPeer { osd: from, reason: wrong.to_owned() });
+    }
+
+    fn is_done(&mut self, id: u64, commit: Index, actions: &mut Vec<Action>) {
+        let done = self.remove_sender(id).expect("the caller has seen it");
+        self.paced.retain(|(replica, _)| *replica != done.replica);
+        actions.push(Action::SetPace { replica: done.replica, pace: None });
+        let (rounds, mib, equal_mib) = (done.plan.rounds, done.sent_bytes >> 20, done.equal_bytes >> 20);
+        tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, equal_mib, "backfill completed");
+        self.done += 1;
+        self.resting.remove(&(done.pg, done.to));
+    }
+
+    pub(super) fn step_senders(&mut self, store: &mut impl Store, actions: &mut Vec<Action>) {
+        let now = store.now();
+        self.budget.fill(now, store.is_pressed());
+        for id in self.senders.iter().map(|s| s.id).collect::<Vec<_>>() {
+            let sender = self.senders.iter_mut().find(|s| s.id == id).expect("it was just listed");
+            if let Err(reason) = sender.step(store, &self.tuning, &mut self.budget, actions) {
+                self.drop_sender(now, id, (reason, true), actions);
+            }
+        }
+    }
+
+    /// Lifts the pace of PGs that no longer need the follower whose stream has ended early.
+    pub fn lift_paces(&mut self, store: &impl Store, actions: &mut Vec<Action>) {
+        let senders = &self.senders;
+        self.paced.retain(|(replica, follower)| {
+            if senders.iter().any(|s| s.replica == *replica) {
+                return false;
+            }
+            let is_needed = |lead: Lead| lead.needs_follower && !lead.has_contents;
+            let keeps = store.lead(*replica, *follower).is_some_and(is_needed);
+            if !keeps {
+                actions.push(Action::SetPace { replica: *replica, pace: None });
+            }
+            keeps
+        });
+    }
+
+    /// Takes contents that were read for a follower.
+    pub fn handle_part(
+        &mut self,
+        now: Time,
+        read: &PartRead,
+        result: Result<ReadData, ReadError>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(sender) = self.senders.iter_mut().find(|s| s.id == read.stream) else { return };
+        sender.reads -= 1;
+        sender.reading_bytes -= read.range.len_bytes();
+        match result {
+            // Blocks without a digest are dropped at the follower.
+            Ok(ReadData::Zeros) if read.compare => {}
+            Ok(ReadData::Bytes { payload, .. }) if read.compare => {
+                sender.push_digests(read.chunk, read.range.start, digests(sender.id, &payload));
+            }
+            Ok(ReadData::Zeros) => sender.push_blocks(read.chunk, read.range, None),
+            Ok(ReadData::Bytes { crcs, payload }) => sender.push_blocks(read.chunk, read.range, Some((payload, crcs))),
+            // The blocks are being repaired: a later round reads them again.
+            Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.owe(read.chunk, read.range),
+            Err(error) => {
+                tracing::warn!(%error, "backfill cannot read from the device");
+                return self.drop_sender(now, read.stream, (StreamAbort::Failed, true), actions);
+            }
+        }
+        sender.pump(actions);
+    }
+}
+
+impl Sender {
+    /// Returns a message to the follower.
+    fn message(&self, body: StreamBody) -> Action {
+        super::message(self.to, (self.pg, self.replica, self.follower, self.id), body)
+    }
+
+    fn pump(&mut self, actions: &mut Vec<Action>) {
+        while let Some(body) = self.next_message() {
+            actions.push(self.message(body));
+        }
+    }
+
+    /// Begins the rounds. The follower goes on with its log if it has one that this leader's continues; if not, it begins one at
+    /// the applied index. False: the follower needs no stream.
+    fn accepted(&mut self, store: &mut impl Store, commit: Index, compare: bool, fills_from: Index) -> bool {
+        let Some(lead) = store.lead(self.replica, self.follower) else { return true };
+        // Its log may reach further than the commit index that it knows.
+        let goes_on = Index(commit.0.saturating_add(1)) >= lead.first || !lead.is_behind;
+        if goes_on && fills_from == Index(0) {
+            return false;
+        }
+        let goes_on = goes_on && fills_from <= lead.applied;
+        self.fills_from = goes_on.then_some(fills_from);
+        let state = if goes_on { None } else { store.fill_state(self.replica, self.follower) };
+        state.iter().for_each(|state| self.push_fill(state));
+        self.begin(store.chunks(self.replica), compare, lead.applied);
+        true
+    }
+
+    /// Does one step. Returns the reason why this stream cannot go on, if there is one.
+    fn step(
+        &mut self,
+        store: &mut impl Store,
+        tuning: &StreamTuning,
+        budget: &mut Budget,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), StreamAbort> {
+        let now = store.now();
+        let answer_max = if self.phase == Phase::Ending { tuning.install_max } else { tuning.answer_max };
+        let is_late = self.waits() && now >= self.heard_at + answer_max;
+        if !self.waits() {
+            self.heard_at = now;
+        }
+        let lead = store.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
+        let lead = lead.ok_or(StreamAbort::NotLeader)?;
+        if is_late {
+            return Err(StreamAbort::Failed);
+        }
+        self.urgent = lead.needs_follower;
+        self.pace_writes(&lead, actions);
+        self.read_round(store, budget, actions);
+        if self.end_round(now, tuning, &lead, store)? {
+            self.next_round(lead.applied);
+            self.read_round(store, budget, actions);
+        }
+        self.begin_again(now, tuning, &lead, store);
+        self.pump(actions);
+        Ok(())
+    }
+
+    /// Sets how much the PG may propose, while it needs a follower whose log nothing frees.
+    fn pace_writes(&mut self, lead: &Lead, actions: &mut Vec<Action>) {
+        // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
+        let unknown = lead.pace.filter(|_| self.urgent && self.phase != Phase::Ending);
+        let room = lead.room.filter(|_| self.urgent && self.fills());
+        let (done, left) = (self.read_cost, self.left_cost());
+        let pace = room.map_or(unknown, |(room, _)| Some(self.pace.next(lead.pace, room, done, left)));
+        if pace != lead.pace {
+            actions.push(Action::SetPace { replica: self.replica, pace });
+        }
+    }
+
+    /// Issues further reads, as far as window and budget allow.
+    fn read_round(&mut self, store: &impl Store, budget: &mut Budget, actions: &mut Vec<Action>) {
+        let is_free = self.is_free();
+        while self.tracks() && self.has_room() && (is_free || budget.tokens > 0) {
+            let Some(part) = self.plan.next(|chunk| store.extents(self.replica, chunk)) else { return };
+            // A stream that does not converge gets more: each round beyond the second halves the price.
+            let ease = self.plan.rounds.saturating_sub(2).min(4);
+            let cost = plan::cost(part.content, part.range.len_bytes() as u64);
+            self.read_cost += cost;
+            // One that a PG needs, and that counts, gets four times the rate: its log needs the device, too.
+            let ease = ease + if self.urgent { 2 } else { 0 };
+            if !is_free {
+                budget.tokens -= ((cost + MESSAGE_COST as u64) >> ease) as i64;
+            }
+            self.read_part(part, actions);
+        }
+    }
+
+    fn read_part(&mut self, Part { chunk, range, content }: Part, actions: &mut Vec<Action>) {
+        match content {
+            Content::Zeros if on(Bug::StreamWithoutDeletions) => return,
+            Content::Zeros => return self.push_blocks(chunk, range, None),
+            Content::Data | Content::Digests => {}
+        }
+        self.reads += 1;
+        self.reading_bytes += range.len_bytes();
+        let read = PartRead { stream: self.id, chunk, range, compare: content == Content::Digests };
+        actions.push(Action::Read { read: Read::Part(read), replica: self.replica, chunk, range });
+    }
+
+    /// Ends a round that was read, unless it waits. True: another round follows.
+    fn end_round(
+        &mut self,
+        now: Time,
+        tuning: &StreamTuning,
+        lead: &Lead,
+        store: &impl Store,
+    ) -> Result<bool, StreamAbort> {
+        if !self.is_round_read() {
+            return Ok(false);
+        }
+        if lead.has_bad_blocks {
+            // One round has found all bad blocks, and their repair is under way.
+            // A stream that waits too long makes room for others.
+            let since = *self.mends_since.get_or_insert(now);
+            if now >= since + tuning.mend_max {
+                tracing::warn!(
+                    replica = self.replica.0,
+                    "backfill stopped: damaged blocks of this replica were not repaired in time"
+                );
+                return Err(StreamAbort::Failed);
+            }
+            return Ok(false);
+        }
+        if self.is_beginning {
+            return Ok(false);
+        }
+        let owes = self.mends_since.take().is_some() || self.plan.owes();
+        if self.fills_from.is_none() && !owes && lead.applied == self.round_start {
+            store.decision(self.replica).iter().for_each(|state| self.push_exact_end(state));
+            return Ok(false);
+        }
+        if owes || !self.may_end() {
+            return Ok(true);
+        }
+        if self.catches_up.is_none() {
+            (self.catches_up, self.begins_again_at) = (Some(lead.applied), now + tuning.catch_up_max);
+        }
+        if let Some(shown) = self.catches_up.filter(|shown| lead.matched >= Some(*shown)) {
+            self.push_end(shown, lead.term);
+        }
+        Ok(false)
+    }
+
+    /// Has the log of a follower begin, when that was not possible before; or at a later index: its next entry is no longer in the log
+    /// here, half of its log's share is used up, or it lacks entries that the round shows. A later round brings what has changed.
+    /// A log that has room is what the PG goes on with when it comes to need the follower.
+    fn begin_again(&mut self, now: Time, tuning: &StreamTuning, lead: &Lead, store: &mut impl Store) {
+        if !self.tracks() || self.is_beginning {
+            return;
+        }
+        let waits = self.catches_up.is_some();
+        let is_short = now >= self.short_from && lead.room.is_some_and(|(_, is_short)| is_short);
+        let is_due = match waits {
+            true => now >= self.begins_again_at,
+            false => self.fills_from.is_none() || is_short && self.mends_since.is_none() || lead.is_behind,
+        };
+        if !is_due {
+            return;
+        }
+        // More rounds would not end otherwise: the end lifts the share.
+        let is_last = waits && self.short_rounds == SHORT_ROUNDS_MAX;
+        let state = if is_last { None } else { store.fill_state(self.replica, self.follower) };
+        match (state, self.catches_up) {
+            (Some(state), _) => {
+                tracing::debug!(
+                    replica = self.replica.0,
+                    index = state.index.0,
+                    "the follower's log begins at a later index"
+                );
+                self.push_fill(&state);
+                self.short_from = now + tuning.catch_up_max / 4;
+                self.short_rounds += u32::from(waits);
+                if self.is_round_read() {
+                    self.next_round(state.index);
+                }
+            }
+            // The PG needs the follower, which takes all entries once it has the end.
+            (None, Some(shown)) => self.push_end(shown, lead.term),
+            (None, None) => {}
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Tunables of the streams. None of them decides which bytes are correct.
+
+use std::time::Duration;
+use types::config::{Check, ConfigFaults};
+
+/// Tunables of the streams (R12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamTuning {
+    /// Most streams that one OSD sends at once. Default 2; at least 1.
+    pub senders_max: usize,
+    /// Most streams that one OSD receives at once. Default 4, those of two leaders that send their most; at least 1.
+    pub receivers_max: usize,
+    /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
+    /// asks. Default 100 ms; above the renewal interval.
+    pub asked_max: Duration,
+    /// Most bytes a second that one OSD sends in streams, but for those that a PG waits for. Bytes that are compared count a
+    /// quarter, and so do those for a follower that counts already and that the PG needs. Default 64 MiB; at least 64 KiB.
+    pub bytes_per_s: u64,
+    /// An answer that does not come within this time ends the stream. Default 10 s.
+    pub answer_max: Duration,
+    /// The same limit while the follower installs. Default 60 s.
+    pub install_max: Duration,
+    /// First pause after a stream that failed; doubled each time, up to `rest_max`. Default 200 ms and 30 s.
+    pub rest_min: Duration,
+    pub rest_max: Duration,
+    /// Longest wait, at the end of a round, for the follower to have the entries that the round shows. Default 1 s.
+    pub catch_up_max: Duration,
+    /// Longest wait of a stream for blocks that are bad at the leader. Default 5 s.
+    pub mend_max: Duration,
+}
+
+impl Default for StreamTuning {
+    fn default() -> StreamTuning {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        StreamTuning {
+            senders_max: 2,
+            receivers_max: 4,
+            asked_max: ms(100),
+            bytes_per_s: 64 << 20,
+            answer_max: s(10),
+            install_max: s(60),
+            rest_min: ms(200),
+            rest_max: s(30),
+            catch_up_max: s(1),
+            mend_max: s(5),
+        }
+    }
+}
+
+impl StreamTuning {
+    /// Checks all fields.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn validate(&self) -> Result<(), ConfigFaults> {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let mut check = Check::new("the streams");
+        check.within("senders_max", self.senders_max, 1..=256);
+        check.within("receivers_max", self.receivers_max, 1..=256);
+        check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
+        for (field, time) in [
+            ("asked_max", self.asked_max),
+            ("answer_max", self.answer_max),
+            ("install_max", self.install_max),
+            ("rest_min", self.rest_min),
+            ("catch_up_max", self.catch_up_max),
+            ("mend_max", self.mend_max),
+        ] {
+            check.within(field, time, ms(1)..=s(600));
+        }
+        check.ensure(self.rest_min <= self.rest_max, "rest_min is above rest_max");
+        check.ensure(self.answer_max <= self.install_max, "answer_max is above install_max");
+        check.end()
+    }
+}
