@@ -22,8 +22,8 @@ impl Osd {
                     self.stats.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
                     self.recovery.streams.applied(replica, &effect);
-                    if !self.digests.none_waits() {
-                        self.applied_for_digests(replica, index);
+                    if !self.recovery.digests.none_waits() {
+                        self.recover(|r, here| r.digests.handle_applied(here, replica, index));
                     }
                 }
                 Action::Read { read, chunk, range } => self.start_read(slot, read, chunk, range),
@@ -103,10 +103,9 @@ impl Osd {
         // A poisoned store has forgotten its reads.
         match self.reads.try_remove(token as usize) {
             Some(ReadOwner::Group(read)) => self.group_read_done(read, result),
-            Some(ReadOwner::Tool) => self.digests.reads.push(result),
-            Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
+            Some(ReadOwner::Tool) => self.tools.reads.push(result),
             Some(ReadOwner::Recovery(read)) => {
-                self.recover(|recovery, here, actions| recovery.handle_read(here, read, result, actions));
+                self.recover(|r, here| r.handle_read(here, read, result));
             }
             Some(ReadOwner::Ended) | None => {}
         }
@@ -119,7 +118,7 @@ impl Osd {
         }
         if let Err(ReadError::BadBlocks { chunk, range, .. }) = result {
             let held = recovery::HeldRead { replica: read.replica, read: read.read, chunk, range };
-            return self.recover(|recovery, here, actions| recovery.blocks.hold_read(here, held, actions));
+            return self.recover(|r, here| r.blocks.hold_read(here, held));
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -196,8 +195,7 @@ impl Osd {
     pub(crate) fn stop_serving(&mut self, reason: String) {
         self.pgs.clear();
         self.reads.clear();
-        self.fail_digests(&reason);
-        self.recovery.clear();
+        self.recover(|r, here| r.clear(here, &reason));
         self.bus.disconnect_all(&reason);
         self.service.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);

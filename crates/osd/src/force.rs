@@ -39,7 +39,7 @@ impl Osd {
         };
         if appended {
             let end = (StreamAbort::Failed, true);
-            self.recover(|recovery, here, actions| recovery.streams.drop_receiver(here, pg, end, actions));
+            self.recover(|r, here| r.streams.drop_receiver(here, pg, end));
             tracing::warn!(%pg, %replica, fence = force.fence, "forced recovery: the PG goes on from this replica alone");
         }
     }

@@ -7,10 +7,10 @@
 //! that order allows it.
 
 mod actions;
+mod ask;
 mod config;
 mod control;
 mod counting;
-mod digest;
 mod failure;
 mod force;
 mod fullness;
@@ -32,10 +32,10 @@ mod tuning;
 #[cfg(test)]
 mod tests;
 
+pub use ask::{ToolAnswer, ToolAsk};
 pub use config::OsdConfig;
 pub use let_in::Again;
-pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};
-pub use recovery::StreamTuning;
+pub use recovery::{PARTS, StreamTuning};
 pub use tuning::{OsdTuning, SpaceTuning};

@@ -59,11 +59,6 @@ pub(crate) enum ReadOwner {
     /// The group that asked has ended: its successor counts its reads from the start.
     Ended,
     Tool,
-    /// A part of a running digest.
-    Digest {
-        key: usize,
-        part: usize,
-    },
     Recovery(recovery::Read),
 }
 
@@ -79,7 +74,7 @@ pub struct Osd {
     pub(crate) service: crate::let_in::Service,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadOwner>,
-    pub(crate) digests: crate::digest::Digests,
+    pub(crate) tools: crate::ask::Tools,
     pub(crate) space: crate::space::Book,
     pub(crate) recovery: Recovery,
     pub(crate) stats: crate::stats::Stats,
@@ -114,7 +109,7 @@ impl Osd {
             service: crate::let_in::Service::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
-            digests: crate::digest::Digests::default(),
+            tools: crate::ask::Tools::default(),
             space: crate::space::Book::new(config.tuning.space),
             recovery: Recovery::new(config.tuning.streams, seed.rotate_left(29)),
             stats: crate::stats::Stats::new(registry),
@@ -161,7 +156,6 @@ impl Osd {
         self.renew_promises();
         self.pgs.touch_due(self.now);
         self.settle(env)?;
-        self.upkeep_digests();
         self.step_recovery();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
@@ -248,10 +242,10 @@ impl Osd {
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
             EngineEvent::Staged { token } => {
-                self.recover(|recovery, here, actions| recovery.streams.handle_staged(here, token, actions));
+                self.recover(|r, here| r.streams.handle_staged(here, token));
             }
             EngineEvent::Unstaged { replica } => {
-                self.recover(|recovery, here, actions| recovery.streams.handle_evicted(here, replica, actions));
+                self.recover(|r, here| r.streams.handle_evicted(here, replica));
             }
             EngineEvent::Begun(recovered) => self.log_begun(*recovered),
             EngineEvent::FillRefused { replica } => self.stream_refused(replica, StreamAbort::Busy),
@@ -259,7 +253,7 @@ impl Osd {
             EngineEvent::InstallRefused { replica } => self.stream_refused(replica, StreamAbort::Full),
             EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                 let of = (replica, chunk, range);
-                self.recover(|recovery, here, acts| recovery.blocks.blocks_are_bad(here, of, &reason, needed, acts));
+                self.recover(|r, here| r.blocks.blocks_are_bad(here, of, &reason, needed));
             }
             EngineEvent::Failed { replica, failure } => self.replica_failed(replica, failure),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
@@ -410,7 +404,6 @@ impl Osd {
             self.pairs.next_deadline(),
             self.meta.next_report(),
             self.service.next_deadline(),
-            self.digests.next_deadline(),
             self.recovery.next_deadline(),
             self.stop_deadline(),
         ]

@@ -13,8 +13,9 @@ use engine::{Engine, FILL_DECISION_MAX};
 use group::Group;
 use group::descriptor::Command;
 use group::pairs::Pairs;
-use recovery::{ANY_REPLICA, Action, BlockKey, Follow, Lead, Named, Part, PayloadRepairs, Recovery};
-use recovery::{Store, View, answer_fetch};
+use recovery::{
+    ANY_REPLICA, Action, BlockKey, Follow, Host, Lead, Named, Part, PayloadRepairs, Recovery, answer_fetch,
+};
 use std::collections::BTreeMap;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
@@ -35,6 +36,7 @@ pub(crate) struct Here<'a> {
     bus: &'a Bus,
     engine: &'a mut Engine,
     pairs: &'a Pairs,
+    actions: Vec<Action>,
 }
 
 impl Here<'_> {
@@ -47,7 +49,11 @@ impl Here<'_> {
     }
 }
 
-impl View for Here<'_> {
+impl Host for Here<'_> {
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
     fn now(&self) -> Time {
         self.now
     }
@@ -64,10 +70,11 @@ impl View for Here<'_> {
         self.engine.can_refill()
     }
 
-    fn part(&self, replica: ReplicaId) -> Option<Part<'_>> {
+    fn part(&self, replica: ReplicaId) -> Option<Part> {
         let slot = self.slot(replica)?;
         let others = slot.others().filter(|m| m.osd != self.osd).collect();
-        Some(Part { identity: &slot.identity, members: &slot.members, others, runs: slot.group().is_some() })
+        let (pg, members) = (slot.identity.pg, slot.members.clone());
+        Some(Part { pg, members, others, runs: slot.group().is_some() })
     }
 
     fn needs_block(&self, (replica, chunk, block): BlockKey) -> bool {
@@ -90,9 +97,7 @@ impl View for Here<'_> {
         let pressure = self.engine.pressure();
         pressure.log.max(pressure.overlay) >= 1.0
     }
-}
 
-impl Store for Here<'_> {
     fn is_pressed(&self) -> bool {
         self.engine.pressure().max() >= PRESSURE_SLOW
     }
@@ -137,6 +142,10 @@ impl Store for Here<'_> {
         self.engine.extents(replica, chunk, SectorRange::CHUNK)
     }
 
+    fn reads_looked_up_again(&self) -> u64 {
+        self.engine.reads_looked_up_again()
+    }
+
     fn follow(&self, replica: ReplicaId) -> Option<Follow> {
         let slot = self.slot(replica)?;
         let (group, is_paused) = match &slot.state {
@@ -152,6 +161,8 @@ impl Store for Here<'_> {
             is_elected: group.is_elected(),
             leads: group.is_leader(),
             is_paused,
+            base: self.engine.base_for(replica),
+            fills_from: self.engine.fills_from(replica),
         })
     }
 
@@ -161,14 +172,6 @@ impl Store for Here<'_> {
 
     fn can_start_from(&self, replica: ReplicaId, bytes: &[u8]) -> bool {
         self.group(replica).is_some_and(|group| group.can_start_from(bytes))
-    }
-
-    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId> {
-        self.engine.base_for(replica)
-    }
-
-    fn fills_from(&self, replica: ReplicaId) -> Index {
-        self.engine.fills_from(replica)
     }
 
     fn keeps(&self, replica: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
@@ -242,13 +245,12 @@ impl Osd {
     }
 
     /// Lets `recovery` take one step, and carries out its actions.
-    pub(crate) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Here<'_>, &mut Vec<Action>)) {
+    pub(crate) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Here<'_>)) {
         let (now, osd) = (self.now, self.config.osd);
         let (pgs, engine) = (&mut self.pgs, &mut self.engine);
-        let mut here = Here { now, osd, pgs, bus: &self.bus, engine, pairs: &self.pairs };
-        let mut actions = Vec::new();
-        step(&mut self.recovery, &mut here, &mut actions);
-        actions.into_iter().for_each(|action| self.perform_recovery(action));
+        let mut here = Here { now, osd, pgs, bus: &self.bus, engine, pairs: &self.pairs, actions: Vec::new() };
+        step(&mut self.recovery, &mut here);
+        here.actions.into_iter().for_each(|action| self.perform_recovery(action));
     }
 
     fn perform_recovery(&mut self, action: Action) {
@@ -273,7 +275,7 @@ impl Osd {
             Action::Mend { key, copy } => {
                 let verdict = self.engine.mend(key.0, key.1, key.2, &copy);
                 self.stats.metrics.blocks_mended.inc_by(u64::from(verdict.is_ok()));
-                self.recover(|recovery, here, actions| recovery.blocks.handle_mended(here, key, verdict, actions));
+                self.recover(|r, here| r.blocks.handle_mended(here, key, verdict));
             }
             Action::ForgetBlock((replica, chunk, block)) => self.engine.forget_bad(replica, chunk, block),
             Action::StartRead(held) => {
@@ -305,6 +307,7 @@ impl Osd {
                 let group = self.pgs.by_replica(replica).and_then(|slot| self.pgs.group(slot));
                 group.into_iter().for_each(|group| group.note_filling(self.now, follower));
             }
+            Action::AnswerTool { id, answer } => self.tools.answers.push((id, answer.into())),
             Action::Install { replica } => self.engine.install(replica),
             Action::InstallAsOf(state) => {
                 self.pause(state.replica);
@@ -329,16 +332,17 @@ impl Osd {
 
     /// Does one step of all recovery. The caller ensures that every effect that groups have applied is in the overlay.
     pub(crate) fn step_recovery(&mut self) {
-        self.recover(|recovery, here, actions| recovery.streams.lift_paces(here, actions));
-        self.recover(|recovery, here, actions| recovery.streams.step(here, actions));
-        self.recover(|recovery, here, actions| recovery.payloads.step(here, actions));
-        self.recover(|recovery, _, actions| recovery.blocks.offer_copies(actions));
-        self.recover(|recovery, here, actions| recovery.blocks.step(here, actions));
+        self.recover(|r, here| r.digests.step(here));
+        self.recover(|r, here| r.streams.lift_paces(here));
+        self.recover(|r, here| r.streams.step(here));
+        self.recover(|r, here| r.payloads.step(here));
+        self.recover(|r, here| r.blocks.offer_copies(here));
+        self.recover(|r, here| r.blocks.step(here));
     }
 
     /// Fails a replica that does not get its missing payloads. Its log before the first of them is its past.
     pub(crate) fn fail_without(&mut self, replica: ReplicaId, why: &str) {
-        self.recover(|recovery, _, actions| recovery.payloads.fail(replica, why, actions));
+        self.recover(|r, here| r.payloads.fail(here, replica, why));
     }
 
     /// Lets a replica take part again: every payload is back and durable.
@@ -370,14 +374,14 @@ impl Osd {
                     self.send_to(from, Message::Repair(RepairMsg { from: msg.to, to: msg.from, body, ..msg }));
                 }
             }
-            _ => self.recover(|recovery, here, actions| recovery.payloads.handle_answer(here, from, msg, actions)),
+            _ => self.recover(|r, here| r.payloads.handle_answer(here, from, msg)),
         }
     }
 
     pub(crate) fn handle_mend(&mut self, from: OsdId, msg: MendMsg) {
-        self.recover(|recovery, here, actions| match msg.body {
-            MendBody::Ask => recovery.blocks.handle_query(here, from, msg, actions),
-            _ => recovery.blocks.handle_answer(here, from, msg, actions),
+        self.recover(|r, here| match msg.body {
+            MendBody::Ask => r.blocks.handle_query(here, from, msg),
+            _ => r.blocks.handle_answer(here, from, msg),
         });
     }
 
@@ -409,7 +413,7 @@ impl Osd {
                 }
             });
         }
-        self.recover(|recovery, here, actions| recovery.streams.handle_message(here, from, msg, actions));
+        self.recover(|r, here| r.streams.handle_message(here, from, msg));
     }
 
     /// Starts a new group for the replica: its log begins at another index, durably, and it counts from there on.
@@ -427,7 +431,7 @@ impl Osd {
             return self.stream_installed(replica);
         }
         let Some(stands) = self.pgs.group(slot).map(|group| (group.term(), commit)) else { return };
-        self.recover(|recovery, here, actions| recovery.streams.handle_begun(here, replica, stands, actions));
+        self.recover(|r, here| r.streams.handle_begun(here, replica, stands));
     }
 
     /// Notes that the replica has all contents, durably.
@@ -438,14 +442,14 @@ impl Osd {
         let (pg, term, commit) = (group.identity().pg, group.term(), group.durable_commit());
         self.pgs.touch(slot);
         tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
-        self.recover(|recovery, _, actions| recovery.streams.handle_installed(replica, (term, commit), actions));
+        self.recover(|r, here| r.streams.handle_installed(here, replica, (term, commit)));
     }
 
     /// Resumes the old group: its log cannot begin there, or there is no space, or kept contents have changed.
     pub(crate) fn stream_refused(&mut self, replica: ReplicaId, reason: StreamAbort) {
         if let Some(slot) = self.pgs.by_replica(replica) {
             self.pgs.resume(slot);
-            self.recover(|recovery, here, acts| recovery.streams.handle_refused(here, replica, reason, acts));
+            self.recover(|r, here| r.streams.handle_refused(here, replica, reason));
         }
     }
 

@@ -46,7 +46,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, false);
                 self.space.handle_link(self.now, osd, false);
                 self.tell_groups_of_link(osd, false);
-                self.recover(|recovery, here, actions| recovery.streams.handle_link_lost(here, osd, actions));
+                self.recover(|r, here| r.streams.handle_link_lost(here, osd));
             }
             BusEvent::Up { .. } | BusEvent::Down { .. } => {}
             BusEvent::Unreachable { osd, reason } => {

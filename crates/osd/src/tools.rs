@@ -155,6 +155,6 @@ impl Osd {
 
     /// Takes the results of [`Osd::read_for_tools`], in order of completion.
     pub fn take_tool_reads(&mut self) -> Vec<Result<ReadData, ReadError>> {
-        std::mem::take(&mut self.digests.reads)
+        std::mem::take(&mut self.tools.reads)
     }
 }

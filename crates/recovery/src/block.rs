@@ -9,7 +9,7 @@
 
 mod reads;
 
-use crate::action::{Action, Part, View};
+use crate::host::{Action, Host, Part};
 use crate::query::Query;
 pub use reads::HeldRead;
 use reads::{Held, Reading};
@@ -165,13 +165,12 @@ impl BlockRepairs {
     /// Notes blocks of home that the engine cannot read. `needed`: a round, or a client's read, waits for them.
     pub fn blocks_are_bad(
         &mut self,
-        view: &impl View,
+        host: &mut impl Host,
         (replica, chunk, range): (ReplicaId, ChunkKey, SectorRange),
         reason: &str,
         needed: bool,
-        actions: &mut Vec<Action>,
     ) {
-        let Some(part) = view.part(replica) else { return };
+        let Some(part) = host.part(replica) else { return };
         // The only member keeps its other blocks: this one is lost until a write covers it.
         let is_alone = part.others.is_empty();
         if is_alone && !needed {
@@ -182,45 +181,45 @@ impl BlockRepairs {
             if self.bad.contains_key(&key) {
                 continue;
             }
-            if !self.has_room(view, actions) {
-                actions.push(Action::ForgetBlock(key));
+            if !self.has_room(host) {
+                host.act(Action::ForgetBlock(key));
                 continue;
             }
             tracing::warn!(replica = replica.0, %chunk, block, reason, is_alone,
                 "a block is damaged: fetching it from the other replicas, if there are any");
             let named = if is_alone { Named::Everywhere } else { Named::No };
-            self.bad.insert(key, Bad::new(view.now(), reason.to_owned(), named));
+            self.bad.insert(key, Bad::new(host.now(), reason.to_owned(), named));
         }
     }
 
     /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
-    fn has_room(&mut self, view: &impl View, actions: &mut Vec<Action>) -> bool {
+    fn has_room(&mut self, host: &mut impl Host) -> bool {
         if self.bad.len() < BLOCKS_MAX {
             return true;
         }
-        let Some(key) = self.bad.keys().find(|key| !view.delays_destage(**key)).copied() else { return false };
-        self.forget(key, actions);
+        let Some(key) = self.bad.keys().find(|key| !host.delays_destage(**key)).copied() else { return false };
+        self.forget(host, key);
         true
     }
 
-    fn forget(&mut self, key: BlockKey, actions: &mut Vec<Action>) {
+    fn forget(&mut self, host: &mut impl Host, key: BlockKey) {
         self.bad.remove(&key);
-        actions.push(Action::ForgetBlock(key));
+        host.act(Action::ForgetBlock(key));
     }
 
     /// Offers the copies that wait to the engine: their entries may be applied now.
-    pub fn offer_copies(&self, actions: &mut Vec<Action>) {
+    pub fn offer_copies(&self, host: &mut impl Host) {
         let waiting = self.bad.iter().filter_map(|(key, bad)| Some((*key, bad.copy.as_ref()?.1.clone())));
-        actions.extend(waiting.map(|(key, copy)| Action::Mend { key, copy }));
+        waiting.for_each(|(key, copy)| host.act(Action::Mend { key, copy }));
     }
 
     /// Does one step of every repair that is due.
-    pub fn step(&mut self, view: &impl View, actions: &mut Vec<Action>) {
+    pub fn step(&mut self, host: &mut impl Host) {
         if self.bad.is_empty() && self.held.is_empty() {
             return;
         }
-        let now = view.now();
-        self.full_since = view.is_log_full().then(|| self.full_since.unwrap_or(now));
+        let now = host.now();
+        self.full_since = host.is_log_full().then(|| self.full_since.unwrap_or(now));
         let mut asked = self.bad.values().filter(|b| b.is_asked()).count();
         let due: Vec<BlockKey> = self.bad.iter().filter(|(_, b)| b.next_at <= now).map(|(k, _)| *k).collect();
         for key in due {
@@ -231,46 +230,46 @@ impl BlockRepairs {
                 bad.next_at = now + PAUSE_MIN;
                 continue;
             }
-            self.step_block(view, key, actions);
+            self.step_block(host, key);
             asked += usize::from(self.bad.get(&key).is_some_and(Bad::is_asked));
         }
-        self.release_held(view, actions);
+        self.release_held(host);
     }
 
     /// Queries the next member, unless the block is needed no more or keeps a full log from being freed.
-    fn step_block(&mut self, view: &impl View, key: BlockKey, actions: &mut Vec<Action>) {
+    fn step_block(&mut self, host: &mut impl Host, key: BlockKey) {
         let (replica, chunk, block) = key;
-        let part = view.part(replica).filter(|part| part.runs && view.needs_block(key));
+        let part = host.part(replica).filter(|part| part.runs && host.needs_block(key));
         let Some(part) = part else {
             // Overwritten, truncated, streamed, or the replica takes no part any more.
-            return self.forget(key, actions);
+            return self.forget(host, key);
         };
-        if self.gives_up(view, key, &part, actions) {
+        if self.gives_up(host, key, &part) {
             return;
         }
         let is_alone = self.is_alone_in_window(key);
         let bad = self.bad.get_mut(&key).expect("the caller found it");
-        let reached = || part.others.iter().copied().filter(|peer| view.reaches(peer.osd));
-        let next = bad.query.next(reached()).filter(|_| bad.tries > 0);
+        let reached: Vec<Member> = part.others.iter().copied().filter(|peer| host.reaches(peer.osd)).collect();
+        let next = bad.query.next(reached.iter().copied()).filter(|_| bad.tries > 0);
         bad.tries += 1;
         let Some(to) = next else {
             // A device may fail a read once, and a read may have gone astray: every pass begins at home. The first bad block
             // has its neighbours read with it, since damage is rarely alone.
             bad.query.rewind();
-            match reached().next() {
-                Some(_) => bad.next_at = view.now() + PAUSE_MIN,
-                None => bad.pause(view.now()),
+            match reached.is_empty() {
+                false => bad.next_at = host.now() + PAUSE_MIN,
+                true => bad.pause(host.now()),
             }
             let blocks = if bad.tries == 1 && is_alone { WINDOW_BLOCKS } else { 1 };
-            return self.read_again(key, blocks, actions);
+            return self.read_again(host, key, blocks);
         };
         self.next_id += 1;
         bad.id = self.next_id;
-        bad.query.ask(view.now(), to);
-        bad.next_at = view.now() + crate::query::ANSWER_MAX;
-        let (pg, body) = (part.identity.pg, MendBody::Ask);
+        bad.query.ask(host.now(), to);
+        bad.next_at = host.now() + crate::query::ANSWER_MAX;
+        let (pg, body) = (part.pg, MendBody::Ask);
         let query = MendMsg { pg, from: replica, to: to.replica, id: bad.id, chunk, block, body };
-        actions.push(Action::Send { to: to.osd, message: Message::Mend(query) });
+        host.act(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
 
     /// Whether no other block is known to be bad among those that are read with this one.
@@ -283,11 +282,11 @@ impl BlockRepairs {
     /// Fails a replica whose bad block has kept the log full for too long, although no voter is missing: a full log stops
     /// every PG of the OSD. A block that is bad on all members fails none of them, since that would bring no copy. True when the
     /// replica has failed.
-    fn gives_up(&mut self, view: &impl View, key: BlockKey, part: &Part<'_>, actions: &mut Vec<Action>) -> bool {
-        let (now, replica) = (view.now(), key.0);
+    fn gives_up(&mut self, host: &mut impl Host, key: BlockKey, part: &Part) -> bool {
+        let (now, replica) = (host.now(), key.0);
         let voters = || part.members.voters.iter().copied().filter(|m| m.replica != replica);
         let bad = self.bad.get_mut(&key).expect("the caller found it");
-        let all_here = voters().all(|peer| view.reaches(peer.osd));
+        let all_here = voters().all(|peer| host.reaches(peer.osd));
         let idle = voters().filter(|peer| bad.is_idle(*peer)).count();
         if all_here && idle == 0 && bad.named == Named::Here {
             bad.named = Named::No;
@@ -301,17 +300,17 @@ impl BlockRepairs {
         let turn = part.others.iter().filter(|m| m.replica < replica).count() as u32;
         let full_since = self.full_since.map(|since| since.max(bad.since));
         let too_long = full_since.is_some_and(|since| now >= since + FULL_MAX + TURN * turn);
-        if !too_long || !view.delays_destage(key) {
+        if !too_long || !host.delays_destage(key) {
             return false;
         }
         let reason = format!("the log was full because of a block that could not be repaired: {}", bad.reason);
-        self.forget(key, actions);
-        actions.push(Action::Fail { replica, reason });
+        self.forget(host, key);
+        host.act(Action::Fail { replica, reason });
         true
     }
 
     /// Handles a member's answer to a query.
-    pub fn handle_answer(&mut self, view: &impl View, osd: OsdId, msg: MendMsg, actions: &mut Vec<Action>) {
+    pub fn handle_answer(&mut self, host: &mut impl Host, osd: OsdId, msg: MendMsg) {
         let (key, from) = ((msg.to, msg.chunk, msg.block), Member { replica: msg.from, osd });
         let Some(bad) = self.bad.get_mut(&key).filter(|bad| bad.id == msg.id && msg.id != 0) else { return };
         if !bad.query.close(from) {
@@ -328,26 +327,20 @@ impl BlockRepairs {
                 }
                 let copy = BlockCopy { low, high, data: (!payload.is_empty()).then_some((payload, crc)) };
                 bad.copy = Some((from, copy.clone()));
-                actions.push(Action::Mend { key, copy });
+                host.act(Action::Mend { key, copy });
             }
-            MendBody::NotNow => bad.pause(view.now()),
+            MendBody::NotNow => bad.pause(host.now()),
             MendBody::NoPart => {
-                bad.pause(view.now());
-                self.name_if_lost(view, key, actions);
+                bad.pause(host.now());
+                self.name_if_lost(host, key);
             }
-            MendBody::Damaged => self.is_bad_on(view, key, from, actions),
+            MendBody::Damaged => self.is_bad_on(host, key, from),
         }
-        self.release_held(view, actions);
+        self.release_held(host);
     }
 
     /// Handles the engine's verdict on a copy that it was given.
-    pub fn handle_mended(
-        &mut self,
-        view: &impl View,
-        key: BlockKey,
-        verdict: Result<(), MendRefusal>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_mended(&mut self, host: &mut impl Host, key: BlockKey, verdict: Result<(), MendRefusal>) {
         let (replica, chunk, block) = key;
         let Some(bad) = self.bad.get_mut(&key) else { return };
         let Some(by) = bad.copy.as_ref().map(|(by, _)| *by) else { return };
@@ -358,46 +351,46 @@ impl BlockRepairs {
             }
             // It is taken when its entries are applied here, unless it is dropped before.
             Err(MendRefusal::Ahead) => {}
-            Err(MendRefusal::NotNeeded) => self.forget(key, actions),
-            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(view.now()),
+            Err(MendRefusal::NotNeeded) => self.forget(host, key),
+            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(host.now()),
             Err(MendRefusal::Differs) => {
                 tracing::error!(replica = replica.0, %chunk, block, by = %by.osd,
                     "the block differs from the copy of another replica at the same log index");
-                self.is_bad_on(view, key, by, actions);
+                self.is_bad_on(host, key, by);
             }
         }
-        self.release_held(view, actions);
+        self.release_held(host);
     }
 
-    fn is_bad_on(&mut self, view: &impl View, key: BlockKey, peer: Member, actions: &mut Vec<Action>) {
+    fn is_bad_on(&mut self, host: &mut impl Host, key: BlockKey, peer: Member) {
         let bad = self.bad.get_mut(&key).expect("the caller found it");
         bad.query.answers.entry(peer).or_default().is_bad = true;
-        bad.pause(view.now());
-        self.name_if_lost(view, key, actions);
+        bad.pause(host.now());
+        self.name_if_lost(host, key);
     }
 
     /// Names a block of which no member has a good copy, or none that is up. The queries go on, since a write of the whole
     /// block repairs it, too.
-    fn name_if_lost(&mut self, view: &impl View, key: BlockKey, actions: &mut Vec<Action>) {
-        let (Some(part), Some(bad)) = (view.part(key.0), self.bad.get_mut(&key)) else { return };
+    fn name_if_lost(&mut self, host: &mut impl Host, key: BlockKey) {
+        let (Some(part), Some(bad)) = (host.part(key.0), self.bad.get_mut(&key)) else { return };
         let others: Vec<Member> = part.others.iter().copied().filter(|peer| !bad.is_bad_on(*peer)).collect();
         let named = match &others[..] {
             [] => Named::Everywhere,
-            others if others.iter().all(|peer| !view.reaches(peer.osd) || bad.is_idle(*peer)) => Named::Here,
+            others if others.iter().all(|peer| !host.reaches(peer.osd) || bad.is_idle(*peer)) => Named::Here,
             _ => return,
         };
         if bad.named == named {
             return;
         }
         bad.named = named;
-        let (pg, lost) = (part.identity.pg, extent(key.1, key.2));
+        let (pg, lost) = (part.pg, extent(key.1, key.2));
         match named {
             Named::Here => {
                 tracing::error!(%pg, %lost, away = ?others, "no replica that is up has a good copy of this block")
             }
             _ => tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block"),
         }
-        actions.push(Action::Report);
+        host.act(Action::Report);
     }
 }
 

@@ -1,20 +1,22 @@
 //! Recovery of a replica from its peers: lost payloads of its log, bad blocks of home, and all contents of one that is behind.
 //!
-//! Ring 1. Input: replicas that lack data, messages of peers, results of the engine, the facts of a [`View`] and the steps of a
-//! [`Store`]. Output: [`Action`]s, which the OSD's loop carries out in their order.
+//! Ring 1. Input: replicas that lack data, messages of peers, results of the engine, and the facts of a [`Host`].
+//! Output: [`Action`]s, which the OSD's loop carries out in their order.
 //!
 //! Invariant: `recovery` reads no clock and does no I/O. Data of a peer is taken by its checksum alone, and data that no member
 //! gives is named, never made up.
 
-mod action;
 mod block;
+mod digest;
+mod host;
 mod payload;
 mod query;
 mod stream;
 mod tuning;
 
-pub use action::{Action, Follow, Lead, Part, Read, Store, View};
 pub use block::{BlockKey, BlockRepairs, HeldRead, Named};
+pub use digest::{DigestAnswer, DigestQuery, Digests, PARTS};
+pub use host::{Action, Follow, Host, Lead, Part, Read};
 pub use payload::{ANY_REPLICA, PayloadRepairs, answer_fetch};
 pub use stream::{BaseRead, PartRead, Streams};
 pub use tuning::StreamTuning;
@@ -27,36 +29,34 @@ pub struct Recovery {
     pub payloads: PayloadRepairs,
     pub blocks: BlockRepairs,
     pub streams: Streams,
+    pub digests: Digests,
 }
 
 impl Recovery {
     pub fn new(tuning: StreamTuning, seed: u64) -> Recovery {
         let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
-        Recovery { payloads, blocks, streams: Streams::new(tuning, seed) }
+        Recovery { payloads, blocks, streams: Streams::new(tuning, seed), digests: Digests::default() }
     }
 
     /// Handles the result of a read.
-    pub fn handle_read(
-        &mut self,
-        store: &mut impl Store,
-        read: Read,
-        result: Result<ReadData, ReadError>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_read(&mut self, host: &mut impl Host, read: Read, result: Result<ReadData, ReadError>) {
         match read {
-            Read::Block(key) => self.blocks.handle_read(store, key, result, actions),
-            Read::Part(read) => self.streams.handle_part(store.now(), &read, result, actions),
-            Read::Base(read) => self.streams.handle_base(store, &read, result, actions),
+            Read::Block(key) => self.blocks.handle_read(host, key, result),
+            Read::Part(read) => self.streams.handle_part(host, &read, result),
+            Read::Digest { key, part } => self.digests.handle_read(host, (key, part), result),
+            Read::Base(read) => self.streams.handle_base(host, &read, result),
         }
     }
 
     /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
-        self.payloads.next_deadline().min(self.blocks.next_deadline()).min(self.streams.next_deadline())
+        let repairs = self.payloads.next_deadline().min(self.blocks.next_deadline());
+        repairs.min(self.streams.next_deadline()).min(self.digests.next_deadline())
     }
 
     /// The store is poisoned.
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self, host: &mut impl Host, reason: &str) {
+        self.digests.fail(host, reason);
         self.payloads.clear();
         self.blocks.clear();
         self.streams.clear();

@@ -9,7 +9,7 @@
 
 mod missing;
 
-use crate::action::{Action, View};
+use crate::host::{Action, Host};
 use missing::{Missing, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -144,10 +144,11 @@ impl Repair {
     }
 
     /// Fails the replica without the payloads that are lost. Its log before the first of them is its past.
-    fn fail(&self, why: &str) -> Option<Action> {
-        let (replica, from) = (self.recovered.identity.replica, self.first_lost()?);
+    fn fail(&self, host: &mut impl Host, why: &str) {
+        let Some(from) = self.first_lost() else { return };
+        let replica = self.recovered.identity.replica;
         let reason = format!("the payload of log entry {from} is lost: {why}");
-        Some(Action::FailBefore { replica, from, reason })
+        host.act(Action::FailBefore { replica, from, reason });
     }
 }
 
@@ -193,28 +194,28 @@ impl PayloadRepairs {
     }
 
     /// Queries members for payloads that are missing, and judges those that no member has.
-    pub fn step(&mut self, view: &impl View, actions: &mut Vec<Action>) {
-        let now = view.now();
+    pub fn step(&mut self, host: &mut impl Host) {
+        let now = host.now();
         let later: Vec<Member> = self.peers.iter().map(|osd| Member { replica: ANY_REPLICA, osd: *osd }).collect();
         for (replica, repair) in self.by_replica.iter_mut().filter(|(_, repair)| repair.next_at <= now) {
             let was = repair.inconsistent.clone();
             let identity = &repair.recovered.identity.clone();
-            let look = repair.look(now, view.is_led(identity.pg), &later, |osd| view.reaches(osd));
+            let look = repair.look(now, host.is_led(identity.pg), &later, |osd| host.reaches(osd));
             if was != repair.inconsistent {
                 let extents = repair.inconsistent.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
                 tracing::error!(pg = %identity.pg, replica = replica.0, extents,
                     "inconsistent: no member has a good copy of damaged log entries");
-                actions.push(Action::Report);
+                host.act(Action::Report);
             }
             for (index, term, to) in look.queries {
                 let message = message(identity, to.replica, RepairBody::Fetch { index, term });
-                actions.push(Action::Send { to: to.osd, message });
+                host.act(Action::Send { to: to.osd, message });
             }
             if let Some(index) = look.given_up {
                 repair.give_up(index);
             }
             if let Some((_, why)) = repair.given_up.as_ref().filter(|_| repair.missing.is_empty()) {
-                actions.extend(repair.fail(why));
+                repair.fail(host, why);
             }
         }
     }
@@ -226,13 +227,13 @@ impl PayloadRepairs {
     }
 
     /// Fails a replica that is not to wait for its missing payloads any longer.
-    pub fn fail(&self, replica: ReplicaId, why: &str, actions: &mut Vec<Action>) {
-        actions.extend(self.by_replica.get(&replica).and_then(|repair| repair.fail(why)));
+    pub fn fail(&self, host: &mut impl Host, replica: ReplicaId, why: &str) {
+        self.by_replica.get(&replica).into_iter().for_each(|repair| repair.fail(host, why));
     }
 
     /// Handles a member's answer to a query.
-    pub fn handle_answer(&mut self, view: &impl View, osd: OsdId, msg: RepairMsg, actions: &mut Vec<Action>) {
-        let (now, from) = (view.now(), Member { replica: msg.from, osd });
+    pub fn handle_answer(&mut self, host: &mut impl Host, osd: OsdId, msg: RepairMsg) {
+        let (now, from) = (host.now(), Member { replica: msg.from, osd });
         let is_its = |r: &ReplicaIdentity| r.pg == msg.pg;
         let repair = self.by_replica.get_mut(&msg.to).filter(|repair| is_its(&repair.recovered.identity));
         match msg.body {
@@ -241,7 +242,7 @@ impl PayloadRepairs {
                 let sent = Lost { index, term, len_bytes: payload.len() as u32, crcs: Crcs { start, values: crcs } };
                 if !sent.is(&payload) {
                     let reason = "a payload for a repair fails its checksum".to_owned();
-                    return actions.push(Action::BadPeer { osd, reason });
+                    return host.act(Action::BadPeer { osd, reason });
                 }
                 let Some(repair) = repair else { return };
                 let Some(missing) = repair.asked_of(from, (index, term)) else { return };
@@ -250,9 +251,9 @@ impl PayloadRepairs {
                         "a peer has other bytes under the same index and term");
                     // It holds the entry, and no copy of the payload that could be taken.
                     missing.take_lack(now, from, Lack::Lost);
-                } else if view.can_refill() {
+                } else if host.can_refill() {
                     repair.missing.remove(&index);
-                    actions.push(Action::Refill { replica: msg.to, index, term, payload });
+                    host.act(Action::Refill { replica: msg.to, index, term, payload });
                 } else {
                     // It is asked for again.
                     return missing.query.rewind();

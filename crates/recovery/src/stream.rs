@@ -14,9 +14,10 @@ mod receiver;
 mod send;
 mod sender;
 
-use crate::action::{Action, Store};
+use crate::host::{Action, Host};
 use crate::tuning::StreamTuning;
 use bytes::Bytes;
+pub(crate) use plan::Blocks;
 use receiver::Receiver;
 use sender::Sender;
 use std::collections::BTreeMap;
@@ -181,24 +182,24 @@ impl Streams {
     }
 
     /// Handles a message of a peer. The group has heard of the follower's commit index before.
-    pub fn handle_message(&mut self, store: &mut impl Store, from: OsdId, msg: StreamMsg, actions: &mut Vec<Action>) {
+    pub fn handle_message(&mut self, host: &mut impl Host, from: OsdId, msg: StreamMsg) {
         match msg.body {
-            StreamBody::Open => self.handle_open(store, from, &msg, actions),
+            StreamBody::Open => self.handle_open(host, from, &msg),
             StreamBody::Accept { .. }
             | StreamBody::Ack { .. }
             | StreamBody::Filling { .. }
             | StreamBody::Done { .. }
-            | StreamBody::Wants { .. } => self.handle_follower(store, from, msg, actions),
+            | StreamBody::Wants { .. } => self.handle_follower(host, from, msg),
             StreamBody::Blocks { .. }
             | StreamBody::Decision { .. }
             | StreamBody::Fill { .. }
             | StreamBody::End { .. }
-            | StreamBody::Digests { .. } => self.handle_contents(store, from, msg, actions),
+            | StreamBody::Digests { .. } => self.handle_contents(host, from, msg),
             StreamBody::Abort(reason) => {
                 if self.senders.iter().any(|s| s.id == msg.stream && s.to == from) {
-                    self.drop_sender(store.now(), msg.stream, (reason, false), actions);
+                    self.drop_sender(host, msg.stream, (reason, false));
                 } else if self.receivers.get(&msg.pg).is_some_and(|r| r.id == msg.stream && r.from == from) {
-                    self.drop_receiver(store, msg.pg, (reason, false), actions);
+                    self.drop_receiver(host, msg.pg, (reason, false));
                 }
             }
         }
@@ -206,22 +207,22 @@ impl Streams {
 
     /// Does one step of every stream. The caller ensures that every effect that groups have applied is in the overlay, and that the
     /// paces that were lifted are.
-    pub fn step(&mut self, store: &mut impl Store, actions: &mut Vec<Action>) {
+    pub fn step(&mut self, host: &mut impl Host) {
         if self.senders.is_empty() && self.receivers.is_empty() && self.waiting.is_empty() {
             return;
         }
-        self.begin_streams(store, actions);
-        self.step_senders(store, actions);
-        self.step_receivers(store, actions);
+        self.begin_streams(host);
+        self.step_senders(host);
+        self.step_receivers(host);
     }
 
     /// Ends every stream on a lost connection, except for an installation.
-    pub fn handle_link_lost(&mut self, store: &mut impl Store, osd: OsdId, actions: &mut Vec<Action>) {
+    pub fn handle_link_lost(&mut self, host: &mut impl Host, osd: OsdId) {
         let lost = (StreamAbort::Failed, false);
         let senders: Vec<u64> = self.senders.iter().filter(|s| s.to == osd).map(|s| s.id).collect();
-        senders.into_iter().for_each(|id| self.drop_sender(store.now(), id, lost, actions));
+        senders.into_iter().for_each(|id| self.drop_sender(host, id, lost));
         let receivers: Vec<PgId> = self.receivers.values().filter(|r| r.from == osd).map(|r| r.pg).collect();
-        receivers.into_iter().for_each(|pg| self.drop_receiver(store, pg, lost, actions));
+        receivers.into_iter().for_each(|pg| self.drop_receiver(host, pg, lost));
     }
 }
 

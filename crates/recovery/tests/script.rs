@@ -21,7 +21,7 @@
 //! | `client reads B` | a client's read met bad block B |
 //! | `full`, `not full` | whether the log is full; every bad block then delays a destage round |
 
-use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, Read, View};
+use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, Read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;

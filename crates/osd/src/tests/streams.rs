@@ -233,7 +233,7 @@ fn room_of_a_needed_follower_outlasts_a_broken_stream() {
     rig.write(pg(0), 0, 0, 8);
     rig.run(ms(50));
     let end = (wire::StreamAbort::Full, true);
-    rig.osd(2).recover(|recovery, here, actions| recovery.streams.drop_receiver(here, pg(0), end, actions));
+    rig.osd(2).recover(|r, here| r.streams.drop_receiver(here, pg(0), end));
     rig.turn(2);
     for n in 0..100 {
         rig.submit(pg(0), 1, n % 32 * 128, 128);

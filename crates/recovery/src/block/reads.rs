@@ -6,7 +6,7 @@
 //! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
 
 use super::{BlockKey, BlockRepairs, Named, READINGS_MAX, blocks_of};
-use crate::action::{Action, Read, View};
+use crate::host::{Action, Host, Read};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
 use types::units::SECTORS_PER_BLOCK;
@@ -65,13 +65,13 @@ impl BlockRepairs {
     }
 
     /// Holds a client's read that met a bad block, or fails it when no member has a good copy.
-    pub fn hold_read(&mut self, view: &impl View, read: HeldRead, actions: &mut Vec<Action>) {
+    pub fn hold_read(&mut self, host: &mut impl Host, read: HeldRead) {
         let (is_bad, is_lost) = self.state_of(read);
         // None is under repair: there is no member to query.
         if is_lost || !is_bad {
-            return self.fail_read(read, is_lost, actions);
+            return self.fail_read(host, read, is_lost);
         }
-        let (since, until) = (view.now(), view.now() + READ_WAIT);
+        let (since, until) = (host.now(), host.now() + READ_WAIT);
         self.held.push(Held { read, since, until });
     }
 
@@ -89,30 +89,30 @@ impl BlockRepairs {
     }
 
     /// `lost`: no other member can answer it either.
-    fn fail_read(&self, read: HeldRead, lost: bool, actions: &mut Vec<Action>) {
+    fn fail_read(&self, host: &mut impl Host, read: HeldRead, lost: bool) {
         if !lost {
-            actions.push(self.hand_over(read));
+            host.act(self.hand_over(read));
         }
-        actions.push(Action::FailRead { replica: read.replica, read: read.read });
+        host.act(Action::FailRead { replica: read.replica, read: read.read });
     }
 
     /// Reads whose blocks are whole again, and those that have waited enough.
-    pub(super) fn release_held(&mut self, view: &impl View, actions: &mut Vec<Action>) {
-        let now = view.now();
+    pub(super) fn release_held(&mut self, host: &mut impl Host) {
+        let now = host.now();
         for mut held in std::mem::take(&mut self.held) {
             let (is_bad, is_lost) = self.state_of(held.read);
             // The read was refused when that leadership ended.
-            if !view.is_reading(held.read.replica, held.read.read) {
+            if !host.is_reading(held.read.replica, held.read.read) {
                 continue;
             }
             if is_lost || now >= held.since + READ_MAX {
-                self.fail_read(held.read, is_lost, actions);
+                self.fail_read(host, held.read, is_lost);
             } else if !is_bad {
-                actions.push(Action::StartRead(held.read));
+                host.act(Action::StartRead(held.read));
             } else {
                 if now >= held.until {
                     // The next leader answers it. While no member can lead, it waits on.
-                    actions.push(self.hand_over(held.read));
+                    host.act(self.hand_over(held.read));
                     held.until = now + READ_WAIT;
                 }
                 self.held.push(held);
@@ -121,10 +121,10 @@ impl BlockRepairs {
     }
 
     /// Reads a bad block once more, with its neighbours.
-    pub(super) fn read_again(&mut self, key: BlockKey, blocks: u16, actions: &mut Vec<Action>) {
+    pub(super) fn read_again(&mut self, host: &mut impl Host, key: BlockKey, blocks: u16) {
         if self.readings.len() < READINGS_MAX {
             let (replica, chunk, block) = key;
-            actions.push(self.read((replica, chunk, block / blocks * blocks), blocks, Reading::Again(key)));
+            host.act(self.read((replica, chunk, block / blocks * blocks), blocks, Reading::Again(key)));
         }
     }
 
@@ -135,40 +135,34 @@ impl BlockRepairs {
     }
 
     /// Handles a member's query.
-    pub fn handle_query(&mut self, view: &impl View, osd: OsdId, query: MendMsg, actions: &mut Vec<Action>) {
-        let part = view.part(query.to).filter(|part| {
+    pub fn handle_query(&mut self, host: &mut impl Host, osd: OsdId, query: MendMsg) {
+        let part = host.part(query.to).filter(|part| {
             // A replica of an ended timeline may name indexes of other entries (ADR 0020).
             let asks = part.members.admits(query.from) && part.members.osd_of(query.from).is_none_or(|of| of == osd);
-            asks && part.identity.pg == query.pg && part.runs
+            asks && part.pg == query.pg && part.runs
         });
-        let low = part.as_ref().and_then(|_| view.reads_as_of(query.to));
+        let low = part.as_ref().and_then(|_| host.reads_as_of(query.to));
         let Some(low) = low.filter(|_| self.readings.len() < READINGS_MAX) else {
             let body = if part.is_some() { MendBody::NotNow } else { MendBody::NoPart };
-            return actions.push(answer(osd, &query, body));
+            return host.act(answer(osd, &query, body));
         };
         let key = (query.to, query.chunk, query.block);
-        actions.push(self.read(key, 1, Reading::For { osd, query, low }));
+        host.act(self.read(key, 1, Reading::For { osd, query, low }));
     }
 
     /// Handles the result of a read.
-    pub fn handle_read(
-        &mut self,
-        view: &impl View,
-        key: usize,
-        result: Result<ReadData, ReadError>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_read(&mut self, host: &mut impl Host, key: usize, result: Result<ReadData, ReadError>) {
         match self.readings.try_remove(key) {
             None | Some(Reading::Ended) => {}
             Some(Reading::For { osd, query, low }) => {
-                let body = body_of(view, &query, low, result);
-                actions.push(answer(osd, &query, body));
+                let body = body_of(host, &query, low, result);
+                host.act(answer(osd, &query, body));
             }
             Some(Reading::Again(key)) if result.is_ok() => {
                 let (replica, chunk, block) = key;
                 tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
-                self.forget(key, actions);
-                self.release_held(view, actions);
+                self.forget(host, key);
+                self.release_held(host);
             }
             // A query of the next member is due anyway.
             Some(Reading::Again(_)) => {}
@@ -178,9 +172,9 @@ impl BlockRepairs {
 
 /// Returns the answer with a block that was read for a peer. The read began at the applied index `low` and may have been looked up
 /// at a later one.
-fn body_of(view: &impl View, query: &MendMsg, low: Index, result: Result<ReadData, ReadError>) -> MendBody {
-    let admitted = view.part(query.to).is_some_and(|part| part.members.admits(query.from));
-    let high = view.reads_as_of(query.to).filter(|high| *high >= low && admitted);
+fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: Result<ReadData, ReadError>) -> MendBody {
+    let admitted = host.part(query.to).is_some_and(|part| part.members.admits(query.from));
+    let high = host.reads_as_of(query.to).filter(|high| *high >= low && admitted);
     match (result, high) {
         (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
         (Err(_), _) | (Ok(_), None) => MendBody::NotNow,

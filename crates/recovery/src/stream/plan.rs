@@ -27,6 +27,18 @@ impl Blocks {
         self.0[block / 64] >> (block % 64) & 1 == 1
     }
 
+    /// Returns the blocks of a chunk that hold data, by its extents as (sectors, data).
+    pub fn held(extents: &[(u32, bool)]) -> Blocks {
+        let (mut held, mut at) = (Blocks::NONE, 0);
+        for (sectors, data) in extents {
+            if *data && *sectors > 0 {
+                held.insert(SectorRange::new(at, *sectors));
+            }
+            at += sectors;
+        }
+        held
+    }
+
     /// Adds every block that the range touches.
     pub fn insert(&mut self, range: SectorRange) {
         for block in range.start / SECTORS_PER_BLOCK..range.end().div_ceil(SECTORS_PER_BLOCK) {
@@ -128,7 +140,7 @@ impl Plan {
     pub fn next(&mut self, mut extents: impl FnMut(ChunkKey) -> Vec<(u32, bool)>) -> Option<Part> {
         while self.parts.is_empty() {
             let (chunk, todo) = self.queue.pop_first()?;
-            let held = held_blocks(&extents(chunk));
+            let held = Blocks::held(&extents(chunk));
             self.parts = match todo {
                 // The receiver has no block of this chunk, so holes need not be sent.
                 Todo::Whole => {
@@ -188,18 +200,6 @@ pub(crate) fn cost(content: Content, len: u64) -> u64 {
         // It takes the device's time and not the network's.
         Content::Digests => len / 4,
     }
-}
-
-fn held_blocks(extents: &[(u32, bool)]) -> Blocks {
-    let mut held = Blocks::NONE;
-    let mut at = 0;
-    for (sectors, data) in extents {
-        if *data && *sectors > 0 {
-            held.insert(SectorRange::new(at, *sectors));
-        }
-        at += sectors;
-    }
-    held
 }
 
 /// Splits `blocks` into runs: those with data inside aligned parts, those without at any length.

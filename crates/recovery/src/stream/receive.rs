@@ -4,7 +4,7 @@
 use super::compare;
 use super::receiver::{Contents, Receiver, Step, Wrong, aus};
 use super::{BaseRead, Streams, message};
-use crate::action::{Action, Follow, Read, Store};
+use crate::host::{Action, Follow, Host, Read};
 use bytes::Bytes;
 use types::failpoint::{Point, pass};
 use types::map::Member;
@@ -19,97 +19,78 @@ pub(super) type At = (PgId, u64, u64);
 impl Streams {
     /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
     /// not it still leads.
-    pub(super) fn handle_open(
-        &mut self,
-        store: &mut impl Store,
-        from: OsdId,
-        msg: &StreamMsg,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn handle_open(&mut self, host: &mut impl Host, from: OsdId, msg: &StreamMsg) {
         let StreamMsg { pg, from: leader, to: replica, stream, .. } = *msg;
         let answer = |body| message(from, (pg, replica, leader, stream), body);
         let peer = Member { replica: leader, osd: from };
-        let group = store.follow(replica).filter(|group| group.pg == pg && !group.is_paused && !group.leads);
-        let group = group.filter(|_| store.is_member(replica, peer));
+        let group = host.follow(replica).filter(|group| group.pg == pg && !group.is_paused && !group.leads);
+        let group = group.filter(|_| host.is_member(replica, peer));
         let installs = self.receivers.get(&pg).is_some_and(|r| r.installing);
-        let Some(Follow { term, commit, .. }) = group.filter(|_| !installs) else {
-            return actions.push(answer(StreamBody::Abort(StreamAbort::Busy)));
+        let Some(Follow { term, commit, base, fills_from, .. }) = group.filter(|_| !installs) else {
+            return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         };
-        self.drop_receiver(store, pg, (StreamAbort::Failed, true), actions);
+        self.drop_receiver(host, pg, (StreamAbort::Failed, true));
         if self.receivers.len() >= self.tuning.receivers_max {
-            return actions.push(answer(StreamBody::Abort(StreamAbort::Busy)));
+            return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         }
-        let mut receiver = Receiver::new(stream, pg, replica, (from, leader), store.now());
+        let mut receiver = Receiver::new(stream, pg, replica, (from, leader), host.now());
         (receiver.serial, receiver.term) = (self.next_token, term);
         self.next_token += 1;
-        receiver.base = store.base_for(replica);
-        let (compare, fills_from) = (receiver.base.is_some(), store.fills_from(replica));
+        receiver.base = base;
         self.receivers.insert(pg, receiver);
         // The leader takes this commit index for an acknowledgement.
-        actions.push(answer(StreamBody::Accept { term, commit, compare, fills_from }));
+        host.act(answer(StreamBody::Accept { term, commit, compare: base.is_some(), fills_from }));
     }
 
     /// Ends a stream at the follower, unless its installation is one write away from being durable. `tell`: the leader does not
     /// know yet.
-    pub fn drop_receiver(
-        &mut self,
-        store: &mut impl Store,
-        pg: PgId,
-        (reason, tell): (StreamAbort, bool),
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn drop_receiver(&mut self, host: &mut impl Host, pg: PgId, (reason, tell): (StreamAbort, bool)) {
         if self.receivers.get(&pg).is_none_or(|r| r.installing) {
             return;
         }
         let gone = self.receivers.remove(&pg).expect("it was just there");
-        store.unstage(gone.replica);
+        host.unstage(gone.replica);
         if tell {
-            actions.push(gone.message(StreamBody::Abort(reason)));
+            host.act(gone.message(StreamBody::Abort(reason)));
         }
     }
 
     /// Handles a numbered message.
-    pub(super) fn handle_contents(
-        &mut self,
-        store: &mut impl Store,
-        from: OsdId,
-        msg: StreamMsg,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn handle_contents(&mut self, host: &mut impl Host, from: OsdId, msg: StreamMsg) {
         let Some(receiver) = self.receivers.get_mut(&msg.pg) else { return };
         if (receiver.id, receiver.from) != (msg.stream, from) || receiver.installing {
             return; // The stream was given up.
         }
-        if let Err(wrong) = receiver.take(store.now(), msg.body) {
-            self.drop_receiver(store, msg.pg, (StreamAbort::Failed, true), actions);
+        if let Err(wrong) = receiver.take(host.now(), msg.body) {
+            self.drop_receiver(host, msg.pg, (StreamAbort::Failed, true));
             if let Wrong::Nonsense(_) = wrong {
-                actions.push(Action::BadPeer { osd: from, reason: wrong.to_string() });
+                host.act(Action::BadPeer { osd: from, reason: wrong.to_string() });
             }
             return;
         }
-        self.step_pieces(store, msg.pg, actions);
+        self.step_pieces(host, msg.pg);
     }
 
-    fn step_pieces(&mut self, store: &mut impl Store, pg: PgId, actions: &mut Vec<Action>) {
+    fn step_pieces(&mut self, host: &mut impl Host, pg: PgId) {
         while let Some(receiver) = self.receivers.get_mut(&pg) {
             let (replica, serial) = (receiver.replica, receiver.serial);
-            let Some(step) = receiver.next_step(|chunk, au| store.keeps(replica, chunk, au)) else { return };
+            let Some(step) = receiver.next_step(|chunk, au| host.keeps(replica, chunk, au)) else { return };
             match step {
                 Step::Stage(piece) => {
-                    aus(piece.range).for_each(|au| store.unkeep(replica, piece.chunk, au));
+                    aus(piece.range).for_each(|au| host.unkeep(replica, piece.chunk, au));
                     let data = match piece.contents {
                         Contents::Bytes(payload, crcs) => Some((payload, crcs)),
                         _ => None,
                     };
-                    self.stage(store, (pg, serial, piece.seq), (piece.chunk, piece.range, data), actions);
+                    self.stage(host, (pg, serial, piece.seq), (piece.chunk, piece.range, data));
                 }
                 Step::Compare { seq, chunk, range, digests } => {
                     let (at, digests) = ((pg, serial, seq), Some(digests));
-                    self.read_base(store, BaseRead { at, chunk, range, digests }, actions);
+                    self.read_base(host, BaseRead { at, chunk, range, digests });
                 }
                 Step::Release { seq, chunk, au } => {
                     let (at, range) = ((pg, serial, seq), SectorRange::of_au(au));
-                    self.read_base(store, BaseRead { at, chunk, range, digests: None }, actions);
+                    self.read_base(host, BaseRead { at, chunk, range, digests: None });
                 }
             }
         }
@@ -121,36 +102,29 @@ impl Streams {
 
     fn stage(
         &mut self,
-        store: &mut impl Store,
+        host: &mut impl Host,
         at: At,
         (chunk, range, data): (ChunkKey, SectorRange, Option<(IoBuf, Vec<u32>)>),
-        actions: &mut Vec<Action>,
     ) {
         let Some(replica) = self.receiver(at).map(|r| r.replica) else { return };
         let token = self.next_token;
         self.next_token += 1;
-        match store.stage(token, replica, chunk, range, data) {
+        match host.stage(token, replica, chunk, range, data) {
             true => _ = self.staging.insert(token, at),
-            false => self.drop_receiver(store, at.0, (StreamAbort::Full, true), actions),
+            false => self.drop_receiver(host, at.0, (StreamAbort::Full, true)),
         }
     }
 
-    fn read_base(&mut self, store: &mut impl Store, read: BaseRead, actions: &mut Vec<Action>) {
+    fn read_base(&mut self, host: &mut impl Host, read: BaseRead) {
         let Some(base) = self.receiver(read.at).and_then(|r| r.base) else {
-            return self.drop_receiver(store, read.at.0, (StreamAbort::Failed, true), actions);
+            return self.drop_receiver(host, read.at.0, (StreamAbort::Failed, true));
         };
         let (chunk, range) = (read.chunk, read.range);
-        actions.push(Action::Read { read: Read::Base(read), replica: base, chunk, range });
+        host.act(Action::Read { read: Read::Base(read), replica: base, chunk, range });
     }
 
     /// Takes the older contents of a window that is compared, or of an AU that is kept no longer.
-    pub fn handle_base(
-        &mut self,
-        store: &mut impl Store,
-        read: &BaseRead,
-        result: Result<ReadData, ReadError>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_base(&mut self, host: &mut impl Host, read: &BaseRead, result: Result<ReadData, ReadError>) {
         let at = read.at;
         let Some(receiver) = self.receiver(at) else { return };
         let ours = match result {
@@ -163,11 +137,11 @@ impl Streams {
         };
         let bytes = ours.as_ref().map(|(payload, _)| &**payload);
         let copy = match &read.digests {
-            Some(theirs) => receiver.judge_window(store, read, theirs, bytes, actions),
-            None => receiver.release_au(store, read, bytes),
+            Some(theirs) => receiver.judge_window(host, read, theirs, bytes),
+            None => receiver.release_au(host, read, bytes),
         };
         let Some(copy) = copy else {
-            return self.drop_receiver(store, at.0, (StreamAbort::Failed, true), actions);
+            return self.drop_receiver(host, at.0, (StreamAbort::Failed, true));
         };
         receiver.takes(at.2, copy.len());
         let (payload, crcs) = ours.unwrap_or_default();
@@ -175,67 +149,68 @@ impl Streams {
             let first = ((run.start - read.range.start) / SECTORS_PER_BLOCK) as usize;
             let blocks = first..first + (run.count / SECTORS_PER_BLOCK) as usize;
             let bytes = payload.slice(blocks.start * BLOCK as usize..blocks.end * BLOCK as usize);
-            self.stage(store, at, (read.chunk, run, Some((bytes, crcs[blocks].to_vec()))), actions);
+            self.stage(host, at, (read.chunk, run, Some((bytes, crcs[blocks].to_vec()))));
         }
-        self.piece_done(store, at, actions);
+        self.piece_done(host, at);
     }
 
     /// Notes that the engine has written a piece.
-    pub fn handle_staged(&mut self, store: &mut impl Store, token: u64, actions: &mut Vec<Action>) {
+    pub fn handle_staged(&mut self, host: &mut impl Host, token: u64) {
         let Some(at) = self.staging.remove(&token) else { return };
         pass(Point::PieceStaged);
-        self.piece_done(store, at, actions);
+        self.piece_done(host, at);
     }
 
-    fn piece_done(&mut self, store: &mut impl Store, at: At, actions: &mut Vec<Action>) {
-        let now = store.now();
+    fn piece_done(&mut self, host: &mut impl Host, at: At) {
+        let now = host.now();
         if let Some(receiver) = self.receiver(at) {
             receiver.done(now, at.2);
-            self.step_pieces(store, at.0, actions);
+            self.step_pieces(host, at.0);
         }
     }
 
     /// Drops a stream whose staged space the engine needed for a destage round.
-    pub fn handle_evicted(&mut self, store: &mut impl Store, replica: ReplicaId, actions: &mut Vec<Action>) {
+    pub fn handle_evicted(&mut self, host: &mut impl Host, replica: ReplicaId) {
         let pg = self.receivers.values().find(|r| r.replica == replica).map(|r| r.pg);
-        pg.into_iter().for_each(|pg| self.drop_receiver(store, pg, (StreamAbort::Full, true), actions));
+        pg.into_iter().for_each(|pg| self.drop_receiver(host, pg, (StreamAbort::Full, true)));
     }
 
-    pub(super) fn step_receivers(&mut self, store: &mut impl Store, actions: &mut Vec<Action>) {
+    pub(super) fn step_receivers(&mut self, host: &mut impl Host) {
         for pg in self.receivers.keys().copied().collect::<Vec<_>>() {
             let receiver = self.receivers.get_mut(&pg).expect("listed above");
             let replica = receiver.replica;
             let ack = receiver.ack_due();
             let (is_late, beginning) =
-                (store.now() >= receiver.heard_at + self.tuning.install_max, receiver.take_beginning());
-            let Some(group) = store.follow(replica) else {
+                (host.now() >= receiver.heard_at + self.tuning.install_max, receiver.take_beginning());
+            let Some(group) = host.follow(replica) else {
                 // The replica was destroyed or has failed: the engine has freed the staged pieces.
                 self.receivers.remove(&pg);
-                store.unstage(replica);
+                host.unstage(replica);
                 continue;
             };
             if is_late && !receiver.installing {
-                self.drop_receiver(store, pg, (StreamAbort::Failed, true), actions);
+                self.drop_receiver(host, pg, (StreamAbort::Failed, true));
                 continue;
             }
-            actions.extend(ack.map(|seq| receiver.message(StreamBody::Ack { seq })));
+            ack.into_iter().for_each(|seq| host.act(receiver.message(StreamBody::Ack { seq })));
             let whole = receiver.complete().filter(|_| !receiver.installing);
             let applied = if group.is_paused { Index(0) } else { group.applied };
             match (beginning, whole) {
                 (Some(state), _) => {
-                    let state = self.may_begin(store, (pg, &group), state, actions);
-                    actions.extend(state.map(Action::Fill));
+                    if let Some(state) = self.may_begin(host, (pg, &group), state) {
+                        host.act(Action::Fill(state));
+                    }
                 }
                 (None, Some((index, _, bytes))) if bytes.is_empty() => {
                     if index <= applied {
                         receiver.installs();
-                        actions.push(Action::Install { replica });
+                        host.act(Action::Install { replica });
                     }
                 }
                 (None, Some(state)) => {
-                    if let Some(state) = self.may_begin(store, (pg, &group), state, actions) {
+                    if let Some(state) = self.may_begin(host, (pg, &group), state) {
                         self.receivers.get_mut(&pg).expect("listed above").installs();
-                        actions.push(Action::InstallAsOf(state));
+                        host.act(Action::InstallAsOf(state));
                     }
                 }
                 (None, None) => {}
@@ -246,63 +221,50 @@ impl Streams {
     /// Returns the state at which a log here may begin. If none may, the stream ends.
     fn may_begin(
         &mut self,
-        store: &mut impl Store,
+        host: &mut impl Host,
         (pg, group): (PgId, &Follow),
         (index, term, bytes): (Index, Term, Bytes),
-        actions: &mut Vec<Action>,
     ) -> Option<DecisionState> {
         let receiver = &self.receivers[&pg];
         let (replica, osd) = (receiver.replica, receiver.from);
         // In a later term another leader may count on the log.
         if group.is_paused || group.is_elected || group.term != receiver.term {
-            self.drop_receiver(store, pg, (StreamAbort::Busy, true), actions);
+            self.drop_receiver(host, pg, (StreamAbort::Busy, true));
             return None;
         }
-        if !store.can_start_from(replica, &bytes) || term.0 == 0 || index.0 == 0 {
-            self.drop_receiver(store, pg, (StreamAbort::Failed, true), actions);
+        if !host.can_start_from(replica, &bytes) || term.0 == 0 || index.0 == 0 {
+            self.drop_receiver(host, pg, (StreamAbort::Failed, true));
             let reason = "a stream brought an invalid decision state".to_owned();
-            actions.push(Action::BadPeer { osd, reason });
+            host.act(Action::BadPeer { osd, reason });
             return None;
         }
         Some(DecisionState { replica, index, term, bytes })
     }
 
     /// Handles the begin of a replica's log at another index, durably: the replica counts from there on.
-    pub fn handle_begun(
-        &mut self,
-        store: &mut impl Store,
-        replica: ReplicaId,
-        (term, commit): (Term, Index),
-        actions: &mut Vec<Action>,
-    ) {
-        let now = store.now();
+    pub fn handle_begun(&mut self, host: &mut impl Host, replica: ReplicaId, (term, commit): (Term, Index)) {
+        let now = host.now();
         let Some(receiver) = self.receivers.values_mut().find(|r| r.replica == replica) else { return };
         receiver.term = term;
         receiver.has_begun(now);
-        actions.push(receiver.message(StreamBody::Filling { term, commit }));
+        host.act(receiver.message(StreamBody::Filling { term, commit }));
         let pg = receiver.pg;
-        self.step_pieces(store, pg, actions);
+        self.step_pieces(host, pg);
     }
 
     /// Notes that the replica has all contents, durably.
-    pub fn handle_installed(&mut self, replica: ReplicaId, stands: (Term, Index), actions: &mut Vec<Action>) {
+    pub fn handle_installed(&mut self, host: &mut impl Host, replica: ReplicaId, stands: (Term, Index)) {
         let Some(pg) = self.receivers.values().find(|r| r.replica == replica).map(|r| r.pg) else { return };
         let done = self.receivers.remove(&pg).expect("it was just there");
-        actions.push(done.message(StreamBody::Done { term: stands.0, commit: stands.1 }));
+        host.act(done.message(StreamBody::Done { term: stands.0, commit: stands.1 }));
     }
 
     /// Gives up a stream whose log cannot begin, or whose contents cannot be installed.
-    pub fn handle_refused(
-        &mut self,
-        store: &mut impl Store,
-        replica: ReplicaId,
-        reason: StreamAbort,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_refused(&mut self, host: &mut impl Host, replica: ReplicaId, reason: StreamAbort) {
         let Some(receiver) = self.receivers.values_mut().find(|r| r.replica == replica) else { return };
         receiver.installing = false;
         let pg = receiver.pg;
-        self.drop_receiver(store, pg, (reason, true), actions);
+        self.drop_receiver(host, pg, (reason, true));
     }
 }
 
@@ -320,9 +282,9 @@ impl Receiver {
 
     /// Keeps an AU no longer, and returns its blocks, which are staged instead. `None`: they are not known to be those that
     /// were compared. The next stream compares again.
-    fn release_au(&mut self, store: &mut impl Store, read: &BaseRead, ours: Option<&[u8]>) -> Option<Vec<SectorRange>> {
+    fn release_au(&mut self, host: &mut impl Host, read: &BaseRead, ours: Option<&[u8]>) -> Option<Vec<SectorRange>> {
         let (base, au) = (self.base?, read.range.start / SECTORS_PER_AU);
-        let ours = ours.filter(|_| store.release(self.replica, base, read.chunk, au))?;
+        let ours = ours.filter(|_| host.release(self.replica, base, read.chunk, au))?;
         let mut copy = Vec::new();
         let blocks = ours.chunks(BLOCK as usize).zip((read.range.start..).step_by(SECTORS_PER_BLOCK as usize));
         blocks.filter(|(block, _)| compare::is_data(block)).for_each(|(_, at)| compare::push_block(&mut copy, at));
@@ -333,20 +295,19 @@ impl Receiver {
     /// `None`: the leader has sent digests of this window before.
     fn judge_window(
         &mut self,
-        store: &mut impl Store,
+        host: &mut impl Host,
         read: &BaseRead,
         theirs: &[u8],
         ours: Option<&[u8]>,
-        actions: &mut Vec<Action>,
     ) -> Option<Vec<SectorRange>> {
         let (replica, base) = (self.replica, self.base?);
-        if aus(read.range).any(|au| store.keeps(replica, read.chunk, au)) {
+        if aus(read.range).any(|au| host.keeps(replica, read.chunk, au)) {
             return None;
         }
         let ours = ours.map(|payload| compare::digests(self.id, payload));
         let mut judged = compare::judge(read.range.start, theirs, ours.as_deref());
         for au in std::mem::take(&mut judged.equal) {
-            if store.keep(replica, base, read.chunk, au) {
+            if host.keep(replica, base, read.chunk, au) {
                 self.kept_bytes += AU;
                 continue;
             }
@@ -355,7 +316,7 @@ impl Receiver {
             let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
             blocks.for_each(|n| compare::push_block(&mut judged.copy, at(n)));
         }
-        actions.push(self.message(StreamBody::Wants { seq: read.at.2, blocks: judged.wants }));
+        host.act(self.message(StreamBody::Wants { seq: read.at.2, blocks: judged.wants }));
         Some(judged.copy)
     }
 }

@@ -4,7 +4,7 @@ use super::compare::digests;
 use super::plan::{self, Content, Part};
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use super::{Budget, PartRead, Streams};
-use crate::action::{Action, Lead, Read, Store};
+use crate::host::{Action, Host, Lead, Read};
 use crate::tuning::StreamTuning;
 use types::planted::{Bug, on};
 use types::store::{ReadData, ReadError};
@@ -24,31 +24,31 @@ impl Streams {
 
     /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the
     /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
-    pub(super) fn begin_streams(&mut self, store: &impl Store, actions: &mut Vec<Action>) {
-        let now = store.now();
+    pub(super) fn begin_streams(&mut self, host: &mut impl Host) {
+        let now = host.now();
         let StreamTuning { asked_max, senders_max, .. } = self.tuning;
         self.waiting.retain(|_, asked| now < *asked + asked_max);
         while self.senders.len() < senders_max {
-            let Some((_, _, pg, to, (replica, follower))) = self.most_wanted(store) else { return };
+            let Some((_, _, pg, to, (replica, follower))) = self.most_wanted(host) else { return };
             self.waiting.remove(&(pg, to));
-            let Some(lead) = store.lead(replica, follower).filter(|_| store.reaches(to)) else { continue };
+            let Some(lead) = host.lead(replica, follower).filter(|_| host.reaches(to)) else { continue };
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
             let sender = Sender::new(id, pg, (replica, lead.term), (to, follower), now);
             tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
-            actions.push(sender.message(StreamBody::Open));
+            host.act(sender.message(StreamBody::Open));
             self.senders.push(sender);
         }
     }
 
     /// Chooses the next stream: (the PG commits without it, chunks, PG, follower's OSD, replica and follower), the smallest first.
-    fn most_wanted(&self, store: &impl Store) -> Option<(bool, usize, PgId, OsdId, (ReplicaId, ReplicaId))> {
+    fn most_wanted(&self, host: &mut impl Host) -> Option<(bool, usize, PgId, OsdId, (ReplicaId, ReplicaId))> {
         let wanted = self.waiting.keys().filter_map(|(pg, to)| {
-            let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| store.now() < *until);
+            let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| host.now() < *until);
             let is_busy = self.senders.iter().any(|s| s.pg == *pg);
-            let (replica, follower) = store.pair_with(*pg, *to).filter(|_| !rests && !is_busy)?;
-            let is_needed = store.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
-            Some((!is_needed, store.chunks(replica).len(), *pg, *to, (replica, follower)))
+            let (replica, follower) = host.pair_with(*pg, *to).filter(|_| !rests && !is_busy)?;
+            let is_needed = host.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
+            Some((!is_needed, host.chunks(replica).len(), *pg, *to, (replica, follower)))
         });
         wanted.min()
     }
@@ -64,19 +64,14 @@ impl Streams {
     }
 
     /// Ends a stream at the leader. `tell`: the follower does not know yet.
-    pub(super) fn drop_sender(
-        &mut self,
-        now: Time,
-        id: u64,
-        (reason, tell): (StreamAbort, bool),
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn drop_sender(&mut self, host: &mut impl Host, id: u64, (reason, tell): (StreamAbort, bool)) {
+        let now = host.now();
         let Some(gone) = self.remove_sender(id) else { return };
         if tell {
-            actions.push(gone.message(StreamBody::Abort(reason)));
+            host.act(gone.message(StreamBody::Abort(reason)));
         }
         // Its log may begin yet: what it has said of its contents before does not count.
-        actions.push(Action::NoteFilling { replica: gone.replica, follower: gone.follower });
+        host.act(Action::NoteFilling { replica: gone.replica, follower: gone.follower });
         let key = (gone.pg, gone.to);
         let times = self.resting.get(&key).map_or(0, |(_, times)| *times);
         let StreamTuning { rest_min, rest_max, .. } = self.tuning;
@@ -95,28 +90,22 @@ impl Streams {
     }
 
     /// Handles a message of the follower.
-    pub(super) fn handle_follower(
-        &mut self,
-        store: &mut impl Store,
-        from: OsdId,
-        msg: StreamMsg,
-        actions: &mut Vec<Action>,
-    ) {
-        let (now, id) = (store.now(), msg.stream);
+    pub(super) fn handle_follower(&mut self, host: &mut impl Host, from: OsdId, msg: StreamMsg) {
+        let (now, id) = (host.now(), msg.stream);
         let Some(sender) = self.senders.iter_mut().find(|s| s.id == id && s.to == from) else { return };
         sender.heard_at = now;
         let wrong = match msg.body {
             StreamBody::Accept { commit, compare, fills_from, .. } if sender.phase == Phase::Opening => {
-                if !sender.accepted(store, commit, compare, fills_from) {
-                    self.drop_sender(now, id, (StreamAbort::Needless, true), actions);
+                if !sender.accepted(host, commit, compare, fills_from) {
+                    self.drop_sender(host, id, (StreamAbort::Needless, true));
                 }
                 return;
             }
             StreamBody::Filling { .. } => {
                 sender.is_beginning = false;
-                return actions.push(Action::NoteFilling { replica: sender.replica, follower: sender.follower });
+                return host.act(Action::NoteFilling { replica: sender.replica, follower: sender.follower });
             }
-            StreamBody::Ack { seq } if sender.acked(now, seq) => return sender.pump(actions),
+            StreamBody::Ack { seq } if sender.acked(now, seq) => return sender.pump(host),
             StreamBody::Ack { .. } => "acknowledged what was never sent",
             StreamBody::Wants { seq, blocks } => match sender.wanted(seq, blocks) {
                 // The follower copies the other blocks of these AUs.
@@ -124,58 +113,52 @@ impl Streams {
                 Some(_) => return,
                 None => "asked for blocks of which no digest was sent",
             },
-            StreamBody::Done { commit, .. } => return self.is_done(id, commit, actions),
-            _ => return self.drop_sender(now, id, (StreamAbort::Failed, true), actions),
+            StreamBody::Done { commit, .. } => return self.is_done(host, id, commit),
+            _ => return self.drop_sender(host, id, (StreamAbort::Failed, true)),
         };
-        self.drop_sender(now, id, (StreamAbort::Failed, false), actions);
-        actions.push(Action::BadPeer { osd: from, reason: wrong.to_owned() });
+        self.drop_sender(host, id, (StreamAbort::Failed, false));
+        host.act(Action::BadPeer { osd: from, reason: wrong.to_owned() });
     }
 
-    fn is_done(&mut self, id: u64, commit: Index, actions: &mut Vec<Action>) {
+    fn is_done(&mut self, host: &mut impl Host, id: u64, commit: Index) {
         let done = self.remove_sender(id).expect("the caller has seen it");
         self.paced.retain(|(replica, _)| *replica != done.replica);
-        actions.push(Action::SetPace { replica: done.replica, pace: None });
+        host.act(Action::SetPace { replica: done.replica, pace: None });
         let (rounds, mib, equal_mib) = (done.plan.rounds, done.sent_bytes >> 20, done.equal_bytes >> 20);
         tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, equal_mib, "backfill completed");
         self.done += 1;
         self.resting.remove(&(done.pg, done.to));
     }
 
-    pub(super) fn step_senders(&mut self, store: &mut impl Store, actions: &mut Vec<Action>) {
-        let now = store.now();
-        self.budget.fill(now, store.is_pressed());
+    pub(super) fn step_senders(&mut self, host: &mut impl Host) {
+        let now = host.now();
+        self.budget.fill(now, host.is_pressed());
         for id in self.senders.iter().map(|s| s.id).collect::<Vec<_>>() {
             let sender = self.senders.iter_mut().find(|s| s.id == id).expect("it was just listed");
-            if let Err(reason) = sender.step(store, &self.tuning, &mut self.budget, actions) {
-                self.drop_sender(now, id, (reason, true), actions);
+            if let Err(reason) = sender.step(host, &self.tuning, &mut self.budget) {
+                self.drop_sender(host, id, (reason, true));
             }
         }
     }
 
     /// Lifts the pace of PGs that no longer need the follower whose stream has ended early.
-    pub fn lift_paces(&mut self, store: &impl Store, actions: &mut Vec<Action>) {
+    pub fn lift_paces(&mut self, host: &mut impl Host) {
         let senders = &self.senders;
         self.paced.retain(|(replica, follower)| {
             if senders.iter().any(|s| s.replica == *replica) {
                 return false;
             }
             let is_needed = |lead: Lead| lead.needs_follower && !lead.has_contents;
-            let keeps = store.lead(*replica, *follower).is_some_and(is_needed);
+            let keeps = host.lead(*replica, *follower).is_some_and(is_needed);
             if !keeps {
-                actions.push(Action::SetPace { replica: *replica, pace: None });
+                host.act(Action::SetPace { replica: *replica, pace: None });
             }
             keeps
         });
     }
 
     /// Takes contents that were read for a follower.
-    pub fn handle_part(
-        &mut self,
-        now: Time,
-        read: &PartRead,
-        result: Result<ReadData, ReadError>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn handle_part(&mut self, host: &mut impl Host, read: &PartRead, result: Result<ReadData, ReadError>) {
         let Some(sender) = self.senders.iter_mut().find(|s| s.id == read.stream) else { return };
         sender.reads -= 1;
         sender.reading_bytes -= read.range.len_bytes();
@@ -191,10 +174,10 @@ impl Streams {
             Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.owe(read.chunk, read.range),
             Err(error) => {
                 tracing::warn!(%error, "backfill cannot read from the device");
-                return self.drop_sender(now, read.stream, (StreamAbort::Failed, true), actions);
+                return self.drop_sender(host, read.stream, (StreamAbort::Failed, true));
             }
         }
-        sender.pump(actions);
+        sender.pump(host);
     }
 }
 
@@ -204,16 +187,16 @@ impl Sender {
         super::message(self.to, (self.pg, self.replica, self.follower, self.id), body)
     }
 
-    fn pump(&mut self, actions: &mut Vec<Action>) {
+    fn pump(&mut self, host: &mut impl Host) {
         while let Some(body) = self.next_message() {
-            actions.push(self.message(body));
+            host.act(self.message(body));
         }
     }
 
     /// Begins the rounds. The follower goes on with its log if it has one that this leader's continues; if not, it begins one at
     /// the applied index. False: the follower needs no stream.
-    fn accepted(&mut self, store: &mut impl Store, commit: Index, compare: bool, fills_from: Index) -> bool {
-        let Some(lead) = store.lead(self.replica, self.follower) else { return true };
+    fn accepted(&mut self, host: &mut impl Host, commit: Index, compare: bool, fills_from: Index) -> bool {
+        let Some(lead) = host.lead(self.replica, self.follower) else { return true };
         // Its log may reach further than the commit index that it knows.
         let goes_on = Index(commit.0.saturating_add(1)) >= lead.first || !lead.is_behind;
         if goes_on && fills_from == Index(0) {
@@ -221,60 +204,54 @@ impl Sender {
         }
         let goes_on = goes_on && fills_from <= lead.applied;
         self.fills_from = goes_on.then_some(fills_from);
-        let state = if goes_on { None } else { store.fill_state(self.replica, self.follower) };
+        let state = if goes_on { None } else { host.fill_state(self.replica, self.follower) };
         state.iter().for_each(|state| self.push_fill(state));
-        self.begin(store.chunks(self.replica), compare, lead.applied);
+        self.begin(host.chunks(self.replica), compare, lead.applied);
         true
     }
 
     /// Does one step. Returns the reason why this stream cannot go on, if there is one.
-    fn step(
-        &mut self,
-        store: &mut impl Store,
-        tuning: &StreamTuning,
-        budget: &mut Budget,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), StreamAbort> {
-        let now = store.now();
+    fn step(&mut self, host: &mut impl Host, tuning: &StreamTuning, budget: &mut Budget) -> Result<(), StreamAbort> {
+        let now = host.now();
         let answer_max = if self.phase == Phase::Ending { tuning.install_max } else { tuning.answer_max };
         let is_late = self.waits() && now >= self.heard_at + answer_max;
         if !self.waits() {
             self.heard_at = now;
         }
-        let lead = store.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
+        let lead = host.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
         let lead = lead.ok_or(StreamAbort::NotLeader)?;
         if is_late {
             return Err(StreamAbort::Failed);
         }
         self.urgent = lead.needs_follower;
-        self.pace_writes(&lead, actions);
-        self.read_round(store, budget, actions);
-        if self.end_round(now, tuning, &lead, store)? {
+        self.pace_writes(host, &lead);
+        self.read_round(host, budget);
+        if self.end_round(now, tuning, &lead, host)? {
             self.next_round(lead.applied);
-            self.read_round(store, budget, actions);
+            self.read_round(host, budget);
         }
-        self.begin_again(now, tuning, &lead, store);
-        self.pump(actions);
+        self.begin_again(now, tuning, &lead, host);
+        self.pump(host);
         Ok(())
     }
 
     /// Sets how much the PG may propose, while it needs a follower whose log nothing frees.
-    fn pace_writes(&mut self, lead: &Lead, actions: &mut Vec<Action>) {
+    fn pace_writes(&mut self, host: &mut impl Host, lead: &Lead) {
         // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
         let unknown = lead.pace.filter(|_| self.urgent && self.phase != Phase::Ending);
         let room = lead.room.filter(|_| self.urgent && self.fills());
         let (done, left) = (self.read_cost, self.left_cost());
         let pace = room.map_or(unknown, |(room, _)| Some(self.pace.next(lead.pace, room, done, left)));
         if pace != lead.pace {
-            actions.push(Action::SetPace { replica: self.replica, pace });
+            host.act(Action::SetPace { replica: self.replica, pace });
         }
     }
 
     /// Issues further reads, as far as window and budget allow.
-    fn read_round(&mut self, store: &impl Store, budget: &mut Budget, actions: &mut Vec<Action>) {
+    fn read_round(&mut self, host: &mut impl Host, budget: &mut Budget) {
         let is_free = self.is_free();
         while self.tracks() && self.has_room() && (is_free || budget.tokens > 0) {
-            let Some(part) = self.plan.next(|chunk| store.extents(self.replica, chunk)) else { return };
+            let Some(part) = self.plan.next(|chunk| host.extents(self.replica, chunk)) else { return };
             // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = self.plan.rounds.saturating_sub(2).min(4);
             let cost = plan::cost(part.content, part.range.len_bytes() as u64);
@@ -284,11 +261,11 @@ impl Sender {
             if !is_free {
                 budget.tokens -= ((cost + MESSAGE_COST as u64) >> ease) as i64;
             }
-            self.read_part(part, actions);
+            self.read_part(host, part);
         }
     }
 
-    fn read_part(&mut self, Part { chunk, range, content }: Part, actions: &mut Vec<Action>) {
+    fn read_part(&mut self, host: &mut impl Host, Part { chunk, range, content }: Part) {
         match content {
             Content::Zeros if on(Bug::StreamWithoutDeletions) => return,
             Content::Zeros => return self.push_blocks(chunk, range, None),
@@ -297,7 +274,7 @@ impl Sender {
         self.reads += 1;
         self.reading_bytes += range.len_bytes();
         let read = PartRead { stream: self.id, chunk, range, compare: content == Content::Digests };
-        actions.push(Action::Read { read: Read::Part(read), replica: self.replica, chunk, range });
+        host.act(Action::Read { read: Read::Part(read), replica: self.replica, chunk, range });
     }
 
     /// Ends a round that was read, unless it waits. True: another round follows.
@@ -306,7 +283,7 @@ impl Sender {
         now: Time,
         tuning: &StreamTuning,
         lead: &Lead,
-        store: &impl Store,
+        host: &mut impl Host,
     ) -> Result<bool, StreamAbort> {
         if !self.is_round_read() {
             return Ok(false);
@@ -329,7 +306,7 @@ impl Sender {
         }
         let owes = self.mends_since.take().is_some() || self.plan.owes();
         if self.fills_from.is_none() && !owes && lead.applied == self.round_start {
-            store.decision(self.replica).iter().for_each(|state| self.push_exact_end(state));
+            host.decision(self.replica).iter().for_each(|state| self.push_exact_end(state));
             return Ok(false);
         }
         if owes || !self.may_end() {
@@ -347,7 +324,7 @@ impl Sender {
     /// Has the log of a follower begin, when that was not possible before; or at a later index: its next entry is no longer in the log
     /// here, half of its log's share is used up, or it lacks entries that the round shows. A later round brings what has changed.
     /// A log that has room is what the PG goes on with when it comes to need the follower.
-    fn begin_again(&mut self, now: Time, tuning: &StreamTuning, lead: &Lead, store: &mut impl Store) {
+    fn begin_again(&mut self, now: Time, tuning: &StreamTuning, lead: &Lead, host: &mut impl Host) {
         if !self.tracks() || self.is_beginning {
             return;
         }
@@ -362,7 +339,7 @@ impl Sender {
         }
         // More rounds would not end otherwise: the end lifts the share.
         let is_last = waits && self.short_rounds == SHORT_ROUNDS_MAX;
-        let state = if is_last { None } else { store.fill_state(self.replica, self.follower) };
+        let state = if is_last { None } else { host.fill_state(self.replica, self.follower) };
         match (state, self.catches_up) {
             (Some(state), _) => {
                 tracing::debug!(

@@ -1,14 +1,18 @@
-//! Facts that the loop gives, and actions that it carries out.
+//! The OSD as recovery sees it: facts, a few steps that are answered at once, and the actions that the loop carries out.
 
 use crate::block::{BlockKey, HeldRead};
+use crate::digest::DigestAnswer;
 use crate::stream::{BaseRead, PartRead};
 use types::map::{Member, Membership};
-use types::store::{BlockCopy, DecisionState, ReplicaIdentity};
+use types::store::{BlockCopy, DecisionState};
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::Message;
 
-/// Facts of the OSD at this moment.
-pub trait View {
+/// The OSD at this moment.
+pub trait Host {
+    /// Queues an action. The loop carries actions out in their order when the call of `recovery` has returned.
+    fn act(&mut self, action: Action);
+
     fn now(&self) -> Time;
 
     /// Whether a connection to the OSD is up.
@@ -21,7 +25,7 @@ pub trait View {
     fn can_refill(&self) -> bool;
 
     /// Returns the part of a local replica in its PG.
-    fn part(&self, replica: ReplicaId) -> Option<Part<'_>>;
+    fn part(&self, replica: ReplicaId) -> Option<Part>;
 
     /// Whether a block that was bad still has to be repaired.
     fn needs_block(&self, block: BlockKey) -> bool;
@@ -37,10 +41,7 @@ pub trait View {
 
     /// Whether the log holds proposals back.
     fn is_log_full(&self) -> bool;
-}
 
-/// Facts for streams, and the steps of the engine and the groups that streams need at once.
-pub trait Store: View {
     /// Whether foreground I/O needs the device.
     fn is_pressed(&self) -> bool;
 
@@ -62,6 +63,9 @@ pub trait Store: View {
     /// Returns the parts of a chunk that may hold data, as (sectors, data).
     fn extents(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<(u32, bool)>;
 
+    /// Counts the reads that a destage round sent to a second look.
+    fn reads_looked_up_again(&self) -> u64;
+
     /// Returns the state of the group of a local replica that has one.
     fn follow(&self, replica: ReplicaId) -> Option<Follow>;
 
@@ -70,12 +74,6 @@ pub trait Store: View {
 
     /// Whether these bytes are a decision state that a replica can start from.
     fn can_start_from(&self, replica: ReplicaId, bytes: &[u8]) -> bool;
-
-    /// Returns the replica here whose contents are compared.
-    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId>;
-
-    /// Returns the index behind which the log of a replica without contents begins, or zero.
-    fn fills_from(&self, replica: ReplicaId) -> Index;
 
     /// Whether the AU of the base is kept.
     fn keeps(&self, replica: ReplicaId, chunk: ChunkKey, au: u32) -> bool;
@@ -141,6 +139,10 @@ pub struct Follow {
     pub leads: bool,
     /// It waits until its log begins at another index.
     pub is_paused: bool,
+    /// The replica here whose contents are compared.
+    pub base: Option<ReplicaId>,
+    /// The index behind which its log begins, if it lacks contents; or zero.
+    pub fills_from: Index,
 }
 
 /// A read, as its result names it.
@@ -148,6 +150,8 @@ pub struct Follow {
 pub enum Read {
     /// A key of the reads of block repair.
     Block(usize),
+    /// A part of a running digest.
+    Digest { key: usize, part: usize },
     /// Contents for a follower.
     Part(PartRead),
     /// Older contents of a replica here.
@@ -155,9 +159,9 @@ pub enum Read {
 }
 
 /// The part of a local replica in its PG.
-pub struct Part<'a> {
-    pub identity: &'a ReplicaIdentity,
-    pub members: &'a Membership,
+pub struct Part {
+    pub pg: PgId,
+    pub members: Membership,
     /// The other members, on other OSDs: of two on one OSD the newest.
     pub others: Vec<Member>,
     /// Its group runs.
@@ -238,6 +242,11 @@ pub enum Action {
     },
     /// Do the same exactly as of this state, at which the log begins then. The group is paused until then.
     InstallAsOf(DecisionState),
+    /// Answer a query of a tool.
+    AnswerTool {
+        id: u64,
+        answer: DigestAnswer,
+    },
     /// Have the log of a replica begin behind the index of this state. The group is paused until then.
     Fill(DecisionState),
 }
