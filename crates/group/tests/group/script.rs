@@ -1,8 +1,6 @@
 //! Scripts: each file of `crates/group/testdata` gives commands to a `rig`, and holds the trace of its replicas.
 //!
-//! A script consists of blocks with an empty line between two of them. A block has comments (`#`) and commands, then a
-//! line `----`, then the trace of these commands. The test fails when the replicas do anything else than the traces
-//! say. `UPDATE_GOLDEN=1 cargo test -p group script` writes the traces again; read the difference before you commit it.
+//! The crate `script` says how a file is read. `UPDATE_GOLDEN=1 cargo test -p group script` writes the traces again.
 //!
 //! Time, network and disks stand still between commands. R, A and B are replicas, by the number of their OSD.
 //!
@@ -49,40 +47,13 @@ struct Script {
 
 #[test]
 fn replicas_behave_as_the_testdata_scripts_record() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
-    let files = std::fs::read_dir(dir).expect("the scripts").map(|file| file.expect("a script").path());
-    let mut files: Vec<_> = files.collect();
-    files.sort();
-    assert!(files.len() >= 4, "scripts are missing: {files:?}");
-    for path in files {
-        let text = std::fs::read_to_string(&path).expect("a script");
-        let told = retell(&text);
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, &told).expect("a script");
-            continue;
-        }
-        let differs = text.lines().zip(told.lines()).position(|(want, got)| want != got);
-        let at = differs.unwrap_or(text.lines().count().min(told.lines().count()));
-        let (want, got) = (text.lines().nth(at), told.lines().nth(at));
-        assert!(text == told, "{path:?}, line {}:\n the script: {want:?}\n the replicas: {got:?}", at + 1);
-    }
-}
-
-/// Runs a script; returns it with the traces of this run.
-fn retell(text: &str) -> String {
-    let mut script = Script { rig: Rig::new(1, true), known: BTreeMap::new(), told: String::new() };
-    let blocks = text.trim_end().split("\n\n").map(|block| {
-        let head: Vec<&str> = block.lines().take_while(|line| *line != "----").collect();
-        let commands: Vec<&&str> = head.iter().filter(|line| !line.starts_with('#')).collect();
-        commands.iter().for_each(|line| script.run(line));
-        let told = std::mem::take(&mut script.told);
-        match (commands.len(), told.trim_end()) {
-            (0, _) => head.join("\n"),
-            (_, "") => head.join("\n") + "\n----\nnothing happens",
-            (_, told) => head.join("\n") + "\n----\n" + told,
+    script::check(env!("CARGO_MANIFEST_DIR"), "", 4, || {
+        let mut script = Script { rig: Rig::new(1, true), known: BTreeMap::new(), told: String::new() };
+        move |command| {
+            script.run(command);
+            std::mem::take(&mut script.told)
         }
     });
-    blocks.collect::<Vec<String>>().join("\n\n") + "\n"
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> T {

@@ -1,8 +1,5 @@
-//! Scripts: each file of `crates/recovery/testdata` gives inputs to the repairs of replica 1 on OSD 1, and holds their actions.
-//!
-//! A script consists of blocks with an empty line between two of them. A block has comments (`#`) and commands, then a
-//! line `----`, then the actions. `UPDATE_GOLDEN=1 cargo test -p recovery script` writes the actions again; read the difference
-//! before you commit it. Replica N is on OSD N.
+//! Scripts of repairs: each file of `testdata/repairs` gives inputs to the repairs of replica 1 on OSD 1, and holds their actions.
+//! Replica N is on OSD N.
 //!
 //! | command | effect |
 //! |---|---|
@@ -21,67 +18,23 @@
 //! | `client reads B` | a client's read met bad block B |
 //! | `full`, `not full` | whether the log is full; every bad block then delays a destage round |
 
-use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, Part, PayloadRepairs, Read};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::host::{CHUNK, Fake, ME, PG, member, number};
+use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, PayloadRepairs, Read};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use types::control::LostExtent;
-use types::map::{Member, Membership};
+use types::map::Member;
 use types::store::{
     Crcs, DecisionState, HardState, Lost, MendRefusal, ReadData, ReadError, Recovered, ReplicaIdentity,
 };
-use types::{ChunkKey, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, Time, VolumeId, crc32c};
+use types::{Epoch, Index, IoBuf, OsdId, SectorRange, Term, Time, crc32c};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg};
 
-const ME: ReplicaId = ReplicaId(1);
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 const READ: u64 = 77;
 
-struct Facts {
-    now: Time,
-    down: BTreeSet<OsdId>,
-    is_led: bool,
-    is_full: bool,
-    identity: ReplicaIdentity,
-    members: Membership,
-}
-
-impl View for Facts {
-    fn now(&self) -> Time {
-        self.now
-    }
-    fn reaches(&self, osd: OsdId) -> bool {
-        !self.down.contains(&osd)
-    }
-    fn is_led(&self, _: PgId) -> bool {
-        self.is_led
-    }
-    fn can_refill(&self) -> bool {
-        true
-    }
-    fn part(&self, _: ReplicaId) -> Option<Part<'_>> {
-        let others = self.members.iter().filter(|m| m.replica != ME).collect();
-        Some(Part { identity: &self.identity, members: &self.members, others, runs: true })
-    }
-    fn needs_block(&self, _: BlockKey) -> bool {
-        true
-    }
-    fn delays_destage(&self, _: BlockKey) -> bool {
-        self.is_full
-    }
-    fn reads_as_of(&self, _: ReplicaId) -> Option<Index> {
-        Some(Index(10))
-    }
-    fn is_reading(&self, _: ReplicaId, _: u64) -> bool {
-        true
-    }
-    fn is_log_full(&self) -> bool {
-        self.is_full
-    }
-}
-
 struct Script {
-    facts: Facts,
+    host: Fake,
     payloads: PayloadRepairs,
     blocks: BlockRepairs,
     /// Number of the last query of each block.
@@ -92,71 +45,26 @@ struct Script {
     told: String,
 }
 
-fn member(n: u64) -> Member {
-    Member { replica: ReplicaId(n), osd: OsdId(n as u32) }
-}
-
-fn number(word: &str) -> u64 {
-    word.trim_end_matches(',').parse().unwrap_or_else(|_| panic!("{word} is no number"))
-}
-
 #[test]
 fn repairs_act_as_the_testdata_scripts_record() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
-    let files = std::fs::read_dir(dir).expect("the scripts").map(|file| file.expect("a script").path());
-    let mut files: Vec<_> = files.collect();
-    files.sort();
-    assert!(files.len() >= 2, "scripts are missing: {files:?}");
-    for path in files {
-        let text = std::fs::read_to_string(&path).expect("a script");
-        let told = retell(&text);
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, &told).expect("a script");
-            continue;
-        }
-        let differs = text.lines().zip(told.lines()).position(|(want, got)| want != got);
-        let at = differs.unwrap_or(text.lines().count().min(told.lines().count()));
-        let (want, got) = (text.lines().nth(at), told.lines().nth(at));
-        assert!(text == told, "{path:?}, line {}:\n the script: {want:?}\n the repairs: {got:?}", at + 1);
-    }
-}
-
-/// Runs a script; returns it with the actions of this run.
-fn retell(text: &str) -> String {
-    let mut script = Script::new(3);
-    let blocks = text.trim_end().split("\n\n").map(|block| {
-        let head: Vec<&str> = block.lines().take_while(|line| *line != "----").collect();
-        let commands: Vec<&&str> = head.iter().filter(|line| !line.starts_with('#')).collect();
-        commands.iter().for_each(|line| script.run(line));
-        let told = std::mem::take(&mut script.told);
-        match (commands.len(), told.trim_end()) {
-            (0, _) => head.join("\n"),
-            (_, "") => head.join("\n") + "\n----\nnothing",
-            (_, told) => head.join("\n") + "\n----\n" + told,
+    script::check(env!("CARGO_MANIFEST_DIR"), "repairs", 2, || {
+        let mut script = Script::new(3);
+        move |command| {
+            script.run(command);
+            std::mem::take(&mut script.told)
         }
     });
-    blocks.collect::<Vec<String>>().join("\n\n") + "\n"
 }
 
 impl Script {
     fn new(count: u64) -> Script {
-        let members: Vec<Member> = (1..=count).map(member).collect();
-        let pg = PgId { pool: PoolId(1), n: 0 };
-        let facts = Facts {
-            now: Time::ZERO,
-            down: BTreeSet::new(),
-            is_led: true,
-            is_full: false,
-            members: Membership::fresh(Epoch(1), &members),
-            identity: ReplicaIdentity { pg, replica: ME, conf_epoch: Epoch(1), members },
-        };
         let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
-        Script { facts, payloads, blocks, ids: BTreeMap::new(), offered: None, reading: 0, told: String::new() }
+        let (ids, told) = (BTreeMap::new(), String::new());
+        Script { host: Fake::new(count), payloads, blocks, ids, offered: None, reading: 0, told }
     }
 
     fn run(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let mut actions = Vec::new();
         match words[..] {
             ["payloads", entries, "of", count, "commit", commit] => {
                 *self = Script::new(number(count));
@@ -165,38 +73,38 @@ impl Script {
             ["blocks", "of", count] => *self = Script::new(number(count)),
             ["at", seconds] => {
                 let seconds = seconds.parse().expect("seconds");
-                self.facts.now = Time::ZERO + Duration::from_secs_f64(seconds);
-                self.payloads.step(&self.facts, &mut actions);
-                self.blocks.offer_copies(&mut actions);
-                self.blocks.step(&self.facts, &mut actions);
+                self.host.now = Time::ZERO + Duration::from_secs_f64(seconds);
+                self.payloads.step(&mut self.host);
+                self.blocks.offer_copies(&mut self.host);
+                self.blocks.step(&mut self.host);
             }
-            ["down", n] => _ = self.facts.down.insert(OsdId(number(n) as u32)),
-            ["up", n] => _ = self.facts.down.remove(&OsdId(number(n) as u32)),
-            ["led"] => self.facts.is_led = true,
-            ["not", "led"] => self.facts.is_led = false,
-            ["full"] => self.facts.is_full = true,
-            ["not", "full"] => self.facts.is_full = false,
+            ["down", n] => _ = self.host.down.insert(OsdId(number(n) as u32)),
+            ["up", n] => _ = self.host.down.remove(&OsdId(number(n) as u32)),
+            ["led"] => self.host.is_led = true,
+            ["not", "led"] => self.host.is_led = false,
+            ["full"] => self.host.is_full = true,
+            ["not", "full"] => self.host.is_full = false,
             ["peers", ref osds @ ..] => self.payloads.handle_peers(osds.iter().map(|n| OsdId(number(n) as u32))),
-            [from, "gives", index] => self.payload(from, index, 7, &mut actions),
-            [from, "has", "other", "bytes", "at", index] => self.payload(from, index, 8, &mut actions),
+            [from, "gives", index] => self.payload(from, index, 7),
+            [from, "has", "other", "bytes", "at", index] => self.payload(from, index, 8),
             ["bad", block] => {
                 let range = SectorRange::new(number(block) as u32 * 8, 8);
-                self.blocks.blocks_are_bad(&self.facts, (ME, CHUNK, range), "a checksum", true, &mut actions);
+                self.blocks.blocks_are_bad(&mut self.host, (ME, CHUNK, range), "a checksum", true);
             }
             [from, "sends", block, "as", "of", range] => {
                 let (low, high) = range.split_once("..").expect("a range");
                 let (payload, low, high) = (IoBuf::zeros(4096), Index(number(low)), Index(number(high)));
                 let body = MendBody::Block { low, high, crc: crc32c(&payload), payload };
-                self.block(from, block, body, &mut actions);
+                self.block(from, block, body);
             }
-            [from, "says", block, "not-now"] => self.block(from, block, MendBody::NotNow, &mut actions),
-            [from, "says", block, "damaged"] => self.block(from, block, MendBody::Damaged, &mut actions),
-            [from, "says", block, "no-part"] => self.block(from, block, MendBody::NoPart, &mut actions),
+            [from, "says", block, "not-now"] => self.block(from, block, MendBody::NotNow),
+            [from, "says", block, "damaged"] => self.block(from, block, MendBody::Damaged),
+            [from, "says", block, "no-part"] => self.block(from, block, MendBody::NoPart),
             ["any", osd, "says", index, why] => {
                 let from = Member { replica: ANY_REPLICA, ..member(number(osd)) };
-                self.lack(from, index, why, &mut actions);
+                self.lack(from, index, why);
             }
-            [from, "says", index, why] => self.lack(member(number(from)), index, why, &mut actions),
+            [from, "says", index, why] => self.lack(member(number(from)), index, why),
             ["engine", ref verdict @ ..] => {
                 let verdict = match verdict.join(" ").as_str() {
                     "accepts" => Ok(()),
@@ -206,21 +114,21 @@ impl Script {
                     other => panic!("the engine never says {other}"),
                 };
                 let key = self.offered.take().expect("a copy");
-                self.blocks.handle_mended(&self.facts, key, verdict, &mut actions);
+                self.blocks.handle_mended(&mut self.host, key, verdict);
             }
             ["reads", how] => {
                 let bad = ReadError::Damaged { replica: ME, chunk: CHUNK, reason: "a checksum".into() };
                 let result = if how == "well" { Ok(ReadData::Zeros) } else { Err(bad) };
-                self.blocks.handle_read(&self.facts, self.reading, result, &mut actions);
+                self.blocks.handle_read(&mut self.host, self.reading, result);
             }
             ["client", "reads", block] => {
                 let range = SectorRange::new(number(block) as u32 * 8, 8);
                 let read = HeldRead { replica: ME, read: READ, chunk: CHUNK, range };
-                self.blocks.hold_read(&self.facts, read, &mut actions);
+                self.blocks.hold_read(&mut self.host, read);
             }
             _ => panic!("no command: {line}"),
         }
-        actions.into_iter().for_each(|action| self.tell(action));
+        std::mem::take(&mut self.host.actions).into_iter().for_each(|action| self.tell(action));
     }
 
     fn lose_payloads(&mut self, entries: &str, commit: u64) {
@@ -232,7 +140,12 @@ impl Script {
         let lost = lost.map(|index| Lost { index, term: Term(2), len_bytes: 512, crcs: crcs.clone() });
         let checkpoint = DecisionState { replica: ME, index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };
         let recovered = Recovered {
-            identity: self.facts.identity.clone(),
+            identity: ReplicaIdentity {
+                pg: PG,
+                replica: ME,
+                conf_epoch: Epoch(1),
+                members: self.host.members.iter().collect(),
+            },
             hard_state: HardState { term: Term(2), vote: None, commit: Index(commit) },
             checkpoint,
             before: (Index(0), Term(0)),
@@ -241,23 +154,22 @@ impl Script {
             failure: None,
             fills: false,
         };
-        self.payloads.begin(recovered, self.facts.members.clone(), &extents, OsdId(1));
+        self.payloads.begin(recovered, self.host.members.clone(), &extents, OsdId(1));
     }
 
-    fn repair(&mut self, from: Member, body: RepairBody, actions: &mut Vec<Action>) {
-        let ReplicaIdentity { pg, .. } = self.facts.identity;
-        let msg = RepairMsg { pg, from: from.replica, to: ME, body };
-        self.payloads.handle_answer(&self.facts, from.osd, msg, actions);
+    fn repair(&mut self, from: Member, body: RepairBody) {
+        let msg = RepairMsg { pg: PG, from: from.replica, to: ME, body };
+        self.payloads.handle_answer(&mut self.host, from.osd, msg);
     }
 
-    fn payload(&mut self, from: &str, index: &str, byte: u8, actions: &mut Vec<Action>) {
+    fn payload(&mut self, from: &str, index: &str, byte: u8) {
         let bytes = [byte; 512];
         let (index, crcs, payload) = (Index(number(index)), vec![crc32c(&bytes)], IoBuf::copy_of(&bytes));
         let body = RepairBody::Payload { index, term: Term(2), start: 0, crcs, payload };
-        self.repair(member(number(from)), body, actions);
+        self.repair(member(number(from)), body);
     }
 
-    fn lack(&mut self, from: Member, index: &str, why: &str, actions: &mut Vec<Action>) {
+    fn lack(&mut self, from: Member, index: &str, why: &str) {
         let why = match why {
             "lost" => Lack::Lost,
             "freed" => Lack::Freed,
@@ -266,15 +178,14 @@ impl Script {
             "gone" => Lack::Gone,
             _ => panic!("no member says {why}"),
         };
-        self.repair(from, RepairBody::Lack { index: Index(number(index)), term: Term(2), why }, actions);
+        self.repair(from, RepairBody::Lack { index: Index(number(index)), term: Term(2), why });
     }
 
-    fn block(&mut self, from: &str, block: &str, body: MendBody, actions: &mut Vec<Action>) {
+    fn block(&mut self, from: &str, block: &str, body: MendBody) {
         let (from, block) = (member(number(from)), number(block) as u16);
-        let ReplicaIdentity { pg, .. } = self.facts.identity;
         let id = self.ids[&block];
-        let msg = MendMsg { pg, from: from.replica, to: ME, id, chunk: CHUNK, block, body };
-        self.blocks.handle_answer(&self.facts, from.osd, msg, actions);
+        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, body };
+        self.blocks.handle_answer(&mut self.host, from.osd, msg);
     }
 
     fn tell(&mut self, action: Action) {
@@ -313,7 +224,7 @@ impl Script {
             }
             other => format!("{other:?}"),
         };
-        let seconds = self.facts.now.since(Time::ZERO).as_secs_f64();
+        let seconds = self.host.now.since(Time::ZERO).as_secs_f64();
         writeln!(self.told, "{seconds:6.2} s  {text}").expect("a string grows");
     }
 }

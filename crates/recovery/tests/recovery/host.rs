@@ -1,0 +1,193 @@
+//! A host without an engine and without groups: a test sets the facts, and takes the actions.
+
+use recovery::{Action, BlockKey, Follow, Host, Lead, Part};
+use std::collections::{BTreeMap, BTreeSet};
+use types::map::{Member, Membership};
+use types::store::{DecisionState, ReadData};
+use types::units::{AU, BLOCK, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::{ChunkKey, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time, VolumeId};
+
+pub const ME: ReplicaId = ReplicaId(1);
+pub const PG: PgId = PgId { pool: PoolId(1), n: 0 };
+pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const BLOCKS_PER_AU: u32 = (AU / BLOCK) as u32;
+
+pub struct Fake {
+    pub now: Time,
+    pub down: BTreeSet<OsdId>,
+    pub is_led: bool,
+    pub is_full: bool,
+    pub members: Membership,
+    pub actions: Vec<Action>,
+    /// The state of a leader. Its log begins for the follower only if `counts`.
+    pub lead: Option<Lead>,
+    pub counts: bool,
+    pub follow: Option<Follow>,
+    /// Blocks of [`CHUNK`] that hold data, each with the value of its bytes.
+    pub blocks: BTreeMap<u32, u8>,
+    /// What a stream has brought: AUs of `blocks` that are kept, blocks, and the tokens of those that are being written.
+    pub kept: BTreeSet<u32>,
+    pub staged: BTreeMap<u32, u8>,
+    pub writing: Vec<u64>,
+    pub has_space: bool,
+}
+
+pub fn member(n: u64) -> Member {
+    Member { replica: ReplicaId(n), osd: OsdId(n as u32) }
+}
+
+pub fn number(word: &str) -> u64 {
+    word.trim_end_matches(',').parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+pub fn blocks_of(range: SectorRange) -> std::ops::Range<u32> {
+    range.start / SECTORS_PER_BLOCK..range.end() / SECTORS_PER_BLOCK
+}
+
+impl Fake {
+    /// Makes the host of a PG of so many members.
+    pub fn new(count: u64) -> Fake {
+        let members: Vec<Member> = (1..=count).map(member).collect();
+        Fake {
+            now: Time::ZERO,
+            down: BTreeSet::new(),
+            is_led: true,
+            is_full: false,
+            members: Membership::fresh(Epoch(1), &members),
+            actions: Vec::new(),
+            lead: None,
+            counts: true,
+            follow: None,
+            blocks: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            staged: BTreeMap::new(),
+            writing: Vec::new(),
+            has_space: true,
+        }
+    }
+
+    /// Reads whole blocks.
+    pub fn read(&self, range: SectorRange) -> ReadData {
+        let values: Vec<u8> = blocks_of(range).map(|n| self.blocks.get(&n).copied().unwrap_or(0)).collect();
+        if values.iter().all(|value| *value == 0) {
+            return ReadData::Zeros;
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|value| [*value; BLOCK as usize]).collect();
+        ReadData::Bytes { crcs: range.fragment_crcs(&bytes), payload: IoBuf::copy_of(&bytes) }
+    }
+
+    /// Returns the contents that a stream has brought.
+    pub fn brought(&self) -> BTreeMap<u32, u8> {
+        let kept = self.blocks.iter().filter(|(n, _)| self.kept.contains(&(*n / BLOCKS_PER_AU)));
+        kept.chain(&self.staged).map(|(n, value)| (*n, *value)).collect()
+    }
+}
+
+impl Host for Fake {
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn reaches(&self, osd: OsdId) -> bool {
+        !self.down.contains(&osd)
+    }
+    fn is_led(&self, _: PgId) -> bool {
+        self.is_led
+    }
+    fn can_refill(&self) -> bool {
+        true
+    }
+    fn part(&self, _: ReplicaId) -> Option<Part> {
+        let others = self.members.iter().filter(|m| m.replica != ME).collect();
+        Some(Part { pg: PG, members: self.members.clone(), others, runs: true })
+    }
+    fn needs_block(&self, _: BlockKey) -> bool {
+        true
+    }
+    fn delays_destage(&self, _: BlockKey) -> bool {
+        self.is_full
+    }
+    fn reads_as_of(&self, _: ReplicaId) -> Option<Index> {
+        Some(Index(10))
+    }
+    fn is_reading(&self, _: ReplicaId, _: u64) -> bool {
+        true
+    }
+    fn is_log_full(&self) -> bool {
+        self.is_full
+    }
+    fn is_pressed(&self) -> bool {
+        false
+    }
+    fn pair_with(&self, _: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)> {
+        Some((ME, ReplicaId(u64::from(osd.0))))
+    }
+    fn lead(&self, _: ReplicaId, _: ReplicaId) -> Option<Lead> {
+        self.lead.clone()
+    }
+    fn decision(&self, replica: ReplicaId) -> Option<DecisionState> {
+        let Lead { applied: index, term, .. } = *self.lead.as_ref()?;
+        Some(DecisionState { replica, index, term, bytes: bytes::Bytes::from_static(b"state") })
+    }
+    fn fill_state(&mut self, replica: ReplicaId, _: ReplicaId) -> Option<DecisionState> {
+        self.decision(replica).filter(|_| self.counts)
+    }
+    fn chunks(&self, _: ReplicaId) -> Vec<ChunkKey> {
+        if self.blocks.is_empty() { Vec::new() } else { vec![CHUNK] }
+    }
+    fn extents(&self, _: ReplicaId, _: ChunkKey) -> Vec<(u32, bool)> {
+        let all = 0..SECTORS_PER_CHUNK / SECTORS_PER_BLOCK;
+        all.map(|n| (SECTORS_PER_BLOCK, self.blocks.contains_key(&n))).collect()
+    }
+    fn reads_looked_up_again(&self) -> u64 {
+        0
+    }
+    fn follow(&self, _: ReplicaId) -> Option<Follow> {
+        self.follow.clone()
+    }
+    fn is_member(&self, _: ReplicaId, peer: Member) -> bool {
+        self.members.osd_of(peer.replica) == Some(peer.osd)
+    }
+    fn can_start_from(&self, _: ReplicaId, bytes: &[u8]) -> bool {
+        bytes == b"state"
+    }
+    fn keeps(&self, _: ReplicaId, _: ChunkKey, au: u32) -> bool {
+        self.kept.contains(&au)
+    }
+    fn keep(&mut self, _: ReplicaId, _: ReplicaId, _: ChunkKey, au: u32) -> bool {
+        self.kept.insert(au)
+    }
+    fn release(&mut self, _: ReplicaId, _: ReplicaId, _: ChunkKey, au: u32) -> bool {
+        self.kept.remove(&au)
+    }
+    fn unkeep(&mut self, _: ReplicaId, _: ChunkKey, au: u32) {
+        self.kept.remove(&au);
+    }
+    fn stage(
+        &mut self,
+        token: u64,
+        _: ReplicaId,
+        _: ChunkKey,
+        range: SectorRange,
+        data: Option<(IoBuf, Vec<u32>)>,
+    ) -> bool {
+        if !self.has_space {
+            return false;
+        }
+        for (at, n) in blocks_of(range).enumerate() {
+            match &data {
+                Some((payload, _)) => _ = self.staged.insert(n, payload[at * BLOCK as usize]),
+                None => _ = self.staged.remove(&n),
+            }
+        }
+        self.writing.push(token);
+        true
+    }
+    fn unstage(&mut self, _: ReplicaId) {
+        self.kept.clear();
+        self.staged.clear();
+        self.writing.clear();
+    }
+}
