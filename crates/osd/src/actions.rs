@@ -96,7 +96,7 @@ impl Osd {
         let is_base = matches!(owner, ReadOwner::Recovery(recovery::Read::Base(_)));
         let token = self.reads.insert(owner) as u64;
         let read = if is_base { engine::Engine::read_base } else { engine::Engine::read };
-        read(&mut self.engine, token, replica, chunk, range, &mut self.engine_events);
+        read(&mut self.engine, token, replica, chunk, range, &mut self.turn.engine_events);
     }
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {

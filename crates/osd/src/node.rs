@@ -62,6 +62,16 @@ pub(crate) enum ReadOwner {
     Recovery(recovery::Read),
 }
 
+/// Operations and events of the present turn. Each list keeps its memory for the next one.
+#[derive(Default)]
+pub(crate) struct Turn {
+    pub ops: Vec<Op>,
+    pub engine_events: Vec<EngineEvent>,
+    pub actions: Vec<Action>,
+    events: Vec<Event>,
+    bus_events: Vec<BusEvent>,
+}
+
 /// One storage daemon.
 pub struct Osd {
     pub(crate) config: OsdConfig,
@@ -80,11 +90,7 @@ pub struct Osd {
     pub(crate) stats: crate::stats::Stats,
     /// The clock at the start of this turn.
     pub(crate) now: Time,
-    pub(crate) ops: Vec<Op>,
-    pub(crate) engine_events: Vec<EngineEvent>,
-    pub(crate) actions: Vec<Action>,
-    events: Vec<Event>,
-    bus_events: Vec<BusEvent>,
+    pub(crate) turn: Turn,
     pub(crate) log_shares: LogShares,
 }
 
@@ -114,11 +120,7 @@ impl Osd {
             recovery: Recovery::new(config.tuning.streams, seed.rotate_left(29)),
             stats: crate::stats::Stats::new(registry),
             now: Time::ZERO,
-            ops: Vec::new(),
-            engine_events: Vec::new(),
-            actions: Vec::new(),
-            events: Vec::new(),
-            bus_events: Vec::new(),
+            turn: Turn::default(),
             log_shares: LogShares::new(config.tuning.uncommitted_min),
             config,
         }
@@ -141,14 +143,14 @@ impl Osd {
         self.now = env.now();
         self.stats.metrics.turns.inc();
         if !std::mem::replace(&mut self.service.started, true) {
-            self.engine.start(self.now, &mut self.ops);
+            self.engine.start(self.now, &mut self.turn.ops);
         }
-        let mut events = std::mem::take(&mut self.events);
+        let mut events = std::mem::take(&mut self.turn.events);
         for event in events.drain(..) {
             self.route(event);
         }
-        self.events = events;
-        self.bus.handle_deadline(self.now, &mut self.ops, &mut self.bus_events);
+        self.turn.events = events;
+        self.bus.handle_deadline(self.now, &mut self.turn.ops, &mut self.turn.bus_events);
         self.drain_bus();
         self.drain_engine(env)?;
         self.drain_control();
@@ -158,14 +160,14 @@ impl Osd {
         self.settle(env)?;
         self.step_recovery();
         self.destage();
-        self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
+        self.engine.end_turn(self.now, &mut self.turn.ops, &mut self.turn.engine_events);
         self.drain_engine(env)?;
         self.settle(env)?;
         self.apply_pressure();
         self.report_if_due();
-        self.bus.end_turn(self.now, &mut self.ops);
+        self.bus.end_turn(self.now, &mut self.turn.ops);
         self.stats.end_turn(env);
-        if is_armed(Point::RepliesReady) && self.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
+        if is_armed(Point::RepliesReady) && self.turn.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
             pass(Point::RepliesReady);
         }
         Ok(())
@@ -178,13 +180,13 @@ impl Osd {
     /// When the process cannot go on.
     pub fn wait(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         let deadline = self.deadline();
-        env.turn(&mut self.ops, &mut self.events, deadline)?;
+        env.turn(&mut self.turn.ops, &mut self.turn.events, deadline)?;
         Ok(())
     }
 
     /// Whether the last turn brought events that the next one will handle.
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.turn.events.is_empty()
     }
 
     fn route(&mut self, event: Event) {
@@ -200,33 +202,33 @@ impl Osd {
             && !self.bus.owns(&event)
         {
             // This OSD does not serve yet, or never: peers and clients try again.
-            self.ops.push(Op::Close { conn: *conn });
+            self.turn.ops.push(Op::Close { conn: *conn });
             return;
         }
         if owner == OWNER_BUS {
-            self.bus.handle_event(self.now, event, &mut self.ops, &mut self.bus_events);
+            self.bus.handle_event(self.now, event, &mut self.turn.ops, &mut self.turn.bus_events);
         } else {
-            self.engine.handle_event(self.now, event, &mut self.ops, &mut self.engine_events);
+            self.engine.handle_event(self.now, event, &mut self.turn.ops, &mut self.turn.engine_events);
         }
     }
 
     fn drain_bus(&mut self) {
-        let mut events = std::mem::take(&mut self.bus_events);
+        let mut events = std::mem::take(&mut self.turn.bus_events);
         for event in events.drain(..) {
             self.handle_bus(event);
         }
-        self.bus_events = events;
+        self.turn.bus_events = events;
     }
 
     /// Handles all events of the engine, until it makes no more.
     fn drain_engine(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
-        while !self.engine_events.is_empty() {
-            let mut events = std::mem::take(&mut self.engine_events);
+        while !self.turn.engine_events.is_empty() {
+            let mut events = std::mem::take(&mut self.turn.engine_events);
             for event in events.drain(..) {
                 self.handle_engine(event, env)?;
             }
-            if self.engine_events.is_empty() {
-                self.engine_events = events;
+            if self.turn.engine_events.is_empty() {
+                self.turn.engine_events = events;
             }
         }
         Ok(())
@@ -330,7 +332,7 @@ impl Osd {
 
     pub(crate) fn want_peer(&mut self, osd: OsdId) {
         if osd != self.config.osd {
-            self.bus.want(self.now, osd, &mut self.ops);
+            self.bus.want(self.now, osd, &mut self.turn.ops);
         }
     }
 
@@ -360,7 +362,7 @@ impl Osd {
         touch: bool,
         f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>),
     ) {
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut actions = std::mem::take(&mut self.turn.actions);
         if let Some(group) = self.pgs.group(key) {
             f(group, self.now, &mut actions);
             if touch {
@@ -369,7 +371,7 @@ impl Osd {
             self.perform(key, &mut actions);
         }
         actions.clear();
-        self.actions = actions;
+        self.turn.actions = actions;
     }
 
     pub(crate) fn with_pg(&mut self, pg: PgId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>)) {
@@ -395,7 +397,7 @@ impl Osd {
     }
 
     fn deadline(&self) -> Time {
-        let again = if self.pgs.has_touched() || !self.engine_events.is_empty() { self.now } else { Time::NEVER };
+        let again = if self.pgs.has_touched() || !self.turn.engine_events.is_empty() { self.now } else { Time::NEVER };
         [
             again,
             self.bus.next_deadline(),
