@@ -14,13 +14,13 @@ use group::Group;
 use group::descriptor::Command;
 use group::pairs::Pairs;
 use recovery::{
-    ANY_REPLICA, Action, BlockKey, Follow, Host, Lead, Named, Part, PayloadRepairs, Recovery, answer_fetch,
+    ANY_REPLICA, Action, BlockKey, Follow, Host, Lead, Named, Part, PayloadRepairs, Recovery, Staged, answer_fetch,
 };
 use std::collections::BTreeMap;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
 use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
-use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{ChunkKey, Errno, Index, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
 /// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
@@ -190,14 +190,7 @@ impl Host for Here<'_> {
         self.engine.unkeep(replica, chunk, au);
     }
 
-    fn stage(
-        &mut self,
-        token: u64,
-        replica: ReplicaId,
-        chunk: ChunkKey,
-        range: SectorRange,
-        data: Option<(IoBuf, Vec<u32>)>,
-    ) -> bool {
+    fn stage(&mut self, token: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: Staged) -> bool {
         self.engine.stage(token, replica, chunk, range, data)
     }
 
@@ -297,11 +290,7 @@ impl Osd {
             }
             Action::Report => self.meta.report_soon(self.now),
             Action::SetPace { replica, pace } => {
-                let Some(slot) = self.pgs.by_replica(replica) else { return };
-                if let Some(group) = self.pgs.group(slot) {
-                    group.set_pace(pace);
-                    self.pgs.touch(slot);
-                }
+                self.with_replica(replica, |group, _, _| group.set_pace(pace));
             }
             Action::NoteFilling { replica, follower } => {
                 let group = self.pgs.by_replica(replica).and_then(|slot| self.pgs.group(slot));
@@ -482,18 +471,9 @@ impl Osd {
 
 /// Returns the report of a replica under payload repair.
 pub(crate) fn report_of_repair(payloads: &PayloadRepairs, identity: &ReplicaIdentity) -> PgReport {
-    let repair = payloads.get(identity.replica);
-    PgReport {
-        pg: identity.pg,
-        replica: identity.replica,
-        term: repair.map_or(Term(0), |(recovered, _)| recovered.hard_state.term),
-        applied: repair.map_or(Index(0), |(recovered, _)| recovered.checkpoint.index),
-        end: None,
-        quarantined: false,
-        repairing: true,
-        lost: repair.map_or(Vec::new(), |(_, lost)| lost.to_vec()),
-        unread: Vec::new(),
-        hears: None,
-        leading: None,
-    }
+    let (pg, replica) = (identity.pg, identity.replica);
+    let bare = PgReport { pg, replica, repairing: true, ..PgReport::default() };
+    let Some((recovered, lost)) = payloads.get(replica) else { return bare };
+    let (term, applied) = (recovered.hard_state.term, recovered.checkpoint.index);
+    PgReport { term, applied, lost: lost.to_vec(), ..bare }
 }

@@ -7,7 +7,6 @@ use crate::recover::report_of_repair;
 use recovery::Named;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
-use types::{Index, Term};
 
 impl Osd {
     pub(crate) fn hello(&self) -> OsdHello {
@@ -86,15 +85,9 @@ impl Osd {
                 State::Failed(_) => PgReport {
                     pg: slot.identity.pg,
                     replica: slot.identity.replica,
-                    term: Term(0),
-                    applied: Index(0),
                     end,
                     quarantined: true,
-                    repairing: false,
-                    lost: Vec::new(),
-                    unread: Vec::new(),
-                    hears: None,
-                    leading: None,
+                    ..PgReport::default()
                 },
                 State::Repairing => PgReport { end, ..report_of_repair(&self.recovery.payloads, &slot.identity) },
             };

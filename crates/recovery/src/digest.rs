@@ -7,7 +7,7 @@
 //! Invariant: a digest changes nothing. Running and waiting queries have limits, and waiting ones a deadline. A read that a destage
 //! round sent to a second look may show a later index: then the tool gets no digest and asks again.
 
-use crate::host::{Action, Host, Read};
+use crate::host::{Action, Host, Read, ReadResult};
 use crate::stream::Blocks;
 use slab::Slab;
 use types::hash::plain_hash;
@@ -133,12 +133,7 @@ impl Digests {
     }
 
     /// Takes the finished read of a part.
-    pub fn handle_read(
-        &mut self,
-        host: &mut impl Host,
-        (key, part): (usize, usize),
-        result: Result<ReadData, ReadError>,
-    ) {
+    pub fn handle_read(&mut self, host: &mut impl Host, (key, part): (usize, usize), result: ReadResult) {
         // A poisoned store has answered already.
         let Some(run) = self.running.get_mut(key) else { return };
         match result {

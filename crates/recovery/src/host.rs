@@ -4,9 +4,15 @@ use crate::block::{BlockKey, HeldRead};
 use crate::digest::DigestAnswer;
 use crate::stream::{BaseRead, PartRead};
 use types::map::{Member, Membership};
-use types::store::{BlockCopy, DecisionState};
+use types::store::{BlockCopy, DecisionState, ReadData, ReadError};
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::Message;
+
+/// The result of a read.
+pub type ReadResult = Result<ReadData, ReadError>;
+
+/// Blocks with a checksum each; `None`: zeros.
+pub type Staged = Option<(IoBuf, Vec<u32>)>;
 
 /// The OSD at this moment.
 pub trait Host {
@@ -87,16 +93,9 @@ pub trait Host {
     /// Keeps the AU no longer: other contents replace it.
     fn unkeep(&mut self, replica: ReplicaId, chunk: ChunkKey, au: u32);
 
-    /// Stages blocks with their checksums, or zeros; [`crate::Streams::handle_staged`] takes the token when they are written. False:
+    /// Stages blocks; [`crate::Streams::handle_staged`] takes the token when they are written. False:
     /// the device is full.
-    fn stage(
-        &mut self,
-        token: u64,
-        replica: ReplicaId,
-        chunk: ChunkKey,
-        range: SectorRange,
-        data: Option<(IoBuf, Vec<u32>)>,
-    ) -> bool;
+    fn stage(&mut self, token: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: Staged) -> bool;
 
     /// Drops what is staged and kept for a replica.
     fn unstage(&mut self, replica: ReplicaId);
@@ -119,7 +118,7 @@ pub struct Lead {
     pub has_contents: bool,
     /// Payload that the follower's log still takes, in bytes, and whether less than half of its share is left.
     pub room: Option<(u64, bool)>,
-    /// What is left of the payload that the PG may propose, in bytes; `None`: it has no pace.
+    /// The rest of the payload that the PG may propose, in bytes; `None`: it has no pace.
     pub pace: Option<u64>,
     /// Blocks of the leader are bad.
     pub has_bad_blocks: bool,
@@ -231,7 +230,7 @@ pub enum Action {
         replica: ReplicaId,
         pace: Option<u64>,
     },
-    /// What the follower has said of its contents before does not count.
+    /// Earlier reports of the follower about its contents do not count.
     NoteFilling {
         replica: ReplicaId,
         follower: ReplicaId,

@@ -16,13 +16,12 @@ mod tuning;
 
 pub use block::{BlockKey, BlockRepairs, HeldRead, Named};
 pub use digest::{DigestAnswer, DigestQuery, Digests, PARTS};
-pub use host::{Action, Follow, Host, Lead, Part, Read};
+pub use host::{Action, Follow, Host, Lead, Part, Read, ReadResult, Staged};
 pub use payload::{ANY_REPLICA, PayloadRepairs, answer_fetch};
 pub use stream::{BaseRead, PartRead, Streams};
 pub use tuning::StreamTuning;
 
 use types::Time;
-use types::store::{ReadData, ReadError};
 
 /// All recovery of one OSD.
 pub struct Recovery {
@@ -39,7 +38,7 @@ impl Recovery {
     }
 
     /// Handles the result of a read.
-    pub fn handle_read(&mut self, host: &mut impl Host, read: Read, result: Result<ReadData, ReadError>) {
+    pub fn handle_read(&mut self, host: &mut impl Host, read: Read, result: ReadResult) {
         match read {
             Read::Block(key) => self.blocks.handle_read(host, key, result),
             Read::Part(read) => self.streams.handle_part(host, &read, result),

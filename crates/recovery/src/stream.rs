@@ -48,6 +48,7 @@ pub struct BaseRead {
 }
 
 /// All streams of one OSD.
+#[derive(Default)]
 pub struct Streams {
     tuning: StreamTuning,
     senders: Vec<Sender>,
@@ -72,6 +73,7 @@ pub struct Streams {
 }
 
 /// Bytes that may be read for streams now.
+#[derive(Default)]
 struct Budget {
     rate: u64,
     tokens: i64,
@@ -99,22 +101,8 @@ impl Budget {
 
 impl Streams {
     pub fn new(tuning: StreamTuning, seed: u64) -> Streams {
-        Streams {
-            tuning,
-            senders: Vec::new(),
-            waiting: BTreeMap::new(),
-            receivers: BTreeMap::new(),
-            staging: BTreeMap::new(),
-            paced: Vec::new(),
-            next_id: seed | 1,
-            next_token: 0,
-            budget: Budget { rate: tuning.bytes_per_s, tokens: 0, filled_at: Time::ZERO },
-            resting: BTreeMap::new(),
-            done: 0,
-            failed: 0,
-            sent_bytes: 0,
-            equal_bytes: 0,
-        }
+        let budget = Budget { rate: tuning.bytes_per_s, ..Budget::default() };
+        Streams { tuning, next_id: seed | 1, budget, ..Streams::default() }
     }
 
     /// Notes an applied entry of a local replica.

@@ -138,7 +138,7 @@ pub struct RecoveryTotals {
 }
 
 /// Report of one replica about its PG. `leading` is `None` on followers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PgReport {
     pub pg: PgId,
     pub replica: ReplicaId,

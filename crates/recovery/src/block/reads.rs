@@ -6,7 +6,7 @@
 //! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
 
 use super::{BlockKey, BlockRepairs, Named, READINGS_MAX, blocks_of};
-use crate::host::{Action, Host, Read};
+use crate::host::{Action, Host, Read, ReadResult};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
 use types::units::SECTORS_PER_BLOCK;
@@ -151,7 +151,7 @@ impl BlockRepairs {
     }
 
     /// Handles the result of a read.
-    pub fn handle_read(&mut self, host: &mut impl Host, key: usize, result: Result<ReadData, ReadError>) {
+    pub fn handle_read(&mut self, host: &mut impl Host, key: usize, result: ReadResult) {
         match self.readings.try_remove(key) {
             None | Some(Reading::Ended) => {}
             Some(Reading::For { osd, query, low }) => {
@@ -172,7 +172,7 @@ impl BlockRepairs {
 
 /// Returns the answer with a block that was read for a peer. The read began at the applied index `low` and may have been looked up
 /// at a later one.
-fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: Result<ReadData, ReadError>) -> MendBody {
+fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: ReadResult) -> MendBody {
     let admitted = host.part(query.to).is_some_and(|part| part.members.admits(query.from));
     let high = host.reads_as_of(query.to).filter(|high| *high >= low && admitted);
     match (result, high) {

@@ -4,13 +4,13 @@
 use super::compare;
 use super::receiver::{Contents, Receiver, Step, Wrong, aus};
 use super::{BaseRead, Streams, message};
-use crate::host::{Action, Follow, Host, Read};
+use crate::host::{Action, Follow, Host, Read, ReadResult, Staged};
 use bytes::Bytes;
 use types::failpoint::{Point, pass};
 use types::map::Member;
-use types::store::{DecisionState, ReadData, ReadError};
+use types::store::{DecisionState, ReadData};
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{AU, BLOCK, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term};
+use types::{AU, BLOCK, ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Term};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// A message of a receiver: the PG, the receiver's serial number, the message's number.
@@ -84,13 +84,12 @@ impl Streams {
                     };
                     self.stage(host, (pg, serial, piece.seq), (piece.chunk, piece.range, data));
                 }
-                Step::Compare { seq, chunk, range, digests } => {
-                    let (at, digests) = ((pg, serial, seq), Some(digests));
-                    self.read_base(host, BaseRead { at, chunk, range, digests });
-                }
-                Step::Release { seq, chunk, au } => {
-                    let (at, range) = ((pg, serial, seq), SectorRange::of_au(au));
-                    self.read_base(host, BaseRead { at, chunk, range, digests: None });
+                Step::Read { seq, chunk, range, digests } => {
+                    let Some(base) = receiver.base else {
+                        return self.drop_receiver(host, pg, (StreamAbort::Failed, true));
+                    };
+                    let read = Read::Base(BaseRead { at: (pg, serial, seq), chunk, range, digests });
+                    host.act(Action::Read { read, replica: base, chunk, range });
                 }
             }
         }
@@ -100,12 +99,7 @@ impl Streams {
         self.receivers.get_mut(&pg).filter(|r| r.serial == serial)
     }
 
-    fn stage(
-        &mut self,
-        host: &mut impl Host,
-        at: At,
-        (chunk, range, data): (ChunkKey, SectorRange, Option<(IoBuf, Vec<u32>)>),
-    ) {
+    fn stage(&mut self, host: &mut impl Host, at: At, (chunk, range, data): (ChunkKey, SectorRange, Staged)) {
         let Some(replica) = self.receiver(at).map(|r| r.replica) else { return };
         let token = self.next_token;
         self.next_token += 1;
@@ -115,16 +109,8 @@ impl Streams {
         }
     }
 
-    fn read_base(&mut self, host: &mut impl Host, read: BaseRead) {
-        let Some(base) = self.receiver(read.at).and_then(|r| r.base) else {
-            return self.drop_receiver(host, read.at.0, (StreamAbort::Failed, true));
-        };
-        let (chunk, range) = (read.chunk, read.range);
-        host.act(Action::Read { read: Read::Base(read), replica: base, chunk, range });
-    }
-
     /// Takes the older contents of a window that is compared, or of an AU that is kept no longer.
-    pub fn handle_base(&mut self, host: &mut impl Host, read: &BaseRead, result: Result<ReadData, ReadError>) {
+    pub fn handle_base(&mut self, host: &mut impl Host, read: &BaseRead, result: ReadResult) {
         let at = read.at;
         let Some(receiver) = self.receiver(at) else { return };
         let ours = match result {

@@ -41,18 +41,12 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     Stage(Piece),
-    /// Compare older contents with these digests.
-    Compare {
+    /// Compare older contents with these digests. `None`: stage a kept AU from them, which piece `seq` covers in part.
+    Read {
         seq: u64,
         chunk: ChunkKey,
         range: SectorRange,
-        digests: Bytes,
-    },
-    /// Stage the kept AU from the older contents: piece `seq` covers it in part.
-    Release {
-        seq: u64,
-        chunk: ChunkKey,
-        au: u32,
+        digests: Option<Bytes>,
     },
 }
 
@@ -113,7 +107,7 @@ pub(crate) enum Wrong {
 }
 
 /// The follower's end of one stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Receiver {
     pub id: u64,
     /// Number of this receiver in its process: the leader's OSD chooses `id`.
@@ -147,28 +141,7 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub fn new(id: u64, pg: PgId, replica: ReplicaId, (from, leader): (OsdId, ReplicaId), now: Time) -> Receiver {
-        Receiver {
-            id,
-            serial: 0,
-            pg,
-            replica,
-            from,
-            leader,
-            term: Term(0),
-            next_seq: 1,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            busy: BTreeMap::new(),
-            base: None,
-            has_contents: false,
-            kept_bytes: 0,
-            acked: 0,
-            decision: BytesMut::new(),
-            beginning: None,
-            end: None,
-            installing: false,
-            heard_at: now,
-        }
+        Receiver { id, pg, replica, from, leader, next_seq: 1, heard_at: now, ..Receiver::default() }
     }
 
     /// Handles a numbered message.
@@ -248,8 +221,9 @@ impl Receiver {
                 return None;
             }
         } else if let Some((seq, chunk, au)) = self.next_release(&keeps) {
-            self.busy.insert(seq, Busy { chunk, range: SectorRange::of_au(au), left: 1, compares: false });
-            return Some(Step::Release { seq, chunk, au });
+            let range = SectorRange::of_au(au);
+            self.busy.insert(seq, Busy { chunk, range, left: 1, compares: false });
+            return Some(Step::Read { seq, chunk, range, digests: None });
         } else if self.busy.contains_key(&front.seq) || self.is_busy(front.chunk, front.range) || is_kept() {
             return None;
         }
@@ -259,7 +233,7 @@ impl Receiver {
         let compares = matches!(piece.contents, Contents::Digests(_));
         self.busy.insert(seq, Busy { chunk, range, left: 1, compares });
         Some(match piece.contents {
-            Contents::Digests(digests) => Step::Compare { seq, chunk, range, digests },
+            Contents::Digests(digests) => Step::Read { seq, chunk, range, digests: Some(digests) },
             _ => Step::Stage(piece),
         })
     }
@@ -441,16 +415,19 @@ mod tests {
         r.base = Some(ReplicaId(1));
         r.take(Time(2), digests(1, 0, 128)).expect("in order");
         r.take(Time(2), blocks(2, 64, 256)).expect("in order");
-        let Some(Step::Compare { seq: 1, range, .. }) = r.next_step(|_, _| false) else { panic!("digests come first") };
+        let Some(Step::Read { seq: 1, range, digests: Some(_), .. }) = r.next_step(|_, _| false) else {
+            panic!("digests come first")
+        };
         assert_eq!(range, SectorRange::new(0, 1024));
         assert_eq!(r.next_step(|_, _| true), None, "2 overlaps the comparison");
         r.takes(1, 2);
         (0..3).for_each(|_| r.done(Time(2), 1));
         assert_eq!(r.ack_due(), Some(1));
-        assert_eq!(r.next_step(|_, au| au == 0), Some(Step::Release { seq: 2, chunk: CHUNK, au: 0 }));
+        let release = |au| Some(Step::Read { seq: 2, chunk: CHUNK, range: SectorRange::of_au(au), digests: None });
+        assert_eq!(r.next_step(|_, au| au == 0), release(0));
         assert_eq!(r.next_step(|_, au| au == 0), None, "its bytes are being staged");
         r.done(Time(2), 2);
-        assert_eq!(r.next_step(|_, au| au == 2), Some(Step::Release { seq: 2, chunk: CHUNK, au: 2 }));
+        assert_eq!(r.next_step(|_, au| au == 2), release(2));
         r.done(Time(2), 2);
         assert!(
             matches!(r.next_step(|_, au| au == 1), Some(Step::Stage(_))),

@@ -4,7 +4,7 @@ use super::compare::digests;
 use super::plan::{self, Content, Part};
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use super::{Budget, PartRead, Streams};
-use crate::host::{Action, Host, Lead, Read};
+use crate::host::{Action, Host, Lead, Read, ReadResult};
 use crate::tuning::StreamTuning;
 use types::planted::{Bug, on};
 use types::store::{ReadData, ReadError};
@@ -29,7 +29,7 @@ impl Streams {
         let StreamTuning { asked_max, senders_max, .. } = self.tuning;
         self.waiting.retain(|_, asked| now < *asked + asked_max);
         while self.senders.len() < senders_max {
-            let Some((_, _, pg, to, (replica, follower))) = self.most_wanted(host) else { return };
+            let Some((pg, to, replica, follower)) = self.most_wanted(host) else { return };
             self.waiting.remove(&(pg, to));
             let Some(lead) = host.lead(replica, follower).filter(|_| host.reaches(to)) else { continue };
             let id = self.next_id;
@@ -41,16 +41,16 @@ impl Streams {
         }
     }
 
-    /// Chooses the next stream: (the PG commits without it, chunks, PG, follower's OSD, replica and follower), the smallest first.
-    fn most_wanted(&self, host: &mut impl Host) -> Option<(bool, usize, PgId, OsdId, (ReplicaId, ReplicaId))> {
+    /// Chooses the next stream: (PG, follower's OSD, replica here, follower).
+    fn most_wanted(&self, host: &mut impl Host) -> Option<(PgId, OsdId, ReplicaId, ReplicaId)> {
         let wanted = self.waiting.keys().filter_map(|(pg, to)| {
             let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| host.now() < *until);
             let is_busy = self.senders.iter().any(|s| s.pg == *pg);
             let (replica, follower) = host.pair_with(*pg, *to).filter(|_| !rests && !is_busy)?;
             let is_needed = host.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
-            Some((!is_needed, host.chunks(replica).len(), *pg, *to, (replica, follower)))
+            Some((!is_needed, host.chunks(replica).len(), (*pg, *to, replica, follower)))
         });
-        wanted.min()
+        wanted.min().map(|(_, _, stream)| stream)
     }
 
     fn remove_sender(&mut self, id: u64) -> Option<Sender> {
@@ -158,7 +158,7 @@ impl Streams {
     }
 
     /// Takes contents that were read for a follower.
-    pub fn handle_part(&mut self, host: &mut impl Host, read: &PartRead, result: Result<ReadData, ReadError>) {
+    pub fn handle_part(&mut self, host: &mut impl Host, read: &PartRead, result: ReadResult) {
         let Some(sender) = self.senders.iter_mut().find(|s| s.id == read.stream) else { return };
         sender.reads -= 1;
         sender.reading_bytes -= read.range.len_bytes();

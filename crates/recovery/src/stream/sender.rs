@@ -24,9 +24,10 @@ pub(crate) const WINDOW_BYTES: usize = 2 << 20;
 pub(crate) const MESSAGE_COST: usize = 4 << 10;
 
 /// Phase of a stream at the leader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// `Open` was sent.
+    #[default]
     Opening,
     Rounds,
     /// `End` is in the outbox, or sent.
@@ -34,7 +35,7 @@ pub(crate) enum Phase {
 }
 
 /// The leader's end of one stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub id: u64,
     pub pg: PgId,
@@ -105,39 +106,8 @@ impl Sender {
         (to, follower): (OsdId, ReplicaId),
         now: Time,
     ) -> Sender {
-        Sender {
-            id,
-            pg,
-            replica,
-            term,
-            to,
-            follower,
-            phase: Phase::Opening,
-            plan: Plan::default(),
-            reads: 0,
-            reading_bytes: 0,
-            outbox: VecDeque::new(),
-            outbox_bytes: 0,
-            unacked: VecDeque::new(),
-            unacked_bytes: 0,
-            next_seq: 1,
-            compared: BTreeMap::new(),
-            unanswered: 0,
-            equal_bytes: 0,
-            heard_at: now,
-            fills_from: None,
-            is_beginning: false,
-            round_start: Index(0),
-            catches_up: None,
-            begins_again_at: Time::NEVER,
-            short_from: Time::ZERO,
-            short_rounds: 0,
-            mends_since: None,
-            read_cost: 0,
-            sent_bytes: 0,
-            urgent: false,
-            pace: Pace::default(),
-        }
+        let (next_seq, heard_at, begins_again_at) = (1, now, Time::NEVER);
+        Sender { id, pg, replica, term, to, follower, next_seq, heard_at, begins_again_at, ..Sender::default() }
     }
 
     /// Begins the first round at the applied index: the follower has accepted the stream. `compare`: it has older contents.

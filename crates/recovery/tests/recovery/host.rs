@@ -1,6 +1,6 @@
 //! A host without an engine and without groups: a test sets the facts, and takes the actions.
 
-use recovery::{Action, BlockKey, Follow, Host, Lead, Part};
+use recovery::{Action, BlockKey, Follow, Host, Lead, Part, Staged};
 use std::collections::{BTreeMap, BTreeSet};
 use types::map::{Member, Membership};
 use types::store::{DecisionState, ReadData};
@@ -25,7 +25,7 @@ pub struct Fake {
     pub follow: Option<Follow>,
     /// Blocks of [`CHUNK`] that hold data, each with the value of its bytes.
     pub blocks: BTreeMap<u32, u8>,
-    /// What a stream has brought: AUs of `blocks` that are kept, blocks, and the tokens of those that are being written.
+    /// Contents that a stream has brought: AUs of `blocks` that are kept, blocks, and the tokens of those that are being written.
     pub kept: BTreeSet<u32>,
     pub staged: BTreeMap<u32, u8>,
     pub writing: Vec<u64>,
@@ -165,14 +165,7 @@ impl Host for Fake {
     fn unkeep(&mut self, _: ReplicaId, _: ChunkKey, au: u32) {
         self.kept.remove(&au);
     }
-    fn stage(
-        &mut self,
-        token: u64,
-        _: ReplicaId,
-        _: ChunkKey,
-        range: SectorRange,
-        data: Option<(IoBuf, Vec<u32>)>,
-    ) -> bool {
+    fn stage(&mut self, token: u64, _: ReplicaId, _: ChunkKey, range: SectorRange, data: Staged) -> bool {
         if !self.has_space {
             return false;
         }

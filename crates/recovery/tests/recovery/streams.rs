@@ -3,7 +3,7 @@
 //!
 //! | command | effect |
 //! |---|---|
-//! | `begin` | begins anew, one second after the start of both OSDs |
+//! | `begin` | begins, one second after the start of both OSDs |
 //! | `leader holds A-B` | the leader has these blocks and no others |
 //! | `holds A-B` | the follower has older contents: blocks A to B, equal to the leader's |
 //! | `differs N` | block N of the follower has other bytes |
