@@ -176,8 +176,8 @@ impl Client {
                 let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
                 let mut runs: Vec<(u64, u64)> = Vec::new();
                 let mut bad = String::new();
-                for (sector, bytes) in (asked.sector..).zip(bytes.chunks_exact(SECTOR as usize)) {
-                    match sim::stamp::read(bytes, 1, sector) {
+                for (sector, read) in (asked.sector..).zip(sim::stamp::read(&bytes, 1, asked.sector)) {
+                    match read {
                         Ok(stamp) => match runs.last_mut() {
                             Some((last, count)) if *last == stamp.unwrap_or(0) => *count += 1,
                             _ => runs.push((stamp.unwrap_or(0), 1)),
@@ -221,6 +221,7 @@ impl Client {
                 for (at, bytes) in (sector..).zip(buf.chunks_exact_mut(SECTOR as usize)) {
                     sim::stamp::write(bytes, 1, at, stamp);
                 }
+                sim::stamp::seal(&mut buf);
                 let fua = self.rng.chance(1, 8);
                 self.ask("w", sector, count, Request::Write { offset, buf: buf.freeze(), fua })
             }

@@ -179,7 +179,7 @@ fn enter(linear: &mut Linear, life: &Life, fenced: Option<u64>, perhaps: Option<
         linear.write_started(1, sectors.clone(), *stamp, write.zeros, write.start);
         match write.end {
             Some(end) => linear.write_ended(1, sectors, *stamp, end),
-            None if late => linear.forbid(1, sectors, *stamp),
+            None if late => linear.forbid(1, *stamp),
             None => {}
         }
     }
