@@ -27,7 +27,7 @@ pub(crate) struct Waiting {
 
 /// How a process starts again on an older copy; the mark is written before (R17, ADR 0012).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Restart {
     /// With [`OsdConfig::behind`](crate::OsdConfig::behind): it waits for its PGs to be served without it.
     Marked,
     /// With [`engine::EngineConfig::after_restore`]: all replicas fail.
@@ -170,9 +170,9 @@ impl Osd {
     }
 
     /// Returns how the process is to start again on its device, once meta has found that it is an older copy.
-    pub fn starts_again(&self) -> Option<Again> {
+    pub fn starts_again(&self) -> Option<Restart> {
         let behind = self.refusal().is_some_and(|(code, _)| code == codes::DEVICE_BEHIND);
-        behind.then_some(if self.service.restores { Again::Restored } else { Again::Marked })
+        behind.then_some(if self.service.restores { Restart::Restored } else { Restart::Marked })
     }
 
     /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves

@@ -34,7 +34,7 @@ mod tests;
 
 pub use ask::{ToolAnswer, ToolAsk};
 pub use config::OsdConfig;
-pub use let_in::Again;
+pub use let_in::Restart;
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};
 pub use recovery::{PARTS, StreamTuning};

@@ -136,13 +136,13 @@ impl Cluster {
     }
 
     /// Starts OSD `i` again, whose device meta has found to be an older copy: as its process does, after the mark (ADR 0012).
-    pub(crate) fn start_older(&mut self, i: usize, again: osd::Again) {
+    pub(crate) fn start_older(&mut self, i: usize, again: osd::Restart) {
         let (_, _, uuid) = self.identity(i);
         tracing::info!(i, ?again, "its device is an older copy");
         self.stop_osd(i, false);
         let mark = layout::poison::encode(uuid, "an older copy");
         self.image(i).write(layout::poison::BEHIND_AT, &mark);
-        self.osds[i].restores = again == osd::Again::Restored;
+        self.osds[i].restores = again == osd::Restart::Restored;
         self.start_osd(i);
     }
 

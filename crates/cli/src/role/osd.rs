@@ -12,7 +12,7 @@ use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
-use osd::{Again, Osd, OsdConfig, OsdError, OsdTuning};
+use osd::{Osd, OsdConfig, OsdError, OsdTuning, Restart};
 use std::net::SocketAddr;
 use std::path::Path;
 use types::codes;
@@ -65,13 +65,13 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     let (mut untold, mut after_restore) = (as_json, args.after_restore);
     while let Some(again) = serve(args, metas, after_restore, &mut untold)? {
-        after_restore = args.after_restore || again == Again::Restored;
+        after_restore = args.after_restore || again == Restart::Restored;
     }
     Ok(())
 }
 
 /// Serves a device until asked to end, or until the process must start again on it.
-fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut bool) -> Result<Option<Again>> {
+fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut bool) -> Result<Option<Restart>> {
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
@@ -172,10 +172,7 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         rack: args.rack.clone(),
         zone: args.zone.clone(),
         version: version::LONG.to_owned(),
-        engine: EngineConfig {
-            after_poison: args.after_poison,
-            ..EngineConfig::default()
-        },
+        engine: EngineConfig { after_poison: args.after_poison, ..EngineConfig::default() },
         behind: behind.is_some(),
         timing: group::Timing::default(),
         tuning: OsdTuning::default(),

@@ -378,7 +378,14 @@ mod tests {
             version: "1.2.3".into(),
             replicas: Vec::new(),
             seen: types::control::Watermarks::default(),
-            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false, behind: false },
+            device: DevicePosition {
+                mount: 1,
+                log_seq: 1,
+                durable_seq: 1,
+                restored: false,
+                let_in: false,
+                behind: false,
+            },
         }
     }
 

@@ -1,7 +1,7 @@
 //! An OSD that waits to be let in, and one that is an older copy (R17, ADR 0012).
 
 use super::rig::{EPOCH, LONG, Rig};
-use crate::{Again, Phase};
+use crate::{Phase, Restart};
 use std::time::Duration;
 use types::ReplicaId;
 use types::codes;
@@ -53,7 +53,7 @@ fn an_older_device_is_refused_at_once_and_never_serves() {
     rig.tell(0, OsdDown::Connected);
     rig.tell(0, refused(codes::DEVICE_BEHIND));
     assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::DEVICE_BEHIND));
-    assert_eq!(rig.osd(0).starts_again(), Some(Again::Marked));
+    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Marked));
     rig.run(Duration::from_secs(30));
     assert!(matches!(rig.osd(0).phase(), Phase::Stopped(_)));
 }
@@ -82,7 +82,7 @@ fn an_older_device_waits_until_meta_fails_its_replicas() {
     }
     rig.tell(0, OsdDown::Connected);
     rig.tell(0, OsdDown::FailReplicas { reason: "it is older".to_owned() });
-    assert_eq!(rig.osd(0).starts_again(), Some(Again::Restored));
+    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Restored));
     again(&mut rig, true, true);
     rig.tell(0, OsdDown::Connected);
     let ups = rig.osd(0).take_reports();

@@ -25,7 +25,9 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
 
 fn go_back(s: &mut Strike<'_>, i: usize, older: Option<Older>) {
     // Meta must know of the run in between, and the others must be a majority without this OSD.
-    let Some(older) = older.filter(|older| s.cluster.is_known_newer(i, older) && s.cluster.is_mounted(i)) else { return };
+    let Some(older) = older.filter(|older| s.cluster.is_known_newer(i, older) && s.cluster.is_mounted(i)) else {
+        return;
+    };
     let away: Vec<usize> = (0..s.cluster.osd_count()).filter(|other| *other != i).collect();
     if !away.iter().all(|other| s.cluster.is_mounted(*other)) {
         return;
@@ -46,12 +48,15 @@ fn go_back(s: &mut Strike<'_>, i: usize, older: Option<Older>) {
         _ => {}
     }
     s.mend(1, 500, move |s| s.cluster.start_osd(i));
-    // It dies again and again while it waits: each start advances its position.
+    // It dies again and again while it waits: each start advances its position. One that dies before the first refusal leaves no
+    // mark, and meta may have forgotten the position (ADR 0012, Price).
     for _ in 0..s.rng.below(6) {
         let at = ms(s, 600, 7000);
         s.after(at, move |s| {
-            s.cluster.stop_osd(i, false);
-            s.mend(1, 300, move |s| s.cluster.start_osd(i));
+            if s.cluster.is_marked_behind(i) {
+                s.cluster.stop_osd(i, false);
+                s.mend(1, 300, move |s| s.cluster.start_osd(i));
+            }
         });
     }
 }

@@ -273,8 +273,14 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
     ];
     for seen in far {
         world.osd(OsdId(1)).seen = seen;
-        let device =
-            types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false, behind: false };
+        let device = types::control::DevicePosition {
+            mount: 9,
+            log_seq: 9,
+            durable_seq: 9,
+            restored: false,
+            let_in: false,
+            behind: false,
+        };
         let said = world.hello_at(OsdId(1), 1, device);
         let refused = |d: &OsdDown| matches!(d, OsdDown::Refused { code: codes::BAD_REQUEST, .. });
         assert!(said.iter().any(refused), "{seen:?}: {said:?}");

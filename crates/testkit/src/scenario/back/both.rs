@@ -2,9 +2,7 @@
 //!
 //! The OSDs with newer state are away at first, like in the scenario of the device alone.
 
-use super::{
-    RATE, copy, judge, put_records_back, redb, start_meta, stop_osd, wait_standing, write_on, write_once,
-};
+use super::{RATE, copy, judge, put_records_back, redb, start_meta, stop_osd, wait_standing, write_on, write_once};
 use crate::clock;
 use crate::cluster::{Cluster, READY_MAX, Shape};
 use crate::report::Outcome;

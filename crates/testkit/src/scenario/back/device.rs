@@ -55,8 +55,7 @@ fn heals(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -
     let states = cluster.basalt.pgs()?;
     let down = states.iter().filter(|pg| pg["state"].to_string().contains("down")).count();
     outcome.need(down == states.len(), || format!("{down} of {} PGs are called down: {states:?}", states.len()));
-    outcome
-        .figure(format!("osd.3 on an older copy, osd.2 dead: it waits, {down} PGs down, no write taken"));
+    outcome.figure(format!("osd.3 on an older copy, osd.2 dead: it waits, {down} PGs down, no write taken"));
 
     cluster.osd(2).start()?;
     write_on(load, 500).context("after osd.2 came back")?;
