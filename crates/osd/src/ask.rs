@@ -105,7 +105,7 @@ impl Osd {
         let tuning = &self.config.tuning;
         let until = self.now + tuning.digest_wait_max;
         let query = DigestQuery { id, replica: report.replica, chunk, at, until, of_table };
-        if !self.recovery.digests.ask(query, tuning.digests_max, tuning.digests_waiting_max) {
+        if !self.recovery.digests.ask(query) {
             self.tools.answers.push((id, ToolAnswer::Busy));
         }
     }

@@ -81,6 +81,11 @@ impl Default for OsdTuning {
 }
 
 impl OsdTuning {
+    /// Returns how many digests run at once at most, and how many wait.
+    pub(crate) fn digests(&self) -> (usize, usize) {
+        (self.digests_max, self.digests_waiting_max)
+    }
+
     /// Checks all fields, and their relations to the times of the PGs.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub enum DigestAnswer {
     Passed { applied: Index },
     /// The index was not applied in time.
     Late { applied: Index },
-    /// The reads may show more than one applied state.
+    /// The reads may show more than one applied state, or as many queries run as may.
     Busy,
     /// The replica cannot be read.
     Unreadable { reason: String },
@@ -67,11 +67,17 @@ struct Running {
 /// All digests of one OSD.
 #[derive(Default)]
 pub struct Digests {
+    /// Most that run at once, and most that wait.
+    limits: (usize, usize),
     waiting: Vec<DigestQuery>,
     running: Slab<Running>,
 }
 
 impl Digests {
+    pub fn new(running_max: usize, waiting_max: usize) -> Digests {
+        Digests { limits: (running_max, waiting_max), ..Digests::default() }
+    }
+
     pub fn next_deadline(&self) -> Time {
         self.waiting.iter().map(|w| w.until).min().unwrap_or(Time::NEVER)
     }
@@ -82,8 +88,8 @@ impl Digests {
     }
 
     /// Queues a query. False: as many run or wait as may.
-    pub fn ask(&mut self, query: DigestQuery, running_max: usize, waiting_max: usize) -> bool {
-        let is_free = self.running.len() < running_max && self.waiting.len() < waiting_max;
+    pub fn ask(&mut self, query: DigestQuery) -> bool {
+        let is_free = self.running.len() < self.limits.0 && self.waiting.len() < self.limits.1;
         self.waiting.extend(is_free.then_some(query));
         is_free
     }
@@ -119,6 +125,10 @@ impl Digests {
 
     fn start(&mut self, host: &mut impl Host, n: usize) {
         let DigestQuery { id, replica, chunk, at, of_table, .. } = self.waiting.swap_remove(n);
+        // Several may have waited for the same index.
+        if self.running.len() >= self.limits.0 {
+            return host.act(Action::AnswerTool { id, answer: DigestAnswer::Busy });
+        }
         if of_table {
             let parts = table(&host.extents(replica, chunk));
             return host.act(Action::AnswerTool { id, answer: DigestAnswer::Digest { at, parts } });

@@ -32,9 +32,10 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    pub fn new(tuning: StreamTuning, seed: u64) -> Recovery {
+    /// `digests`: most that run at once, and most that wait.
+    pub fn new(tuning: StreamTuning, digests: (usize, usize), seed: u64) -> Recovery {
         let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
-        Recovery { payloads, blocks, streams: Streams::new(tuning, seed), digests: Digests::default() }
+        Recovery { payloads, blocks, streams: Streams::new(tuning, seed), digests: Digests::new(digests.0, digests.1) }
     }
 
     /// Handles the result of a read.

@@ -172,7 +172,7 @@ impl Streams {
     /// Handles a message of a peer. The group has heard of the follower's commit index before.
     pub fn handle_message(&mut self, host: &mut impl Host, from: OsdId, msg: StreamMsg) {
         match msg.body {
-            StreamBody::Open => self.handle_open(host, from, &msg),
+            StreamBody::Open { needed } => self.handle_open(host, from, &msg, needed),
             StreamBody::Accept { .. }
             | StreamBody::Ack { .. }
             | StreamBody::Filling { .. }

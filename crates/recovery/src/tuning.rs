@@ -10,6 +10,9 @@ pub struct StreamTuning {
     pub senders_max: usize,
     /// Most streams that one OSD receives at once. Default 4, those of two leaders that send their most; at least 1.
     pub receivers_max: usize,
+    /// The same limits for streams to followers without which their PGs commit nothing. Each stream has up to 2 MiB in memory on
+    /// either side. Default 64; at least 1.
+    pub needed_max: usize,
     /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
     /// asks. Default 100 ms; above the renewal interval.
     pub asked_max: Duration,
@@ -35,6 +38,7 @@ impl Default for StreamTuning {
         StreamTuning {
             senders_max: 2,
             receivers_max: 4,
+            needed_max: 64,
             asked_max: ms(100),
             bytes_per_s: 64 << 20,
             answer_max: s(10),
@@ -57,6 +61,7 @@ impl StreamTuning {
         let mut check = Check::new("the streams");
         check.within("senders_max", self.senders_max, 1..=256);
         check.within("receivers_max", self.receivers_max, 1..=256);
+        check.within("needed_max", self.needed_max, 1..=1024);
         check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
         for (field, time) in [
             ("asked_max", self.asked_max),

@@ -267,8 +267,8 @@ pub struct StreamMsg {
 /// Body of a [`StreamMsg`]. `seq` numbers the leader's messages after `Accept`, from 1, without gaps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamBody {
-    /// Leader: the whole contents of this PG will follow.
-    Open,
+    /// Leader: the whole contents of this PG will follow. `needed`: the PG commits nothing until the follower takes entries.
+    Open { needed: bool },
     /// Follower: send, from the beginning. Carries the follower's term and commit index. `compare`: it has older contents, and
     /// the leader sends digests of its own first. `fills_from`: the index behind which its log begins, while it lacks contents; else 0.
     Accept { term: Term, commit: Index, compare: bool, fills_from: Index },

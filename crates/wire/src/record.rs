@@ -98,7 +98,7 @@ records! {
     /// `count` bytes, or one CRC for each fragment of the payload. A field that a body does not use is zero.
     StreamRecord 80 {
         pg: PgRecord, from: U64, to: U64, stream: U64, seq: U64, volume: U64, term: U64,
-        chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, compare: u8, reserved: [u8; 5],
+        chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, flag: u8, reserved: [u8; 5],
     }
 
     /// All bodies of a payload repair. Tail: one CRC for each fragment of the payload. A field that a body does not use is zero.

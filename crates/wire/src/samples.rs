@@ -174,7 +174,7 @@ pub fn raft(rng: &mut Rng) -> RaftMsg {
 pub fn stream(rng: &mut Rng) -> StreamMsg {
     let (seq, term, commit) = (number(rng), Term(number(rng)), Index(number(rng)));
     let body = match rng.below(11) {
-        0 => StreamBody::Open,
+        0 => StreamBody::Open { needed: rng.chance(1, 2) },
         1 => StreamBody::Accept { term, commit, compare: rng.chance(1, 2), fills_from: Index(number(rng)) },
         8 => {
             let digests = Bytes::from(vec![rng.next_u64() as u8; DIGEST_LEN * rng.between(1, 128) as usize]);

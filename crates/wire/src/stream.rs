@@ -39,11 +39,14 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
         (record.volume, record.term) = (U64::new(index.0), U64::new(term.0));
     };
     match &msg.body {
-        StreamBody::Open => record.body = stream_body::OPEN,
+        StreamBody::Open { needed } => {
+            record.body = stream_body::OPEN;
+            record.flag = u8::from(*needed);
+        }
         StreamBody::Accept { term, commit, compare, fills_from } => {
             record.seq = U64::new(fills_from.0);
             record.body = stream_body::ACCEPT;
-            record.compare = u8::from(*compare);
+            record.flag = u8::from(*compare);
             place(&mut record, *commit, *term);
         }
         StreamBody::Digests { seq, chunk, start, digests } => put_digests(&mut record, (*seq, *chunk, *start), digests),
@@ -130,7 +133,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
         matches!(r.body, b::ACCEPT | b::BLOCKS | b::DECISION | b::END | b::FILL | b::ACK | b::DIGESTS | b::WANTS);
     let has_index = matches!(r.body, b::ACCEPT | b::END | b::FILL | b::DONE | b::FILLING | b::WANTS);
     zero("stream", r.body == b::ABORT || r.reason == 0)?;
-    zero("stream", r.compare <= u8::from(r.body == b::ACCEPT))?;
+    zero("stream", r.flag <= u8::from(matches!(r.body, b::OPEN | b::ACCEPT)))?;
     zero("stream", has_seq || seq == 0)?;
     zero("stream", has_index || term.0 == 0)?;
     let has_volume = has_index || matches!(r.body, b::BLOCKS | b::DIGESTS);
@@ -140,8 +143,8 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     zero("stream", r.body == b::BLOCKS || r.payload_len.get() == 0)?;
     let index = Index(volume);
     let body = match r.body {
-        b::OPEN => StreamBody::Open,
-        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.compare == 1, fills_from: Index(seq) },
+        b::OPEN => StreamBody::Open { needed: r.flag == 1 },
+        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.flag == 1, fills_from: Index(seq) },
         b::DIGESTS => {
             let bad = WireError::Range { start, count };
             let sectors = count.checked_mul(SECTORS_PER_BLOCK).ok_or(bad)?;

@@ -142,7 +142,7 @@ impl Peers {
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
                 let body = match body {
-                    StreamBody::Open => StreamBody::Accept {
+                    StreamBody::Open { .. } => StreamBody::Accept {
                         term: self.term,
                         commit: Index(0),
                         compare: stream % 2 == 0,

@@ -92,7 +92,7 @@ fn range(source: &mut Source<'_>) -> SectorRange {
 fn stream(source: &mut Source<'_>) -> StreamBody {
     let (seq, index, term) = (source.number(1), Index(source.number(5)), Term(source.number(1)));
     match source.below(11) {
-        0 | 1 => StreamBody::Open,
+        0 | 1 => StreamBody::Open { needed: source.flag() },
         2 => StreamBody::Accept { term, commit: index, compare: source.flag(), fills_from: Index(source.number(0)) },
         9 => {
             let digests = vec![source.byte(); 16 * (1 + source.below(128) as usize)].into();
@@ -211,7 +211,7 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             OsdDown::ForceMembers { pg, force: ForceMembers { keep, floor, fence: source.flag(), epoch } }
         }
         _ if source.byte() > 250 => match source.flag() {
-            true => OsdDown::FailReplicas { reason: "it is older".into() },
+            true => OsdDown::FailReplicas { reason: "it is older".into(), mount: source.u64() },
             false => OsdDown::Refused { code: source.u32(), reason: "no".into() },
         },
         _ => OsdDown::TransferLeader { pg, to: OsdId(PEERS[0]) },

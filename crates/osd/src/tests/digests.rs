@@ -93,6 +93,21 @@ fn an_index_that_has_passed_or_does_not_come_is_said_to_be_so() {
 }
 
 #[test]
+fn digests_of_one_index_keep_to_the_limit_of_those_that_run() {
+    let mut rig = written();
+    let at = Index(applied(&mut rig, 1).0 + 1);
+    let max = crate::OsdTuning::default().digests_max;
+    (0..max as u64 + 3).for_each(|id| rig.osd(1).ask_tool(id, ToolAsk::Digest { pg: pg(0), chunk: CHUNK, at }));
+    rig.write(pg(0), 0, 300, 1);
+    let mut answers = Vec::new();
+    rig.until(LONG, "all answers", |rig| {
+        answers.append(&mut rig.osd(1).take_tool_answers());
+        answers.len() == max + 3
+    });
+    assert_eq!(answers.iter().filter(|(_, answer)| *answer == ToolAnswer::Busy).count(), 3, "{answers:?}");
+}
+
+#[test]
 fn digest_queries_beyond_the_limit_are_answered_busy() {
     let mut rig = written();
     let at = Index(applied(&mut rig, 1).0 + 50);

@@ -195,6 +195,32 @@ fn writes_go_on_until_a_needed_follower_is_filled() {
     rig.until(LONG, "all are whole", |rig| rig.is_whole(pg(0)));
 }
 
+/// Two streams run at a time. PGs that cannot commit do not wait for those of others (R16).
+#[test]
+fn a_pg_that_needs_its_follower_waits_for_no_other_stream() {
+    const PGS: u32 = 6;
+    let mut rig = Rig::new(37, [24; 3]);
+    rig.make_pgs(PGS);
+    rig.lead_all(0, PGS);
+    rig.kill(2);
+    (0..PGS).for_each(|n| rig.fill(pg(n), 24));
+    rig.osd(0).set_stream_rate(1 << 20);
+    rig.start(2);
+    rig.until(LONG, "streams run", |rig| rig.osd(0).streams_running() == 2);
+    rig.run(ms(300));
+    rig.kill(1);
+    let begin = rig.world.now();
+    let before = rig.answered(0).0;
+    (0..PGS).for_each(|n| rig.submit(pg(n), 0, 0, 1));
+    rig.until(LONG, "all writes commit", |rig| rig.answered(0).0 >= before + u64::from(PGS));
+    let took = rig.world.now().since(begin);
+    assert!(took < ms(500), "the PGs stood still for {took:?}");
+    assert_eq!(rig.osd(0).streams_running(), PGS as usize);
+    rig.osd(0).set_stream_rate(64 << 20);
+    rig.start(1);
+    rig.until(LONG, "all are whole", |rig| (0..PGS).all(|n| rig.is_whole(pg(n))));
+}
+
 /// The decision state of a PG with very many volumes is too long for a record of the log. Its contents are sent exactly as of one index:
 /// a round ends between two commits.
 #[test]

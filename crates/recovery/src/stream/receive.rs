@@ -5,6 +5,7 @@ use super::compare;
 use super::receiver::{Contents, Receiver, Step, Wrong, aus};
 use super::{BaseRead, Streams, message};
 use crate::host::{Action, Follow, Host, Read, ReadResult, Staged};
+use crate::tuning::StreamTuning;
 use bytes::Bytes;
 use types::failpoint::{Point, pass};
 use types::map::Member;
@@ -19,7 +20,7 @@ pub(super) type At = (PgId, u64, u64);
 impl Streams {
     /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
     /// not it still leads.
-    pub(super) fn handle_open(&mut self, host: &mut impl Host, from: OsdId, msg: &StreamMsg) {
+    pub(super) fn handle_open(&mut self, host: &mut impl Host, from: OsdId, msg: &StreamMsg, needed: bool) {
         let StreamMsg { pg, from: leader, to: replica, stream, .. } = *msg;
         let answer = |body| message(from, (pg, replica, leader, stream), body);
         let peer = Member { replica: leader, osd: from };
@@ -30,7 +31,8 @@ impl Streams {
             return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         };
         self.drop_receiver(host, pg, (StreamAbort::Failed, true));
-        if self.receivers.len() >= self.tuning.receivers_max {
+        let StreamTuning { receivers_max, needed_max, .. } = self.tuning;
+        if self.receivers.len() >= if needed { receivers_max.max(needed_max) } else { receivers_max } {
             return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         }
         let mut receiver = Receiver::new(stream, pg, replica, (from, leader), host.now());

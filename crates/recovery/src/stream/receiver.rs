@@ -388,7 +388,7 @@ mod tests {
             (blocks(2, 0, 8), Wrong::OutOfOrder { expected: 1, found: 2 }),
             (blocks(1, 1, 8), Wrong::Nonsense("not whole blocks")),
             (bad_crc, Wrong::Nonsense("bytes that fail their checksum")),
-            (StreamBody::Open, Wrong::Nonsense("it has no number")),
+            (StreamBody::Open { needed: false }, Wrong::Nonsense("it has no number")),
         ] {
             assert_eq!(receiver().take(Time(2), body), Err(want));
         }

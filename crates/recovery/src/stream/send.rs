@@ -22,27 +22,31 @@ impl Streams {
         }
     }
 
-    /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the
-    /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
+    /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the least to send: so
+    /// the number of PGs that a further failure would stop falls as fast as it can. A PG that cannot commit waits for no other
+    /// one's stream, because its follower counts as soon as its log has begun (R16).
     pub(super) fn begin_streams(&mut self, host: &mut impl Host) {
         let now = host.now();
-        let StreamTuning { asked_max, senders_max, .. } = self.tuning;
+        let StreamTuning { asked_max, senders_max, needed_max, .. } = self.tuning;
         self.waiting.retain(|_, asked| now < *asked + asked_max);
-        while self.senders.len() < senders_max {
-            let Some((pg, to, replica, follower)) = self.most_wanted(host) else { return };
+        while self.senders.len() < senders_max.max(needed_max) {
+            let Some((needed, (pg, to, replica, follower))) = self.most_wanted(host) else { return };
+            if !needed && self.senders.len() >= senders_max {
+                return;
+            }
             self.waiting.remove(&(pg, to));
             let Some(lead) = host.lead(replica, follower).filter(|_| host.reaches(to)) else { continue };
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
             let sender = Sender::new(id, pg, (replica, lead.term), (to, follower), now);
             tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
-            host.act(sender.message(StreamBody::Open));
+            host.act(sender.message(StreamBody::Open { needed }));
             self.senders.push(sender);
         }
     }
 
-    /// Chooses the next stream: (PG, follower's OSD, replica here, follower).
-    fn most_wanted(&self, host: &mut impl Host) -> Option<(PgId, OsdId, ReplicaId, ReplicaId)> {
+    /// Chooses the next stream: whether its PG needs it, then (PG, follower's OSD, replica here, follower).
+    fn most_wanted(&self, host: &mut impl Host) -> Option<(bool, (PgId, OsdId, ReplicaId, ReplicaId))> {
         let wanted = self.waiting.keys().filter_map(|(pg, to)| {
             let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| host.now() < *until);
             let is_busy = self.senders.iter().any(|s| s.pg == *pg);
@@ -50,7 +54,7 @@ impl Streams {
             let is_needed = host.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
             Some((!is_needed, host.chunks(replica).len(), (*pg, *to, replica, follower)))
         });
-        wanted.min().map(|(_, _, stream)| stream)
+        wanted.min().map(|(idle, _, stream)| (!idle, stream))
     }
 
     fn remove_sender(&mut self, id: u64) -> Option<Sender> {

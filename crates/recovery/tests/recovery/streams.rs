@@ -353,7 +353,7 @@ fn told(body: &StreamBody) -> String {
         }
         StreamBody::Ack { seq } => format!("> acknowledge {seq}"),
         StreamBody::Abort(reason) => format!("> abort: {reason:?}"),
-        StreamBody::Open => "> open".to_owned(),
+        StreamBody::Open { needed } => format!("> open{}", if *needed { ", needed" } else { "" }),
         StreamBody::Filling { commit, .. } => format!("> filling, commit {commit}"),
         StreamBody::Done { commit, .. } => format!("> done, commit {commit}"),
     }

@@ -182,7 +182,7 @@ mod tests {
             wire::Message::Raft(append),
             wire::Message::Raft(reject),
             wire::Message::LeaseRenewal(renewal),
-            stream(StreamBody::Open),
+            stream(StreamBody::Open { needed: false }),
             stream(done),
         ];
         let mut bufs = Vec::new();

@@ -117,7 +117,8 @@ fn streams() -> Vec<(&'static str, Message)> {
     let one = SectorRange { start: 8, count: 8 };
     let digests = Bytes::from_static(&[0xca; 32]);
     vec![
-        ("stream open", stream(StreamBody::Open)),
+        ("stream open", stream(StreamBody::Open { needed: false })),
+        ("stream open, needed", stream(StreamBody::Open { needed: true })),
         ("stream accept", stream(StreamBody::Accept { term, commit, compare: false, fills_from: Index(0) })),
         (
             "stream accept, older contents",
