@@ -371,7 +371,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         }
         OsdDown::Remember(told) => Body::Remember(watermarks_out(told)),
         OsdDown::Behind { reason, hold } => Body::Behind(pb::Behind { reason, hold }),
-        OsdDown::FailReplicas { reason } => Body::FailReplicas(reason),
+        OsdDown::FailReplicas { reason, mount } => Body::FailReplicas(pb::FailReplicas { reason, mount }),
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
@@ -414,7 +414,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
             Body::Behind(b) => OsdDown::Behind { reason: b.reason, hold: b.hold },
-            Body::FailReplicas(reason) => OsdDown::FailReplicas { reason },
+            Body::FailReplicas(order) => OsdDown::FailReplicas { reason: order.reason, mount: order.mount },
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }

@@ -63,6 +63,8 @@ pub struct EngineConfig {
     /// The device was restored from an older copy, or has lost flushed writes: every replica on it has failed from this
     /// mount on (ADR 0012). Default off.
     pub after_restore: bool,
+    /// The mount number is above this one: meta knows a later state of this device. Default 0.
+    pub mount_above: u64,
     /// The allocator reuses the space that was freed last, instead of going round the device. Space that is freed too
     /// early is then overwritten at once. Only simulations want this. Default off.
     pub reuse_at_once: bool,
@@ -81,6 +83,7 @@ impl Default for EngineConfig {
             state_batch_max: layout::log::STATE_BATCH_MAX,
             after_poison: false,
             after_restore: false,
+            mount_above: 0,
             reuse_at_once: false,
             steps: StepLimits::default(),
         }

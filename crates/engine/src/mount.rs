@@ -378,7 +378,7 @@ impl Engine {
         let mut replay = self.take_replay();
         let log = self.log.as_mut().expect("made with the superblock");
         log.ring.restore(std::mem::take(&mut replay.segments), replay.head);
-        log.mount = replay.last_mount + 1;
+        log.mount = replay.last_mount.max(self.config.mount_above) + 1;
         log.next_seq = replay.last_seq + 1;
         log.previous = replay.previous.take();
         (log.durable_seq, log.found) = (replay.last_seq, replay.last_seq);

@@ -25,7 +25,7 @@ impl Engine {
         self.push_mark(IoBuf::zeros(POISON_LEN), false);
     }
 
-    /// Erases the mark of an older copy: the replicas of the restored device are durably suspect, and meta knows
+    /// Erases the mark of an older copy: the replicas of the device have failed, durably, and meta knows
     /// (ADR 0012). A mark that stays only costs another start with the same setting.
     pub fn erase_behind_mark(&mut self) {
         let token = self.token(key::BEHIND, u32::MAX);

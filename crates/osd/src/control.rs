@@ -153,7 +153,7 @@ impl Osd {
             OsdDown::Refused { code, reason } if code == codes::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
                 self.strange_meta(reason);
             }
-            OsdDown::FailReplicas { reason } => self.fail_replicas(reason),
+            OsdDown::FailReplicas { reason, mount } => self.fail_replicas(reason, mount),
             OsdDown::Refused { code, reason }
                 if self.waits_for_rival(code, &reason) || self.waits_as_older_copy(code, &reason) =>
             {

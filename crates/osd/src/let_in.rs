@@ -30,8 +30,8 @@ pub(crate) struct Waiting {
 pub enum Restart {
     /// With [`OsdConfig::behind`](crate::OsdConfig::behind): it waits for its PGs to be served without it.
     Marked,
-    /// With [`engine::EngineConfig::after_restore`]: all replicas fail.
-    Restored,
+    /// With [`engine::EngineConfig::after_restore`]: all replicas fail. The mount number is above this one.
+    Restored { mount_above: u64 },
 }
 
 /// The life of this process: its start, meta's admission of it, and its planned stop.
@@ -48,8 +48,8 @@ pub(crate) struct Service {
     pub welcomed: bool,
     /// Set when the records of meta went back in time; true when this OSD is on hold for that.
     behind: Option<bool>,
-    /// Meta has ordered that all replicas fail: the next start does that.
-    restores: bool,
+    /// Meta has ordered that all replicas fail, which the next start does, and that its mount number is above this one.
+    restores: Option<u64>,
     /// Reason of the wait of an older copy that was last logged.
     told: Option<String>,
     /// Latest end of a planned stop that is under way.
@@ -87,7 +87,7 @@ impl Osd {
         }
         let until = if self.is_marked() { Time::NEVER } else { self.now + self.config.tuning.let_in_wait };
         self.service.waiting = Some(Waiting { replicas, listener, until, rival: None });
-        if self.config.tuning.let_in_wait.is_zero() {
+        if self.config.tuning.let_in_wait.is_zero() && !self.is_marked() {
             self.serve();
         }
         Ok(())
@@ -153,26 +153,29 @@ impl Osd {
     /// Whether this OSD waits after a refusal: as an older copy, until its PGs are served without it. It asks again on each new
     /// stream. A device without the mark gets the mark first, which takes another start.
     pub(crate) fn waits_as_older_copy(&mut self, code: u32, reason: &str) -> bool {
-        let waits = code == codes::DEVICE_BEHIND && self.is_marked() && self.service.waiting.is_some();
-        if waits && self.service.told.as_deref() != Some(reason) {
+        let waits = code == codes::DEVICE_BEHIND && self.is_marked();
+        let Some(waiting) = self.service.waiting.as_mut().filter(|_| waits) else { return false };
+        // A rival that it may have met is gone.
+        (waiting.until, waiting.rival) = (Time::NEVER, None);
+        if self.service.told.as_deref() != Some(reason) {
             tracing::warn!(code, reason, "waiting: the device is an older copy");
             self.service.told = Some(reason.to_owned());
         }
-        waits
+        true
     }
 
     /// Fails all replicas: meta has found that the device is an older copy, and its PGs are served without it. The mark comes
     /// first, and the next start of this process, which is due at once, fails them.
-    pub(crate) fn fail_replicas(&mut self, reason: String) {
+    pub(crate) fn fail_replicas(&mut self, reason: String, mount: u64) {
         tracing::warn!(reason, "the device is an older copy: all its replicas fail, to be replaced by new ones");
-        self.service.restores = true;
+        self.service.restores = Some(mount);
         self.refused(codes::DEVICE_BEHIND, reason);
     }
 
     /// Returns how the process is to start again on its device, once meta has found that it is an older copy.
     pub fn starts_again(&self) -> Option<Restart> {
         let behind = self.refusal().is_some_and(|(code, _)| code == codes::DEVICE_BEHIND);
-        behind.then_some(if self.service.restores { Restart::Restored } else { Restart::Marked })
+        behind.then_some(self.service.restores.map_or(Restart::Marked, |mount_above| Restart::Restored { mount_above }))
     }
 
     /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves

@@ -69,8 +69,8 @@ pub struct OsdNode {
     pub(crate) must_refuse: Option<u64>,
     /// An operator has read the refusal and confirmed the device: the next life starts with `after_poison`.
     pub(crate) poison_confirmed: bool,
-    /// Meta has found that the device is an older copy: the next life starts with all replicas failed.
-    pub(crate) restores: bool,
+    /// Meta has found that the device is an older copy: the next life starts with all replicas failed, and a mount number above this.
+    pub(crate) restores: Option<u64>,
     /// This life started so.
     pub(crate) restored: bool,
 }
@@ -234,8 +234,9 @@ impl Cluster {
         node.life += 1;
         let after_poison = std::mem::take(&mut node.poison_confirmed);
         node.must_refuse = must_refuse.filter(|_| !after_poison);
-        node.restored = std::mem::take(&mut node.restores);
-        let after_restore = node.restored;
+        let restores = node.restores.take();
+        let (after_restore, mount_above) = (restores.is_some(), restores.unwrap_or(0));
+        node.restored = after_restore;
         let behind = self.is_marked_behind(i);
         let node = &mut self.osds[i];
         let mut env = self.world.env(node.node);
@@ -252,7 +253,7 @@ impl Cluster {
             rack: None,
             zone: None,
             version: String::new(),
-            engine: engine::EngineConfig { after_poison, after_restore, ..self.options.engine.clone() },
+            engine: engine::EngineConfig { after_poison, after_restore, mount_above, ..self.options.engine.clone() },
             behind,
             timing: self.options.tuned.timing,
             tuning: self.options.tuned.osd,
@@ -729,7 +730,7 @@ impl OsdNode {
             ended: None,
             must_refuse: None,
             poison_confirmed: false,
-            restores: false,
+            restores: None,
             restored: false,
         }
     }

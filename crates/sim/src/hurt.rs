@@ -142,7 +142,10 @@ impl Cluster {
         self.stop_osd(i, false);
         let mark = layout::poison::encode(uuid, "an older copy");
         self.image(i).write(layout::poison::BEHIND_AT, &mark);
-        self.osds[i].restores = again == osd::Restart::Restored;
+        self.osds[i].restores = match again {
+            osd::Restart::Restored { mount_above } => Some(mount_above),
+            osd::Restart::Marked => None,
+        };
         self.start_osd(i);
     }
 

@@ -241,8 +241,8 @@ pub enum OsdDown {
     /// welcomed yet does not serve before a recovery. Otherwise it goes on as without meta.
     Behind { reason: String, hold: bool },
     /// The device is older than its last report, and its PGs are served without it: every replica on it fails, to be replaced
-    /// by a new one (R4).
-    FailReplicas { reason: String },
+    /// by a new one (R4). The next mount has a number above `mount`: no older state of the device can reach it.
+    FailReplicas { reason: String, mount: u64 },
     /// The cluster does not know this OSD, or knows another incarnation of it: stop. BSLT-2041: the device is older than its last
     /// report, and PGs of it are not served without it.
     Refused { code: u32, reason: String },

@@ -124,7 +124,7 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
         OsdDown::Behind { reason: "why".into(), hold: true },
-        OsdDown::FailReplicas { reason: "it is older".into() },
+        OsdDown::FailReplicas { reason: "it is older".into(), mount: 7 },
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
 }

@@ -63,15 +63,17 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 
 /// Serves a device until asked to end.
 pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
-    let (mut untold, mut after_restore) = (as_json, args.after_restore);
-    while let Some(again) = serve(args, metas, after_restore, &mut untold)? {
-        after_restore = args.after_restore || again == Restart::Restored;
+    let (mut untold, mut again) = (as_json, None);
+    loop {
+        again = serve(args, metas, again, &mut untold)?;
+        if again.is_none() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Serves a device until asked to end, or until the process must start again on it.
-fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut bool) -> Result<Option<Restart>> {
+fn serve(args: &OsdRun, metas: &[Address], again: Option<Restart>, untold: &mut bool) -> Result<Option<Restart>> {
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
@@ -85,8 +87,7 @@ fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut boo
     }
     let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
     let http_at = http.as_ref().map(|(_, addr)| *addr);
-    let mut config = config(args, listen, &mut env, &disk)?;
-    config.engine.after_restore = after_restore;
+    let config = config(args, (listen, again), &mut env, &disk)?;
     let registry = process::registry("osd");
     process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
@@ -126,7 +127,7 @@ fn serve(args: &OsdRun, metas: &[Address], after_restore: bool, untold: &mut boo
             // Every start advances the position of a device: the next one must not be judged by that alone.
             let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
             marked.map_err(|e| format_error(&args.device, e))?;
-            return Ok(Some(again));
+            return Ok(Some(again).filter(|_| !stop.is_set()));
         }
         if let Some(bound) = osd.listening().filter(|_| std::mem::take(untold)) {
             ready(ids, bound, http_at)?;
@@ -155,9 +156,19 @@ fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, at.port())
 }
 
-fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
+fn config(
+    args: &OsdRun,
+    (listen, again): (SocketAddr, Option<Restart>),
+    env: &mut RealEnv,
+    disk: &DiskInfo,
+) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
-    let behind = engine::behind_mark(env, disk, superblock.uuid);
+    // A mark that cannot be read back counts all the same.
+    let behind = engine::behind_mark(env, disk, superblock.uuid).is_some() || again.is_some();
+    let (after_restore, mount_above) = match again {
+        Some(Restart::Restored { mount_above }) => (true, mount_above),
+        _ => (args.after_restore, 0),
+    };
     engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
@@ -172,8 +183,8 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         rack: args.rack.clone(),
         zone: args.zone.clone(),
         version: version::LONG.to_owned(),
-        engine: EngineConfig { after_poison: args.after_poison, ..EngineConfig::default() },
-        behind: behind.is_some(),
+        engine: EngineConfig { after_poison: args.after_poison, after_restore, mount_above, ..EngineConfig::default() },
+        behind,
         timing: group::Timing::default(),
         tuning: OsdTuning::default(),
         lease_reads: !args.no_lease_reads,

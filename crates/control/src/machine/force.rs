@@ -87,8 +87,7 @@ impl Control {
             return Err(format!("PG {pg} is {}: it may serve by itself; try again later", state.join("+")));
         }
         // Reports of an earlier process say nothing about this one.
-        let is_heard = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.stream.is_some() && live.reported);
-        match record.everyone().map(|m| m.osd).find(|osd| self.is_up(now, *osd) && !is_heard(*osd)) {
+        match record.everyone().map(|m| m.osd).find(|osd| self.is_up(now, *osd) && !self.is_heard(*osd)) {
             Some(osd) => Err(format!("PG {pg} may serve by itself: {osd} left or came a moment ago; try again later")),
             None => Ok(()),
         }
@@ -195,11 +194,18 @@ impl Control {
         other.is_some_and(Candidate::has_failed) && is_lossless(record, all, keep)
     }
 
-    /// Whether the PG has two replicas, and the one that is not on this OSD is whole.
-    pub(super) fn has_whole_twin(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
-        let mut others = record.members.iter().filter(|member| member.osd != osd);
-        let twin = others.next().filter(|_| record.members.len() == 2 && others.next().is_none());
-        twin.is_some_and(|twin| self.candidate(now, *twin).is_whole())
+    /// Whether a PG of two, or of one that gets a second replica, goes on without a loss from the replica that is not on this OSD
+    /// ([`Control::go_on_alone`]), as that one's present process reports.
+    pub(super) fn goes_on_without(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
+        let all = self.candidates(now, record);
+        let mut others = all.iter().filter(|c| c.member.osd != osd);
+        let Some(twin) = others.next().filter(|_| all.len() <= 2 && others.next().is_none()) else { return false };
+        self.is_heard(twin.member.osd) && is_lossless(record, &all, twin)
+    }
+
+    /// Whether the present process of an OSD has reported.
+    fn is_heard(&self, osd: OsdId) -> bool {
+        self.osds.get(&osd).is_some_and(|live| live.stream.is_some() && live.reported)
     }
 
     /// Orders the forced recovery of a PG of two of which one replica has failed, unless the PG serves or may serve. True when a

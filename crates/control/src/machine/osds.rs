@@ -13,6 +13,8 @@ use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgRepor
 use types::map::Member;
 use types::{OsdId, PgId, ReplicaId, Term, Time};
 
+/// Distance from the recorded mount number to that of a device whose replicas have failed: more than any device starts.
+const MOUNT_LEAP: u64 = 1 << 32;
 /// Characters of a version that are kept.
 const VERSION_LEN_MAX: usize = 64;
 
@@ -29,8 +31,8 @@ pub(super) struct OsdLive {
     pub reported: bool,
     /// Since when its stream is open.
     pub connected: Time,
-    /// Since when a process on an older device asks to be let in.
-    pub older_since: Option<Time>,
+    /// Since when a process on an older device asks to be let in while its PGs are served without it, and when it asked last.
+    pub asked_as_older: Option<(Time, Time)>,
     pub flow: Flow,
     /// Version named at the start of its stream, cut at [`VERSION_LEN_MAX`].
     pub version: String,
@@ -156,7 +158,7 @@ impl Control {
         let (writes, plan) = match planned {
             Ok(planned) => planned,
             Err(refusal) if refusal.code == codes::DEVICE_BEHIND => {
-                return self.take_older_device(now, stream, hello.osd, refusal);
+                return self.take_older_device(now, stream, hello, refusal);
             }
             Err(refusal) => return self.refuse_osd(stream, refusal),
         };
@@ -187,7 +189,7 @@ impl Control {
         live.heard = Some(at);
         live.reported = false;
         live.connected = at;
-        live.older_since = None;
+        live.asked_as_older = None;
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
@@ -223,13 +225,17 @@ impl Control {
     /// Handles a device that is older than its last report (R17). Its replicas have failed (R4). They are told so once that takes
     /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. So the OSD first
     /// waits for as long as a dead leader may count as up, and asks again.
-    fn take_older_device(&mut self, now: Now, stream: StreamId, osd: OsdId, refusal: Refusal) {
-        let since = *self.osds.entry(osd).or_default().older_since.get_or_insert(now.mono);
+    fn take_older_device(&mut self, now: Now, stream: StreamId, hello: &OsdHello, refusal: Refusal) {
+        let osd = hello.osd;
         let held = self.records.pgs.values().filter(|record| record.everyone().any(|m| m.osd == osd));
         let waits: Vec<PgId> =
             held.filter(|record| !self.is_served_without(now.mono, record, osd)).map(|record| record.pg).collect();
-        let fails = waits.is_empty() && now.mono.since(since) >= self.config.down_after;
-        let tells = self.standing() == Standing::Sound && self.watch.take(now.mono, &format!("{osd} is older"));
+        let (down_after, sound) = (self.config.down_after, self.standing() == Standing::Sound);
+        let asked = &mut self.osds.entry(osd).or_default().asked_as_older;
+        // An order that came too late for an earlier process, or a PG that was not served meanwhile, begins the wait again.
+        let since = asked.map_or(now.mono, |(since, last)| if last + down_after < now.mono { now.mono } else { since });
+        *asked = waits.is_empty().then_some((since, now.mono));
+        let fails = sound && (hello.device.restored || waits.is_empty() && now.mono.since(since) >= down_after);
         let what = match waits.first() {
             _ if fails => "its replicas fail, and are replaced by new ones".to_owned(),
             None => "its replicas fail when its PGs stay served without it".to_owned(),
@@ -238,7 +244,8 @@ impl Control {
                 waits.len()
             ),
         };
-        if tells {
+        let entity = format!("{osd} is older{}", if fails { ", and fails" } else { "" });
+        if sound && self.watch.take(now.mono, &entity) {
             let text = format!("the device of {osd} is older than its last report: {what}");
             self.note(now, Note::warning("osd.device_older", osd, text));
         }
@@ -246,15 +253,17 @@ impl Control {
             let message = format!("{}; {what}", refusal.message);
             return self.refuse_osd(stream, Refusal { message, ..refusal });
         }
-        self.say(stream, OsdDown::FailReplicas { reason: refusal.message });
+        // The old device itself may come back, and start more often than its copy did.
+        let mount = self.records.osds.get(&osd).map_or(0, |known| known.mount.saturating_add(MOUNT_LEAP));
+        self.say(stream, OsdDown::FailReplicas { reason: refusal.message, mount });
         self.held.push(ControlAction::CloseOsd { stream });
     }
 
     /// Whether a PG loses nothing when the replica on this OSD fails: another OSD leads it, or it is a PG of two whose other
-    /// replica is whole, and goes on alone.
+    /// replica goes on alone without a loss.
     fn is_served_without(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
         let lead = self.leads.get(&record.pg).filter(|lead| lead.osd != osd && lead.report.active);
-        lead.is_some_and(|lead| self.is_up(now, lead.osd)) || self.has_whole_twin(now, record, osd)
+        lead.is_some_and(|lead| self.is_up(now, lead.osd)) || self.goes_on_without(now, record, osd)
     }
 
     /// Whether the device of this Hello may be an older copy. Records that went back hold old positions, too (R17). Until

@@ -95,6 +95,7 @@ fn is_free(action: &ControlAction) -> bool {
             OsdDown::EnsureReplica { .. }
                 | OsdDown::ChangeMembers { .. }
                 | OsdDown::DropReplica { .. }
+                | OsdDown::FailReplicas { .. }
                 | OsdDown::Attach { .. }
                 | OsdDown::ReplicaFloor(_)
         ),
@@ -261,12 +262,13 @@ impl Control {
         Weighed::Later
     }
 
-    /// Whether the memory of an OSD counts for nothing: its device was restored, and no meta has let it in since. A run with
+    /// Whether the memory of an OSD counts for nothing: its device went back, and no meta has let it in since. A run with
     /// `--after-restore` clears the memory. A later run without the flag is recognised by that: an elector has remembered
     /// something.
     fn has_forgotten(&self, hello: &OsdHello) -> bool {
         let elector = self.records.osds.get(&hello.osd).is_some_and(|o| o.elector);
-        hello.device.restored && !hello.device.let_in || elector && hello.seen.revision == 0
+        let older = hello.device.restored || hello.device.behind;
+        older && !hello.device.let_in || elector && hello.seen.revision == 0
     }
 
     /// Takes the watermarks of a registered OSD whose Hello was accepted, if its memory counts.

@@ -227,6 +227,10 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     if hello.incarnation == known.incarnation && known.mount > 0 && device.durable_seq < known.log_seq {
         return Err(log_is_behind(osd, device.durable_seq, known.log_seq));
     }
+    // The recorded mount number never falls: a later state of this device would pass for the current one.
+    if device.restored && hello.incarnation != known.incarnation && device.mount <= known.mount {
+        return Err(refuse(codes::DEVICE_BEHIND, format!("the mount number {} of {osd} is no new one", device.mount)));
+    }
     if device.restored || device.let_in || on(Bug::OlderLetIn) {
         return Ok(());
     }

@@ -194,7 +194,7 @@ impl Osd {
             | OsdDown::TransferLeader { .. }
             | OsdDown::Behind { .. }
             | OsdDown::ReplicaFloor(_) => {}
-            OsdDown::FailReplicas { reason } => panic!("its device is never older: {reason}"),
+            OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),
             OsdDown::Refused { code, reason } => panic!("refused: BSLT-{code}: {reason}"),
         }
     }

@@ -81,8 +81,8 @@ fn an_older_device_waits_until_meta_fails_its_replicas() {
         assert_eq!((osd.phase(), osd.starts_again()), (&Phase::Mounting, None), "it asks again");
     }
     rig.tell(0, OsdDown::Connected);
-    rig.tell(0, OsdDown::FailReplicas { reason: "it is older".to_owned() });
-    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Restored));
+    rig.tell(0, OsdDown::FailReplicas { reason: "it is older".to_owned(), mount: 70 });
+    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Restored { mount_above: 70 }));
     again(&mut rig, true, true);
     rig.tell(0, OsdDown::Connected);
     let ups = rig.osd(0).take_reports();

@@ -4,7 +4,7 @@
 //! A message is a polynomial, and its CRC the rest of a division by P. A part A that stands `d` bits before a part B is
 //! replaced by `A * (x^d mod P)`, which is added to B, and the rest stays the same (Gopal et al., "Fast CRC Computation
 //! for Generic Polynomials Using PCLMULQDQ Instruction", 2009). Bits are reflected here: a register's lowest bit has the
-//! highest power. The carry-less product of two reflected words lacks one factor x, so the powers below are less by one.
+//! highest power. The carry-less product of two reflected words has one factor x too many, so the powers below are less by one.
 //!
 //! Invariant: the result is that of the crate `crc32c` for all bytes.
 #![allow(unsafe_code)]

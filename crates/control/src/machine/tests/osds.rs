@@ -107,11 +107,12 @@ fn device_behind_its_position_is_let_in_with_its_replicas_failed() {
     }
     world.pass(Duration::from_secs(6));
     assert!(is_to_fail(&world.hello_at(OsdId(2), 9, at(1, 100))), "it holds no PG");
-    assert!(welcomed(&world.hello_at(OsdId(2), 9, DevicePosition { restored: true, ..at(2, 50) })));
-    assert!(welcomed(&world.hello_at(OsdId(2), 9, at(2, 50))), "the same process comes back");
+    assert!(is_to_fail(&world.hello_at(OsdId(2), 9, DevicePosition { restored: true, ..at(2, 50) })), "no new number");
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, DevicePosition { restored: true, ..at(8, 50) })));
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, at(8, 50))), "the same process comes back");
     assert_eq!(
         (world.control.records().osds[&OsdId(2)].mount, world.control.records().osds[&OsdId(2)].log_seq),
-        (2, 50)
+        (8, 50)
     );
 }
 
@@ -132,7 +133,7 @@ fn older_device_waits_until_its_pgs_are_served_without_it() {
         };
         assert_eq!(code_of(&hello(&mut world)), Some(codes::DEVICE_BEHIND), "no other one leads");
         world.elects = true;
-        for _ in 0..2 {
+        for _ in 0..if replicas == 3 { 3 } else { 2 } {
             // Another leader may have died a moment ago.
             world.seconds(2, &[older.osd.0]);
             assert_eq!(code_of(&hello(&mut world)), Some(codes::DEVICE_BEHIND));
@@ -143,9 +144,29 @@ fn older_device_waits_until_its_pgs_are_served_without_it() {
             1 => assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "the only copy"),
             _ => assert!(is_to_fail(&said), "{replicas}: {said:?}"),
         }
-        let restored = DevicePosition { restored: true, ..at(10, 1000) };
-        assert!(welcomed(&world.hello_at(older.osd, 10, restored)));
+        // The next mount is far above all of the device that went back: it cannot pass for the current one any more.
+        let restored = |mount| DevicePosition { restored: true, ..at(mount, 1000) };
+        if let [OsdDown::FailReplicas { mount, .. }] = said[..] {
+            assert!(mount > 1 << 32, "{mount}");
+            assert!(welcomed(&world.hello_at(older.osd, 10, restored(mount + 1))));
+        }
     }
+}
+
+#[test]
+fn a_restored_device_gets_a_mount_number_above_all_earlier_ones() {
+    let mut world = World::new(1, 3);
+    (0..3).for_each(|_| world.restart(OsdId(2)));
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    let restored = |mount| DevicePosition { restored: true, ..at(mount, 1) };
+    let said = world.hello_at(OsdId(2), 9, restored(3));
+    let [OsdDown::FailReplicas { mount, .. }] = said[..] else { panic!("{said:?}") };
+    assert!(welcomed(&world.hello_at(OsdId(2), 10, restored(mount + 1))));
+    world.pass(Duration::from_secs(7));
+    // The device that was set aside comes back.
+    let said = world.hello_at(OsdId(2), 11, at(1000, 1 << 40));
+    assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{said:?}");
 }
 
 #[test]

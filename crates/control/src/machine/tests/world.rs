@@ -545,7 +545,7 @@ impl World {
                 self.control.handle_osd(self.now, stream, up);
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
-            OsdDown::FailReplicas { reason } => panic!("its device is never older: {reason}"),
+            OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
             OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
