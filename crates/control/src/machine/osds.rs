@@ -226,11 +226,15 @@ impl Control {
     /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. So the OSD first
     /// waits for as long as a dead leader may count as up, and asks again.
     fn take_older_device(&mut self, now: Now, stream: StreamId, hello: &OsdHello, refusal: Refusal) {
-        let osd = hello.osd;
+        let (osd, sound) = (hello.osd, self.standing() == Standing::Sound);
+        if hello.device.restored && !sound {
+            // Its replicas have failed: it only waits for the order to take a new mount number.
+            return self.held.push(ControlAction::CloseOsd { stream });
+        }
         let held = self.records.pgs.values().filter(|record| record.everyone().any(|m| m.osd == osd));
         let waits: Vec<PgId> =
             held.filter(|record| !self.is_served_without(now.mono, record, osd)).map(|record| record.pg).collect();
-        let (down_after, sound) = (self.config.down_after, self.standing() == Standing::Sound);
+        let down_after = self.config.down_after;
         let asked = &mut self.osds.entry(osd).or_default().asked_as_older;
         // An order that came too late for an earlier process, or a PG that was not served meanwhile, begins the wait again.
         let since = asked.map_or(now.mono, |(since, last)| if last + down_after < now.mono { now.mono } else { since });
