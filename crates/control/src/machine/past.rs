@@ -87,6 +87,8 @@ impl Past {
 }
 
 /// Whether an action may go out before a majority remembers its revision: it gives no id away and takes no data away.
+/// `FailReplicas` is free, too: older records hold lower positions, so no lost change makes a current device an older one. The
+/// close of its stream follows it, and would otherwise overtake it.
 fn is_free(action: &ControlAction) -> bool {
     match action {
         ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,
@@ -95,7 +97,6 @@ fn is_free(action: &ControlAction) -> bool {
             OsdDown::EnsureReplica { .. }
                 | OsdDown::ChangeMembers { .. }
                 | OsdDown::DropReplica { .. }
-                | OsdDown::FailReplicas { .. }
                 | OsdDown::Attach { .. }
                 | OsdDown::ReplicaFloor(_)
         ),

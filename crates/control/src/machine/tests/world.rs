@@ -63,6 +63,8 @@ pub struct World {
     pub rng: Rng,
     /// Messages on the way to OSDs.
     pub queue: VecDeque<(StreamId, OsdDown)>,
+    /// Streams of refused processes that were closed: they carry nothing any more.
+    closed: BTreeSet<StreamId>,
     /// Whether the delivery of messages is suspended.
     pub hold: bool,
     /// PGs without a leader: they take no attach record.
@@ -155,6 +157,7 @@ impl World {
             now,
             rng: Rng::new(seed),
             queue: VecDeque::new(),
+            closed: BTreeSet::new(),
             hold: false,
             leaderless: BTreeSet::new(),
             orders: BTreeMap::new(),
@@ -462,8 +465,13 @@ impl World {
     fn perform(&mut self, action: ControlAction) {
         match action {
             ControlAction::Commit(_) => panic!("commits are taken by the caller"),
-            ControlAction::ToOsd { stream, down } => self.queue.push_back((stream, down)),
-            ControlAction::CloseOsd { .. } => {}
+            ControlAction::ToOsd { stream, down } if !self.closed.contains(&stream) => {
+                self.queue.push_back((stream, down))
+            }
+            ControlAction::ToOsd { .. } => {}
+            // An OSD of this world connects again at once, as if its stream went on.
+            ControlAction::CloseOsd { stream } if self.osds.iter().any(|osd| osd.stream == stream) => {}
+            ControlAction::CloseOsd { stream } => drop(self.closed.insert(stream)),
             ControlAction::Answer { token, answer } => {
                 self.check(&answer);
                 assert!(self.answers.insert(token, answer).is_none(), "answered twice");
