@@ -119,15 +119,21 @@ impl Engine {
     }
 
     /// Returns what the log of a replica that is being filled may hold, and what is left of it: no round frees it, so that it takes no
-    /// more entries until the contents are here, or its log begins at a later index.
+    /// more entries until the contents are here, or its log begins at a later index. A replica that held more before others began
+    /// shares what all of them leave.
     pub fn fill_room(&self, replica: ReplicaId) -> Option<FillRoom> {
         let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
         let held = self.replicas.get(&replica).and_then(bytes)?;
-        let count = self.replicas.values().filter_map(bytes).count() as u64;
+        let (count, sum) = self.replicas.values().filter_map(bytes).fold((0, 0), |(n, sum), held| (n + 1, sum + held));
         let all = (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE);
-        let share = all / count.max(1);
-        Some(FillRoom { left: share.saturating_sub(held), share })
+        Some(room_of(all, (count, sum), held))
     }
+}
+
+/// Returns the room of a replica that holds `held` of `all`, of which `count` replicas hold `sum`.
+fn room_of(all: u64, (count, sum): (u64, u64), held: u64) -> FillRoom {
+    let share = all / count;
+    FillRoom { left: share.saturating_sub(held).max(all.saturating_sub(sum) / count), share }
 }
 
 impl Replica {
@@ -178,5 +184,19 @@ impl Log {
             Work::Persist { replica, .. } | Work::Copy { replica, .. } => *replica != id,
             _ => true,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room_of;
+
+    #[test]
+    fn room_of_a_replica_that_held_more_lasts_when_others_begin() {
+        let left = |count, sum, held| room_of(128, (count, sum), held).left;
+        assert_eq!((left(1, 0, 0), left(1, 100, 100), left(1, 128, 128)), (128, 28, 0));
+        assert_eq!(left(16, 64, 32), 4, "two held half of all when the others began");
+        assert_eq!((left(16, 64, 0), left(16, 72, 8)), (8, 3), "the others have their share at least");
+        assert_eq!(left(16, 130, 32), 0, "nothing is left");
     }
 }

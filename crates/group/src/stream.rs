@@ -89,14 +89,17 @@ impl Group {
         }
     }
 
-    /// Returns the state at which the log of `follower` may begin, now that it is behind this leader's: the applied one. From here on
-    /// the follower does not count as one with all its contents. `None`: what is committed up to there must be on a majority without
-    /// the follower, and with all contents; that is not known.
-    pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
+    /// Whether the log of `follower` may begin at the applied index of this leader. What is committed up to there must be on a majority
+    /// without the follower, and with all contents.
+    pub fn may_fill(&self, now: Time, follower: ReplicaId) -> bool {
         let has = |id: ReplicaId| id != follower && self.has_everything(now, id);
-        let counts = self.decision.members.majority(has);
-        let votes = self.decision.members.is_voter(follower);
-        if !self.serves() || votes && !counts {
+        self.serves() && (!self.decision.members.is_voter(follower) || self.decision.members.majority(has))
+    }
+
+    /// Returns the state at which the log of `follower` may begin, now that it is behind this leader's: the applied one. From here on
+    /// the follower does not count as one with all its contents. `None`: its log may not begin ([`Group::may_fill`]).
+    pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
+        if !self.may_fill(now, follower) {
             return None;
         }
         self.note_filling(now, follower);

@@ -118,6 +118,7 @@ impl Host for Here<'_> {
             is_behind: group.is_behind_log(follower, first),
             matched: group.matched(follower),
             needs_follower: group.stands_still_without(self.now, follower),
+            may_fill: group.may_fill(self.now, follower),
             has_contents: group.has_contents(self.now, follower),
             room: group.fill_room(follower),
             pace: group.pace(),
@@ -161,9 +162,12 @@ impl Host for Here<'_> {
             is_elected: group.is_elected(),
             leads: group.is_leader(),
             is_paused,
-            base: self.engine.base_for(replica),
             fills_from: self.engine.fills_from(replica),
         })
+    }
+
+    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId> {
+        self.engine.base_for(replica)
     }
 
     fn is_member(&self, replica: ReplicaId, peer: Member) -> bool {

@@ -75,6 +75,9 @@ pub trait Host {
     /// Returns the state of the group of a local replica that has one.
     fn follow(&self, replica: ReplicaId) -> Option<Follow>;
 
+    /// Returns the replica here whose contents a stream to this one is compared with.
+    fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId>;
+
     /// Whether `peer` is a member of the PG of a local replica, or may be one that the replica does not know yet.
     fn is_member(&self, replica: ReplicaId, peer: Member) -> bool;
 
@@ -114,6 +117,8 @@ pub struct Lead {
     pub matched: Option<Index>,
     /// The PG cannot commit without the follower.
     pub needs_follower: bool,
+    /// The follower's log may begin before its contents come.
+    pub may_fill: bool,
     /// The follower is known to have all its contents.
     pub has_contents: bool,
     /// Payload that the follower's log still takes, in bytes, and whether less than half of its share is left.
@@ -122,6 +127,13 @@ pub struct Lead {
     pub pace: Option<u64>,
     /// Blocks of the leader are bad.
     pub has_bad_blocks: bool,
+}
+
+impl Lead {
+    /// Whether the PG waits for a follower that counts as soon as its log has begun (R16).
+    pub(crate) fn counts_at_once(&self) -> bool {
+        self.needs_follower && self.may_fill
+    }
 }
 
 /// The group of a local replica, as a stream to it needs it.
@@ -138,8 +150,6 @@ pub struct Follow {
     pub leads: bool,
     /// It waits until its log begins at another index.
     pub is_paused: bool,
-    /// The replica here whose contents are compared.
-    pub base: Option<ReplicaId>,
     /// The index behind which its log begins, if it lacks contents; or zero.
     pub fills_from: Index,
 }

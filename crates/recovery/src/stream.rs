@@ -59,6 +59,8 @@ pub struct Streams {
     staging: BTreeMap<u64, receive::At>,
     /// Replicas whose writes may have a pace, and the follower that is being filled.
     paced: Vec<(ReplicaId, ReplicaId)>,
+    /// Time of the next look for streams beyond the ordinary limit.
+    look_at: Time,
     next_id: u64,
     next_token: u64,
     budget: Budget,

@@ -10,8 +10,9 @@ pub struct StreamTuning {
     pub senders_max: usize,
     /// Most streams that one OSD receives at once. Default 4, those of two leaders that send their most; at least 1.
     pub receivers_max: usize,
-    /// The same limits for streams to followers without which their PGs commit nothing. Each stream has up to 2 MiB in memory on
-    /// either side. Default 64; at least 1.
+    /// The same limits for streams to followers without which their PGs commit nothing, and which count as soon as their logs have
+    /// begun. A stream has up to 2 MiB in memory at its sender, and up to 14 MiB at its receiver. All to one OSD stay far below the
+    /// queue of a connection. Default 16; at least 1.
     pub needed_max: usize,
     /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
     /// asks. Default 100 ms; above the renewal interval.
@@ -38,7 +39,7 @@ impl Default for StreamTuning {
         StreamTuning {
             senders_max: 2,
             receivers_max: 4,
-            needed_max: 64,
+            needed_max: 16,
             asked_max: ms(100),
             bytes_per_s: 64 << 20,
             answer_max: s(10),

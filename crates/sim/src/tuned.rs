@@ -171,7 +171,7 @@ fn draw_osd(draw: &mut Draw) {
         osd.space.idle: [ms(500), ms(5000)],
         osd.streams.senders_max: [1, 8],
         osd.streams.receivers_max: [1],
-        osd.streams.needed_max: [1, 2],
+        osd.streams.needed_max: [1, 4],
         osd.streams.asked_max: [ms(70), ms(1000)],
         osd.streams.bytes_per_s: [8 << 20, 1 << 30],
         osd.streams.answer_max: [ms(2000)],

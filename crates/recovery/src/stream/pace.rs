@@ -20,15 +20,17 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Returns the payload that may be proposed from now on, in bytes. `unused`: what is left of the last answer. `room`: bytes that the
-    /// follower's log still takes. `done` and `left`: work of the stream so far, and an estimate of the rest, in one unit.
-    pub fn next(&mut self, unused: Option<u64>, room: u64, done: u64, left: u64) -> u64 {
+    /// follower's log still takes. `done` and `left`: work of the stream so far, and an estimate of the rest, in one unit; the estimate
+    /// is made only when it is used.
+    pub fn next(&mut self, unused: Option<u64>, room: u64, done: u64, left: impl FnOnce() -> u64) -> u64 {
         let before = std::mem::replace(&mut self.done, done);
         let granted = match unused {
             None => (room / AT_ONCE).max(PART_MAX),
+            Some(unused) if done <= before => unused,
             Some(unused) => {
-                let gain = u128::from(done.saturating_sub(before));
+                let gain = u128::from(done - before);
                 let rest = u128::from(room.saturating_sub(unused));
-                unused + (rest * gain / (gain + u128::from(left)).max(1)) as u64
+                unused + (rest * gain / (gain + u128::from(left()))) as u64
             }
         };
         granted.min(room)
@@ -45,7 +47,7 @@ mod tests {
     fn the_room_lasts_as_long_as_the_stream() {
         let (mut pace, mut room, mut unused, mut longest, mut waited) = (Pace::default(), 32 * MIB, None, 0, 0);
         for left in (0..=1024).rev() {
-            let may = pace.next(unused, room, (1024 - left) * MIB, left * MIB);
+            let may = pace.next(unused, room, (1024 - left) * MIB, || left * MIB);
             assert!(may <= room, "{may} of {room}");
             // Each write has 64 KiB, and there are always more.
             let written = may / (64 << 10) * (64 << 10);
@@ -60,12 +62,12 @@ mod tests {
     #[test]
     fn only_work_of_the_stream_grants_something() {
         let mut pace = Pace::default();
-        assert_eq!(pace.next(None, 32 * MIB, 7, 100), 4 * MIB);
-        assert_eq!(pace.next(Some(0), 28 * MIB, 7, 100), 0);
-        assert_eq!(pace.next(Some(0), 28 * MIB, 7, 10), 0, "the estimate was too high");
-        assert_eq!(pace.next(Some(0), 28 * MIB, 107, 100), 14 * MIB);
-        assert_eq!(pace.next(Some(14 * MIB), 3 * MIB, 107, 100), 3 * MIB, "the room has shrunk");
-        assert_eq!(pace.next(Some(MIB), 3 * MIB, 108, 0), 3 * MIB, "the stream is at its end");
-        assert_eq!(pace.next(None, 100, 0, 100), 100, "less room than one write");
+        assert_eq!(pace.next(None, 32 * MIB, 7, || 100), 4 * MIB);
+        assert_eq!(pace.next(Some(0), 28 * MIB, 7, || 100), 0);
+        assert_eq!(pace.next(Some(0), 28 * MIB, 7, || 10), 0, "the estimate was too high");
+        assert_eq!(pace.next(Some(0), 28 * MIB, 107, || 100), 14 * MIB);
+        assert_eq!(pace.next(Some(14 * MIB), 3 * MIB, 107, || 100), 3 * MIB, "the room has shrunk");
+        assert_eq!(pace.next(Some(MIB), 3 * MIB, 108, || 0), 3 * MIB, "the stream is at its end");
+        assert_eq!(pace.next(None, 100, 0, || 100), 100, "less room than one write");
     }
 }

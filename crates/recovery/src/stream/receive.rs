@@ -27,18 +27,20 @@ impl Streams {
         let group = host.follow(replica).filter(|group| group.pg == pg && !group.is_paused && !group.leads);
         let group = group.filter(|_| host.is_member(replica, peer));
         let installs = self.receivers.get(&pg).is_some_and(|r| r.installing);
-        let Some(Follow { term, commit, base, fills_from, .. }) = group.filter(|_| !installs) else {
+        let Some(Follow { term, commit, fills_from, .. }) = group.filter(|_| !installs) else {
             return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         };
         self.drop_receiver(host, pg, (StreamAbort::Failed, true));
         let StreamTuning { receivers_max, needed_max, .. } = self.tuning;
-        if self.receivers.len() >= if needed { receivers_max.max(needed_max) } else { receivers_max } {
+        let like_it = self.receivers.values().filter(|r| r.needed == needed).count();
+        if like_it >= if needed { needed_max } else { receivers_max } {
             return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         }
         let mut receiver = Receiver::new(stream, pg, replica, (from, leader), host.now());
+        let base = host.base_for(replica);
         (receiver.serial, receiver.term) = (self.next_token, term);
         self.next_token += 1;
-        receiver.base = base;
+        (receiver.base, receiver.needed) = (base, needed);
         self.receivers.insert(pg, receiver);
         // The leader takes this commit index for an acknowledgement.
         host.act(answer(StreamBody::Accept { term, commit, compare: base.is_some(), fills_from }));

@@ -124,6 +124,8 @@ pub(crate) struct Receiver {
     busy: BTreeMap<u64, Busy>,
     /// The replica here whose contents are compared.
     pub base: Option<ReplicaId>,
+    /// The PG commits nothing without this replica.
+    pub needed: bool,
     /// Contents have come: nothing is compared any more.
     has_contents: bool,
     /// Bytes that were taken over as they were.

@@ -6,6 +6,7 @@ use super::sender::{MESSAGE_COST, Phase, Sender};
 use super::{Budget, PartRead, Streams};
 use crate::host::{Action, Host, Lead, Read, ReadResult};
 use crate::tuning::StreamTuning;
+use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::{ReadData, ReadError};
 use types::{Index, OsdId, PgId, ReplicaId, Time};
@@ -13,6 +14,20 @@ use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// Rounds at whose end the follower's log had no room for what they show: the next one is the last.
 const SHORT_ROUNDS_MAX: u32 = 2;
+/// Interval between looks for PGs that need a stream beyond the ordinary limit.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// A stream that has read nothing for this long reads one part, whatever is left of the budget: streams before it may use all of it.
+const STARVED: Duration = Duration::from_secs(1);
+
+/// A stream that may begin.
+struct Wanted {
+    pg: PgId,
+    to: OsdId,
+    /// The replica here, and the follower.
+    pair: (ReplicaId, ReplicaId),
+    lead: Lead,
+    chunks: usize,
+}
 
 impl Streams {
     /// Notes that raft has found the follower on `to` behind the log. Repeated while that lasts.
@@ -24,37 +39,46 @@ impl Streams {
 
     /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the least to send: so
     /// the number of PGs that a further failure would stop falls as fast as it can. A PG that cannot commit waits for no other
-    /// one's stream, because its follower counts as soon as its log has begun (R16).
+    /// one's stream when its follower counts as soon as its log has begun (R16). Contents that have to come first keep the limit: more
+    /// streams at once would bring each of these PGs back later.
     pub(super) fn begin_streams(&mut self, host: &mut impl Host) {
         let now = host.now();
         let StreamTuning { asked_max, senders_max, needed_max, .. } = self.tuning;
         self.waiting.retain(|_, asked| now < *asked + asked_max);
-        while self.senders.len() < senders_max.max(needed_max) {
-            let Some((needed, (pg, to, replica, follower))) = self.most_wanted(host) else { return };
-            if !needed && self.senders.len() >= senders_max {
-                return;
+        let is_full = self.senders.len() >= senders_max;
+        if self.senders.len() >= senders_max.max(needed_max) || is_full && now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_EVERY;
+        let mut wanted = self.wanted(host, is_full);
+        wanted.sort_by_key(|wanted| (!wanted.lead.needs_follower, wanted.chunks));
+        for Wanted { pg, to, pair: (replica, follower), lead, .. } in wanted {
+            let limit = if lead.counts_at_once() { senders_max.max(needed_max) } else { senders_max };
+            if self.senders.len() >= limit || self.senders.iter().any(|s| s.pg == pg) {
+                continue;
             }
             self.waiting.remove(&(pg, to));
-            let Some(lead) = host.lead(replica, follower).filter(|_| host.reaches(to)) else { continue };
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
             let sender = Sender::new(id, pg, (replica, lead.term), (to, follower), now);
             tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
-            host.act(sender.message(StreamBody::Open { needed }));
+            host.act(sender.message(StreamBody::Open { needed: lead.needs_follower }));
             self.senders.push(sender);
         }
     }
 
-    /// Chooses the next stream: whether its PG needs it, then (PG, follower's OSD, replica here, follower).
-    fn most_wanted(&self, host: &mut impl Host) -> Option<(bool, (PgId, OsdId, ReplicaId, ReplicaId))> {
-        let wanted = self.waiting.keys().filter_map(|(pg, to)| {
-            let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| host.now() < *until);
-            let is_busy = self.senders.iter().any(|s| s.pg == *pg);
-            let (replica, follower) = host.pair_with(*pg, *to).filter(|_| !rests && !is_busy)?;
-            let is_needed = host.lead(replica, follower).is_some_and(|lead| lead.needs_follower);
-            Some((!is_needed, host.chunks(replica).len(), (*pg, *to, replica, follower)))
+    /// Returns the streams that may begin; `is_full`: only those that count at once.
+    fn wanted(&self, host: &mut impl Host, is_full: bool) -> Vec<Wanted> {
+        let is_due = |key: &&(PgId, OsdId)| {
+            let rests = self.resting.get(key).is_some_and(|(until, _)| host.now() < *until);
+            !rests && host.reaches(key.1) && !self.senders.iter().any(|s| s.pg == key.0)
+        };
+        let wanted = self.waiting.keys().filter(is_due).filter_map(|(pg, to)| {
+            let pair = host.pair_with(*pg, *to)?;
+            let lead = host.lead(pair.0, pair.1).filter(|lead| !is_full || lead.counts_at_once())?;
+            Some(Wanted { pg: *pg, to: *to, pair, lead, chunks: host.chunks(pair.0).len() })
         });
-        wanted.min().map(|(idle, _, stream)| (!idle, stream))
+        wanted.collect()
     }
 
     fn remove_sender(&mut self, id: u64) -> Option<Sender> {
@@ -244,8 +268,10 @@ impl Sender {
         // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
         let unknown = lead.pace.filter(|_| self.urgent && self.phase != Phase::Ending);
         let room = lead.room.filter(|_| self.urgent && self.fills());
-        let (done, left) = (self.read_cost, self.left_cost());
-        let pace = room.map_or(unknown, |(room, _)| Some(self.pace.next(lead.pace, room, done, left)));
+        let mut next = std::mem::take(&mut self.pace);
+        let pace =
+            room.map_or(unknown, |(room, _)| Some(next.next(lead.pace, room, self.read_cost, || self.left_cost())));
+        self.pace = next;
         if pace != lead.pace {
             host.act(Action::SetPace { replica: self.replica, pace });
         }
@@ -253,8 +279,9 @@ impl Sender {
 
     /// Issues further reads, as far as window and budget allow.
     fn read_round(&mut self, host: &mut impl Host, budget: &mut Budget) {
-        let is_free = self.is_free();
-        while self.tracks() && self.has_room() && (is_free || budget.tokens > 0) {
+        let (is_free, now) = (self.is_free(), host.now());
+        while self.tracks() && self.has_room() && (is_free || budget.tokens > 0 || now >= self.read_at + STARVED) {
+            self.read_at = now;
             let Some(part) = self.plan.next(|chunk| host.extents(self.replica, chunk)) else { return };
             // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = self.plan.rounds.saturating_sub(2).min(4);

@@ -78,6 +78,8 @@ pub(crate) struct Sender {
     pub short_rounds: u32,
     /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
+    /// Time of the last read.
+    pub read_at: Time,
     /// Cost of all reads.
     pub read_cost: u64,
     /// Bytes of contents and digests.
@@ -106,8 +108,20 @@ impl Sender {
         (to, follower): (OsdId, ReplicaId),
         now: Time,
     ) -> Sender {
-        let (next_seq, heard_at, begins_again_at) = (1, now, Time::NEVER);
-        Sender { id, pg, replica, term, to, follower, next_seq, heard_at, begins_again_at, ..Sender::default() }
+        let (next_seq, heard_at, read_at, begins_again_at) = (1, now, now, Time::NEVER);
+        Sender {
+            id,
+            pg,
+            replica,
+            term,
+            to,
+            follower,
+            next_seq,
+            heard_at,
+            read_at,
+            begins_again_at,
+            ..Sender::default()
+        }
     }
 
     /// Begins the first round at the applied index: the follower has accepted the stream. `compare`: it has older contents.
@@ -150,9 +164,9 @@ impl Sender {
         self.tracks() && self.fills_from.is_some() && !self.is_beginning
     }
 
-    /// Whether only the window limits the stream: the PG waits for it. A follower that counts meanwhile needs its device for its log.
+    /// Whether only the window limits the stream: the PG waits for its end. A follower that counts before needs its device for its log.
     pub fn is_free(&self) -> bool {
-        self.urgent && !self.fills()
+        self.urgent && self.fills_from.is_none()
     }
 
     /// Whether changes are still to be noted.

@@ -23,6 +23,7 @@ pub struct Fake {
     pub lead: Option<Lead>,
     pub counts: bool,
     pub follow: Option<Follow>,
+    pub base: Option<ReplicaId>,
     /// Blocks of [`CHUNK`] that hold data, each with the value of its bytes.
     pub blocks: BTreeMap<u32, u8>,
     /// Contents that a stream has brought: AUs of `blocks` that are kept, blocks, and the tokens of those that are being written.
@@ -58,6 +59,7 @@ impl Fake {
             lead: None,
             counts: true,
             follow: None,
+            base: None,
             blocks: BTreeMap::new(),
             kept: BTreeSet::new(),
             staged: BTreeMap::new(),
@@ -146,6 +148,9 @@ impl Host for Fake {
     }
     fn follow(&self, _: ReplicaId) -> Option<Follow> {
         self.follow.clone()
+    }
+    fn base_for(&self, _: ReplicaId) -> Option<ReplicaId> {
+        self.base
     }
     fn is_member(&self, _: ReplicaId, peer: Member) -> bool {
         self.members.osd_of(peer.replica) == Some(peer.osd)

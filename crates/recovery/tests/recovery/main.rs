@@ -1,5 +1,6 @@
 //! Scripts of recovery, on a host without an engine.
 
 mod host;
+mod limits;
 mod repairs;
 mod streams;

@@ -102,6 +102,7 @@ impl Script {
             is_behind: true,
             matched: None,
             needs_follower: false,
+            may_fill: true,
             has_contents: false,
             room: None,
             pace: None,
@@ -116,7 +117,6 @@ impl Script {
             is_elected: false,
             leads: false,
             is_paused: false,
-            base: None,
             fills_from: Index(0),
         });
         let (net, written) = (VecDeque::new(), Vec::new());
@@ -138,7 +138,7 @@ impl Script {
             ["leader", "holds", blocks] => self.leader.host.blocks = equal(blocks),
             ["holds", blocks] => {
                 self.follower.host.blocks = equal(blocks);
-                self.follow().base = Some(FOLLOWER);
+                self.follower.host.base = Some(FOLLOWER);
             }
             ["differs", block] => _ = self.follower.host.blocks.insert(number(block) as u32, 9),
             ["behind"] => self.leader.streams.want(self.leader.host.now, PG, OsdId(2)),
@@ -206,7 +206,7 @@ impl Script {
                 (self.follow().applied, self.follow().commit) = (applied, applied);
             }
             ["in", "reach"] => self.lead().is_behind = false,
-            ["uncounted"] => self.leader.host.counts = false,
+            ["uncounted"] => (self.leader.host.counts, self.lead().may_fill) = (false, false),
             ["needed,", "room", kib, "KiB"] => {
                 let room = Some((number(kib) << 10, false));
                 (self.lead().needs_follower, self.lead().room) = (true, room);

@@ -1,0 +1,105 @@
+//! Several streams of one leader: the limits of their number, and their shares of the budget.
+
+use crate::host::{Fake, ME, PG};
+use recovery::{Action, Lead, Read, StreamTuning, Streams};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
+use wire::{Message, StreamBody, StreamMsg};
+
+const FOLLOWER: ReplicaId = ReplicaId(2);
+const TO: OsdId = OsdId(2);
+const STREAMS: u32 = 20;
+
+/// A leader of many PGs of which the follower is behind in all. `needed`: they commit nothing without it; `may_fill`: it counts as soon as
+/// its logs have begun.
+fn leader(needs_follower: bool, may_fill: bool) -> Fake {
+    let lead = Lead {
+        term: Term(2),
+        applied: Index(10),
+        first: Index(8),
+        is_behind: true,
+        matched: None,
+        needs_follower,
+        may_fill,
+        has_contents: false,
+        room: None,
+        pace: None,
+        has_bad_blocks: false,
+    };
+    let blocks = (0..4096).map(|n| (n, 1)).collect();
+    Fake { now: Time(1_000_000_000), lead: Some(lead), counts: may_fill, blocks, ..Fake::new(2) }
+}
+
+fn pg(n: u32) -> PgId {
+    PgId { n, ..PG }
+}
+
+fn want_all(streams: &mut Streams, now: Time) {
+    (0..STREAMS).for_each(|n| streams.want(now, pg(n), TO));
+}
+
+fn begun(tuning: StreamTuning, host: &mut Fake) -> Streams {
+    let mut streams = Streams::new(tuning, 7);
+    want_all(&mut streams, host.now);
+    streams.step(host);
+    streams
+}
+
+#[test]
+fn streams_beyond_the_limit_run_for_followers_that_count_at_once() {
+    let tuning = StreamTuning::default();
+    let running = |needed, may_fill| begun(tuning, &mut leader(needed, may_fill)).running();
+    assert_eq!(running(false, true), tuning.senders_max);
+    assert_eq!(running(true, false), tuning.senders_max, "contents come first: more streams would end later");
+    assert_eq!(running(true, true), tuning.needed_max);
+}
+
+#[test]
+fn streams_that_come_to_be_needed_begin_beside_ordinary_ones() {
+    let (tuning, mut host) = (StreamTuning::default(), leader(false, true));
+    let mut streams = begun(tuning, &mut host);
+    host.lead.as_mut().expect("it leads").needs_follower = true;
+    for _ in 0..2 {
+        host.now = host.now + Duration::from_millis(10);
+        want_all(&mut streams, host.now);
+        streams.step(&mut host);
+    }
+    assert_eq!(streams.running(), tuning.needed_max);
+}
+
+/// The budget is far below what one stream would read.
+#[test]
+fn every_stream_reads_within_two_seconds() {
+    let tuning = StreamTuning { bytes_per_s: 64 << 10, ..StreamTuning::default() };
+    let mut host = leader(true, true);
+    let mut streams = begun(tuning, &mut host);
+    let opened: Vec<(PgId, u64)> = host.actions.drain(..).filter_map(opened).collect();
+    for (pg, stream) in &opened {
+        let answer = |body| StreamMsg { pg: *pg, from: FOLLOWER, to: ME, stream: *stream, body };
+        let accept = StreamBody::Accept { term: Term(2), commit: Index(3), compare: false, fills_from: Index(0) };
+        streams.handle_message(&mut host, TO, answer(accept));
+        streams.handle_message(&mut host, TO, answer(StreamBody::Filling { term: Term(2), commit: Index(10) }));
+    }
+    host.lead.as_mut().expect("it leads").is_behind = false;
+    let (mut reads, end) = (BTreeSet::new(), host.now + Duration::from_secs(2));
+    while host.now < end {
+        host.now = host.now + Duration::from_millis(20);
+        streams.step(&mut host);
+        let parts = host.actions.drain(..).filter_map(|action| match action {
+            Action::Read { read: Read::Part(part), .. } => Some(format!("{part:?}")),
+            _ => None,
+        });
+        reads.extend(parts.map(|part| part.split(',').next().expect("its stream").to_owned()));
+    }
+    assert_eq!((reads.len(), opened.len()), (tuning.needed_max, tuning.needed_max), "{reads:?}");
+}
+
+fn opened(action: Action) -> Option<(PgId, u64)> {
+    match action {
+        Action::Send {
+            message: Message::Stream(StreamMsg { pg, stream, body: StreamBody::Open { .. }, .. }), ..
+        } => Some((pg, stream)),
+        _ => None,
+    }
+}
