@@ -318,9 +318,9 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
         | AdminAsk::OsdSet(_)
         | AdminAsk::ConfigList
         | AdminAsk::ConfigSet { .. } => send_osd(&mut rpc, ask.clone()).await,
-        AdminAsk::PgMove(PgMove { pg, from, to }) => {
-            rpc.pg_move(pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0 }).await?;
-            Ok(Ok(AdminAnswer::Done))
+        AdminAsk::PgMove(PgMove { pg, from, to, dry_run }) => {
+            let ask = pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0, dry_run };
+            Ok(all(rpc.pg_move(ask).await?.into_inner().moves).map(AdminAnswer::Moves))
         }
         AdminAsk::PgMoveCancel { pg } => {
             rpc.pg_move_cancel(pb::PgMoveCancelRequest { pg: Some(pg.into()) }).await?;

@@ -125,8 +125,9 @@ impl Admin {
     }
 
     /// Queues the move of a replica.
-    pub fn move_pg(&self, ask: PgMove) -> Result<()> {
-        expect!(self, AdminAsk::PgMove(ask), AdminAnswer::Done => ())
+    /// Queues a move, or only plans it. Returns nothing when it is queued already.
+    pub fn move_pg(&self, ask: PgMove) -> Result<Vec<PlannedMove>> {
+        expect!(self, AdminAsk::PgMove(ask), AdminAnswer::Moves(moves) => moves)
     }
 
     /// Recovers a PG by force, or asks what that would cost.

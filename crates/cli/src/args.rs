@@ -3,7 +3,7 @@
 use crate::address::Address;
 use crate::completion;
 use crate::errors::UserError;
-pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdRun, osd_number};
+pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use types::codes;
@@ -411,6 +411,9 @@ pub enum Pg {
         /// Give up the moves of this PG; one that is nearly done ends as ordered
         #[arg(long, conflicts_with_all = ["from", "to"])]
         cancel: bool,
+        /// Show what would move, or why it cannot; change nothing
+        #[arg(long, conflicts_with_all = ["cancel", "wait"])]
+        dry_run: bool,
         /// Return when the moves of this PG have ended
         #[arg(long)]
         wait: bool,

@@ -114,10 +114,8 @@ fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(command) => meta(*command, &common),
-        Command::Osd(Osd::Format(args)) => osd_intent::format(args, None, &metas(&common)?, common.json),
-        Command::Osd(Osd::Replace { osd, format }) => {
-            osd_intent::format(format, Some(types::OsdId(osd)), &metas(&common)?, common.json)
-        }
+        Command::Osd(Osd::Format(args)) => osd_intent::format(args, &metas(&common)?, common.json),
+        Command::Osd(Osd::Replace(args)) => osd_intent::replace(args, &metas(&common)?, common.json),
         Command::Osd(Osd::Out(args)) => osd_intent::run(&connect(&common)?, Intent::Out, &args, common.json),
         Command::Osd(Osd::In(args)) => osd_intent::run(&connect(&common)?, Intent::In, &args, common.json),
         Command::Osd(Osd::Drain(args)) => osd_intent::run(&connect(&common)?, Intent::Drain, &args, common.json),
@@ -142,9 +140,14 @@ fn run(cli: Cli) -> Result<Exit> {
         }
         Command::Top(args) => top::run(&connect(&common)?, &args, common.json).map(|()| Exit::Done),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
-        Command::Pg(Pg::Move { pg, from, to, cancel: _, wait }) => {
+        Command::Pg(Pg::Move { pg, from, to, cancel: _, dry_run, wait }) => {
             let ends = from.zip(to).map(|(from, to)| (types::OsdId(from), types::OsdId(to)));
-            pg_move::run(&connect(&common)?, pg, ends, wait, common.json).map(|()| Exit::Done)
+            let admin = connect(&common)?;
+            let done = match ends.filter(|_| dry_run) {
+                Some(ends) => pg_move::plan(&admin, pg, ends, common.json),
+                None => pg_move::run(&admin, pg, ends, wait, common.json),
+            };
+            done.map(|()| Exit::Done)
         }
         Command::Pg(Pg::ForceRecover { pgs, all, osd, dry_run, accept_data_loss }) => {
             let osd = osd.map(types::OsdId);

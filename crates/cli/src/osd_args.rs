@@ -29,14 +29,9 @@ pub enum Osd {
     #[command(after_help = "Example:\n  basalt osd drain 7 --wait && basalt osd rm 7")]
     Drain(OsdIntent),
     /// Prepare a device that takes over all replicas of an OSD, which is removed when it is empty and down
-    #[command(after_help = "Example:\n  basalt osd replace 7 --device /dev/nvme1n1 --meta 10.0.0.1:7300")]
-    Replace {
-        /// The OSD that is lost, or is to go
-        #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
-        osd: u32,
-        #[command(flatten)]
-        format: OsdFormat,
-    },
+    #[command(after_help = "Examples:\n  basalt osd replace 7 --device /dev/nvme1n1 --dry-run\n  \
+        basalt osd replace 7 --device /dev/nvme1n1 --meta 10.0.0.1:7300")]
+    Replace(OsdReplace),
     /// Set a flag of the cluster: noout, norebalance
     #[command(after_help = "Example:\n  basalt osd set noout")]
     Set {
@@ -99,6 +94,21 @@ pub struct OsdFormat {
     /// Failure domain: the zone [default: default]
     #[arg(long, value_name = "NAME", value_parser = location)]
     pub zone: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct OsdReplace {
+    /// The OSD that is lost, or is to go
+    #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
+    pub osd: u32,
+    #[command(flatten)]
+    pub format: OsdFormat,
+    /// Show what would move, and check the device; change nothing
+    #[arg(long, conflicts_with = "wait")]
+    pub dry_run: bool,
+    /// Return when the new OSD, which has to be started meanwhile, holds all replicas
+    #[arg(long)]
+    pub wait: bool,
 }
 
 #[derive(Args, Debug)]

@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::admin::Admin;
-use crate::args::{OsdFormat, OsdIntent};
+use crate::args::{OsdFormat, OsdIntent, OsdReplace};
 use crate::duration;
 use crate::errors::{Exit, UserError};
 use crate::output::{json, table};
@@ -63,7 +63,8 @@ pub fn run(admin: &Admin, intent: Intent, args: &OsdIntent, as_json: bool) -> Re
         out!("{names} {}: {}", intent.words(osds.len() > 1), summary(&moves));
     }
     if args.wait {
-        wait(admin, intent, &osds, as_json)?;
+        let empty = if intent == Intent::In { &[] } else { &osds[..] };
+        wait(admin, Goal { empty, runs: None }, as_json)?;
     } else if !as_json && !args.dry_run && !moves.is_empty() {
         out!("`basalt status` shows the progress");
     }
@@ -105,9 +106,18 @@ const STILL_MAX: u32 = 8;
 /// Looks in a row that may fail: another metadata server takes the leadership meanwhile.
 const FAILURES_MAX: u32 = 6;
 
+/// The end of a wait.
+struct Goal<'a> {
+    /// OSDs that are to hold no replica; without any, nothing is to move any more.
+    empty: &'a [OsdId],
+    /// An OSD that has to be started before anything moves.
+    runs: Option<OsdId>,
+}
+
 /// Waits until the OSDs hold no replica, or until nothing moves any more. Prints each change of the progress.
 #[allow(clippy::disallowed_methods, reason = "it looks again, at the pace of a reader")]
-fn wait(admin: &Admin, intent: Intent, osds: &[OsdId], quiet: bool) -> Result<()> {
+fn wait(admin: &Admin, goal: Goal, quiet: bool) -> Result<()> {
+    let osds = goal.empty;
     let (mut last, mut still, mut failures, mut leading_since) = (String::new(), 0, 0, 0);
     loop {
         let (status, views) = match admin.status().and_then(|status| Ok((status, admin.osds()?))) {
@@ -122,19 +132,20 @@ fn wait(admin: &Admin, intent: Intent, osds: &[OsdId], quiet: bool) -> Result<()
         failures = 0;
         let moves = &status.moves;
         let held = views.iter().filter(|view| osds.contains(&view.osd)).map(|view| view.pgs).sum();
-        let left = if intent == Intent::In { moves.running + moves.waiting } else { held };
+        let left = if osds.is_empty() { moves.running + moves.waiting } else { held };
         // A new leader has no plan yet, and does not know yet which PGs serve.
         let is_new = status.leading_since_ms != leading_since || status.pgs_waiting > 0 || status.health == "waiting";
-        let moved = moves.running + moves.waiting > 0 || is_new;
+        let starts = views.iter().find(|view| Some(view.osd) == goal.runs && view.live == "new");
+        let moved = moves.running + moves.waiting > 0 || is_new || starts.is_some();
         leading_since = status.leading_since_ms;
         still = if moved { 0 } else { still + 1 };
-        match intent {
-            Intent::Out | Intent::Drain if left == 0 => return Ok(()),
-            Intent::Out | Intent::Drain if still > STILL_MAX => return Err(stuck(&status, &views, osds).into()),
-            Intent::In if still > STILL_MAX => return Ok(()),
+        match osds.is_empty() {
+            false if left == 0 => return Ok(()),
+            false if still > STILL_MAX => return Err(stuck(&status, &views, osds).into()),
+            true if still > STILL_MAX => return Ok(()),
             _ => {}
         }
-        let line = progress(&status, left);
+        let line = starts.map_or_else(|| progress(&status, left), |new| format!("{} is to be started", new.osd));
         if line != last && !quiet {
             out!("{line}");
             crate::output::flush();
@@ -173,22 +184,63 @@ fn stuck(status: &Status, views: &[OsdView], osds: &[OsdId]) -> UserError {
     )
 }
 
-/// Runs `basalt osd format`, and `basalt osd replace` with the OSD that is replaced.
-pub fn format(args: OsdFormat, replaces: Option<OsdId>, metas: &[Address], as_json: bool) -> Result<Exit> {
-    let mut default = Place::default();
-    if let Some(old) = replaces {
-        // It is where the old one was, unless the command says otherwise.
-        let old = Admin::connect(metas)?.osds()?.into_iter().find(|osd| osd.osd == old);
-        default = old.map_or(default, |old| Place { host: old.host, rack: old.rack, zone: old.zone });
+/// Runs `basalt osd format`.
+pub fn format(args: OsdFormat, metas: &[Address], as_json: bool) -> Result<Exit> {
+    let formatted = format::format(&options(args, (Place::default(), None), metas, as_json))?;
+    format::show(&formatted, as_json).map(|()| Exit::Done)
+}
+
+/// Runs `basalt osd replace`.
+pub fn replace(args: OsdReplace, metas: &[Address], as_json: bool) -> Result<Exit> {
+    let OsdReplace { osd, format: args, dry_run, wait: waits } = args;
+    let (old, admin) = (OsdId(osd), Admin::connect(metas)?);
+    // The new one is where the old one was, unless the command says otherwise.
+    let place = admin.osds()?.into_iter().find(|osd| osd.osd == old);
+    let place = place.map_or_else(Place::default, |old| Place { host: old.host, rack: old.rack, zone: old.zone });
+    let format = options(args, (place, Some(old)), metas, as_json);
+    if dry_run {
+        format::check(&format)?;
+        return plan_replacement(&admin, old, &format, as_json);
     }
+    let formatted = format::format(&format)?;
+    format::show(&formatted, as_json)?;
+    if waits {
+        wait(&admin, Goal { empty: &[old], runs: Some(formatted.osd) }, as_json)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Shows the replicas that a new OSD takes over.
+fn plan_replacement(admin: &Admin, old: OsdId, format: &Format, as_json: bool) -> Result<Exit> {
+    let ask = OsdSet { osds: vec![old], is_in: Some(false), drain: None, dry_run: true };
+    let mut moves = admin.set_osds(ask)?;
+    moves.retain(|planned| planned.from == old);
+    if as_json {
+        let moves: Vec<_> = moves.iter().map(|m| json!({ "pg": m.pg, "from": m.from, "bytes": m.bytes })).collect();
+        json("osd.replace.plan", json!({ "device": format.device, "replaces": old, "moves": moves }))?;
+        return Ok(Exit::Done);
+    }
+    if !moves.is_empty() {
+        let rows = moves.iter().map(|m| vec![m.pg.to_string(), m.from.to_string(), show(m.bytes)]);
+        table(&["pg", "from", "about"], rows);
+    }
+    let bytes = moves.iter().fold(0u64, |sum, m| sum.saturating_add(m.bytes));
+    let count = counted(moves.len(), "replica moves", "replicas move");
+    out!(
+        "nothing was changed; with the command {count} from {old} to the new OSD on {}, about {}",
+        format.device.display(),
+        show(bytes)
+    );
+    Ok(Exit::Done)
+}
+
+fn options(args: OsdFormat, (default, replaces): (Place, Option<OsdId>), metas: &[Address], quiet: bool) -> Format {
     let place = Place {
         host: args.host.unwrap_or(default.host),
         rack: args.rack.unwrap_or(default.rack),
         zone: args.zone.unwrap_or(default.zone),
     };
     let OsdFormat { device, size, log_size, force, erase_osd, .. } = args;
-    let (metas, quiet, reuse) = (metas.to_vec(), as_json, false);
-    let format = Format { device, size, log_size, force, erase_osd, reuse, metas, quiet, place, replaces };
-    let formatted = format::format(&format)?;
-    format::show(&formatted, as_json).map(|()| Exit::Done)
+    let (metas, reuse) = (metas.to_vec(), false);
+    Format { device, size, log_size, force, erase_osd, reuse, metas, quiet, place, replaces }
 }

@@ -3,6 +3,7 @@
 use crate::admin::Admin;
 use crate::errors::UserError;
 use crate::output::json;
+use crate::size::show;
 use anyhow::Result;
 use control::admin::{PgMove, PgView};
 use serde_json::json;
@@ -16,7 +17,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// Runs `basalt pg move`. `ends` are the OSDs; `None` gives up the moves of the PG.
 pub fn run(admin: &Admin, pg: PgId, ends: Option<(OsdId, OsdId)>, wait: bool, as_json: bool) -> Result<()> {
     match ends {
-        Some((from, to)) => admin.move_pg(PgMove { pg, from, to })?,
+        Some((from, to)) => _ = admin.move_pg(PgMove { pg, from, to, dry_run: false })?,
         None => admin.cancel_moves(pg)?,
     }
     let view = if wait { until_ended(admin, pg, as_json)? } else { view_of(admin, pg)? };
@@ -32,6 +33,26 @@ pub fn run(admin: &Admin, pg: PgId, ends: Option<(OsdId, OsdId)>, wait: bool, as
             return Err(UserError::new(codes::BAD_MOVE, what, "`basalt events` has the reason").into());
         }
         (None, _) => out!("pg {pg} is on {}", members.join(", ")),
+    }
+    Ok(())
+}
+
+/// Runs `basalt pg move --dry-run`.
+pub fn plan(admin: &Admin, pg: PgId, (from, to): (OsdId, OsdId), as_json: bool) -> Result<()> {
+    let moves = admin.move_pg(PgMove { pg, from, to, dry_run: true })?;
+    let view = view_of(admin, pg)?;
+    if as_json {
+        return json(
+            "pg.move.plan",
+            json!({ "pg": pg, "from": from, "to": to, "change": view.change, "moves": moves }),
+        );
+    }
+    match moves.first() {
+        Some(planned) => out!(
+            "nothing was changed; with the command the replica of PG {pg} moves from {from} to {to}, about {}",
+            show(planned.bytes)
+        ),
+        None => out!("pg {pg}: {}; the same move changes nothing", change_words(&view)),
     }
     Ok(())
 }

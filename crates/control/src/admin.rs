@@ -133,6 +133,8 @@ pub struct PgMove {
     pub pg: PgId,
     pub from: OsdId,
     pub to: OsdId,
+    /// Change nothing: only say what would move, or why it cannot.
+    pub dry_run: bool,
 }
 
 /// The forced recovery of a PG.

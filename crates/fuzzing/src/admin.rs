@@ -145,7 +145,7 @@ impl Meta {
             _ => {
                 let r = decoded::<pb::PgMoveRequest>(bytes)?;
                 let pg = PgId::from(r.pg?);
-                let ask = PgMove { pg, from: OsdId(r.from), to: OsdId(r.to) };
+                let ask = PgMove { pg, from: OsdId(r.from), to: OsdId(r.to), dry_run: r.dry_run };
                 if r.to == 0 { AdminAsk::PgMoveCancel { pg } } else { AdminAsk::PgMove(ask) }
             }
         };
@@ -256,7 +256,8 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         12 | 13 => osd(rng, kind % 2).encode_to_vec(),
         14 => {
             let pg = Some(pb::PgId { pool: 1, n: rng.below(3) as u32 });
-            pb::PgMoveRequest { pg, from: rng.below(5) as u32, to: rng.below(6) as u32 }.encode_to_vec()
+            pb::PgMoveRequest { pg, from: rng.below(5) as u32, to: rng.below(6) as u32, dry_run: rng.chance(1, 2) }
+                .encode_to_vec()
         }
         15 => {
             let (pg, osd) = (Some(pb::PgId { pool: 1, n: rng.below(3) as u32 }), Some(rng.below(5) as u32));

@@ -150,10 +150,13 @@ impl admin_server::Admin for Gate {
         )
     }
 
-    async fn pg_move(&self, request: Request<pb::PgMoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+    async fn pg_move(&self, request: Request<pb::PgMoveRequest>) -> Result<Response<pb::PgMoveReply>, Status> {
         let r = request.into_inner();
-        let ask = PgMove { pg: pg(r.pg)?, from: OsdId(r.from), to: OsdId(r.to) };
-        expect!(self.admin(AdminAsk::PgMove(ask)).await?, AdminAnswer::Done => pb::DoneReply {})
+        let ask = PgMove { pg: pg(r.pg)?, from: OsdId(r.from), to: OsdId(r.to), dry_run: r.dry_run };
+        expect!(
+            self.admin(AdminAsk::PgMove(ask)).await?,
+            AdminAnswer::Moves(moves) => pb::PgMoveReply { moves: moves.into_iter().map(Into::into).collect() }
+        )
     }
 
     async fn pg_move_cancel(

@@ -73,7 +73,7 @@ fn default_log(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
 /// A formatted device.
 pub struct Formatted {
     device: PathBuf,
-    osd: OsdId,
+    pub osd: OsdId,
     cluster: ClusterId,
     uuid: OsdUuid,
     device_bytes: u64,
@@ -119,24 +119,57 @@ struct Ids {
 
 /// Gives the device an id, writes its superblock and an empty log, and registers it.
 pub fn format(args: &Format) -> Result<Formatted> {
-    let made = args.size.map(|size| make_file(&args.device, size)).transpose()?.unwrap_or(false);
-    let formatted = format_device(args);
-    // The file is still sparse: this format created it, and wrote nothing.
-    let is_untouched = || std::fs::metadata(&args.device).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
-    if made && formatted.is_err() && is_untouched() {
-        let _ = std::fs::remove_file(&args.device);
-    }
-    formatted
+    on_device(args, true, |device| format_device(args, device))
 }
 
-fn format_device(args: &Format) -> Result<Formatted> {
-    let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-    let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
-    let disk = env.open_disk(&spec).map_err(env_error)?;
+/// Checks that the device can be formatted, and writes nothing.
+pub fn check(args: &Format) -> Result<()> {
+    on_device(args, false, |device| decide_format(args, device).map(drop))
+}
+
+/// An opened device, and the metadata service.
+struct Device {
+    env: RealEnv,
+    disk: DiskInfo,
+    admin: Admin,
+}
+
+/// Opens the device, which may have to be made.
+fn on_device<T>(args: &Format, keeps: bool, f: impl FnOnce(&mut Device) -> Result<T>) -> Result<T> {
+    let made = args.size.map(|size| make_file(&args.device, size)).transpose()?.unwrap_or(false);
+    let done = Device::open(args).and_then(|mut device| f(&mut device));
+    // The file is still sparse: this command created it, and wrote nothing.
+    let is_untouched = || std::fs::metadata(&args.device).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
+    if made && (done.is_err() || !keeps) && is_untouched() {
+        let _ = std::fs::remove_file(&args.device);
+    }
+    done
+}
+
+impl Device {
+    fn open(args: &Format) -> Result<Device> {
+        let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+        let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
+        let disk = env.open_disk(&spec).map_err(env_error)?;
+        Ok(Device { env, disk, admin: Admin::connect(&args.metas)? })
+    }
+}
+
+/// The way in which a format goes on.
+enum Next {
+    /// The device is complete, and is to be registered once more.
+    Register(Superblock),
+    /// The device is this cluster's, and never started.
+    Reuse(Superblock),
+    /// The id is still to be reserved when it is 0.
+    Write(FormatParams),
+}
+
+/// Decides how to format the device. Writes nothing.
+fn decide_format(args: &Format, Device { env, disk, admin }: &mut Device) -> Result<Next> {
     let failed = |e| format_error(&args.device, e);
-    let admin = Admin::connect(&args.metas)?;
     let cluster = admin.status()?.cluster;
-    let contents = engine::inspect(&mut env, &disk).map_err(failed)?;
+    let contents = engine::inspect(env, disk).map_err(failed)?;
     let registered = match contents {
         DeviceContents::Osd { superblock, .. } if superblock.cluster == cluster => {
             admin.osds()?.into_iter().find(|osd| osd.uuid == superblock.uuid)
@@ -151,19 +184,17 @@ fn format_device(args: &Format) -> Result<Formatted> {
         && superblock.cluster == cluster
     {
         if unfinished && !args.force {
-            register(args, &admin, &superblock, &disk)?;
-            engine::finish_format(&mut env, &disk).map_err(failed)?;
-            return Ok(formatted(args, &superblock, &disk));
+            return Ok(Next::Register(superblock));
         }
         if args.reuse && registered.as_ref().is_some_and(|osd| osd.live == "new") {
-            return Ok(formatted(args, &superblock, &disk));
+            return Ok(Next::Reuse(superblock));
         }
     }
     let ids = decide(args, cluster, contents, registered.as_ref())?;
     if let Some(old) = args.replaces {
-        may_replace(&admin, old)?;
+        may_replace(admin, old)?;
     }
-    let mut params = FormatParams {
+    let params = FormatParams {
         cluster,
         osd: ids.osd.unwrap_or(OsdId(0)),
         uuid: ids.uuid,
@@ -173,11 +204,34 @@ fn format_device(args: &Format) -> Result<Formatted> {
         prezero: true,
         unix_s: role::unix_now().as_secs(),
     };
-    engine::check_format(&mut env, &disk, &params).map_err(failed)?;
-    if ids.osd.is_none() {
+    engine::check_format(env, disk, &params).map_err(failed)?;
+    Ok(Next::Write(params))
+}
+
+fn format_device(args: &Format, device: &mut Device) -> Result<Formatted> {
+    let failed = |e| format_error(&args.device, e);
+    let next = decide_format(args, device)?;
+    let Device { env, disk, admin } = device;
+    let superblock = match next {
+        Next::Reuse(superblock) => return Ok(formatted(args, &superblock, disk)),
+        Next::Register(superblock) => superblock,
+        Next::Write(params) => write(args, (env, disk, admin), params)?,
+    };
+    register(args, admin, &superblock, disk)?;
+    engine::finish_format(env, disk).map_err(failed)?;
+    Ok(formatted(args, &superblock, disk))
+}
+
+fn write(
+    args: &Format,
+    (env, disk, admin): (&mut RealEnv, &DiskInfo, &Admin),
+    mut params: FormatParams,
+) -> Result<Superblock> {
+    let failed = |e| format_error(&args.device, e);
+    if params.osd == OsdId(0) {
         params.osd = admin.reserve_osd()?;
     }
-    engine::begin_format(&mut env, &disk, &params).map_err(failed)?;
+    engine::begin_format(env, disk, &params).map_err(failed)?;
     let bar = (!args.quiet).then(|| progress_bar(params.log_bytes));
     let mut progress = |done: u64, total: u64| {
         if let Some(bar) = &bar {
@@ -186,13 +240,11 @@ fn format_device(args: &Format) -> Result<Formatted> {
         }
     };
     params.force = true; // the intent page says that this format was let through
-    let superblock = engine::format_device(&mut env, &disk, &params, &mut progress).map_err(failed)?;
+    let superblock = engine::format_device(env, disk, &params, &mut progress).map_err(failed)?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    register(args, &admin, &superblock, &disk)?;
-    engine::finish_format(&mut env, &disk).map_err(failed)?;
-    Ok(formatted(args, &superblock, &disk))
+    Ok(superblock)
 }
 
 fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskInfo) -> Result<()> {

@@ -117,6 +117,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("osd.format", &format(&device).each_ref().map(String::as_str));
     let new = dev.file("new");
     let replace = ["osd", "replace", "2", "--device", &new, "--size", "512MiB", "--log-size", "64MiB"];
+    golden("osd.replace.plan", &[&replace[..], &["--dry-run"]].concat());
+    assert!(!Path::new(&new).exists(), "a dry run leaves no file");
     golden("osd.replace", &replace);
     assert_eq!(dev.run(&["osd", "in", "2"]).code, 0);
     let new = dev.json(&["osd", "ls"])["osds"].as_array().and_then(|all| all.last().cloned()).expect("the new one");

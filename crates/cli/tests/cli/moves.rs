@@ -81,6 +81,13 @@ fn moves_that_cannot_be_are_refused(dev: &Dev) {
     dev.run(&["pg", "move", name, "--from", &free, "--to", &free]).says("BSLT-2045", "pg ls");
     dev.run(&["pg", "move", name, "--from", &held, "--to", "99"]).says("BSLT-2024", "osd ls");
     dev.run(&["pg", "move", name]).says_usage("BSLT-1001", "--help");
+    let plan = |from: &str, to: &str| dev.run(&["pg", "move", name, "--from", from, "--to", to, "--dry-run"]);
+    plan(&held, &held).says("BSLT-2045", "pg ls");
+    let planned = plan(&held, &free);
+    assert!(planned.code == 0 && planned.out.starts_with("nothing was changed; with the command"), "{planned:?}");
+    let json = dev.json(&["pg", "move", name, "--from", &held, "--to", &free, "--dry-run"]);
+    assert!(json["schema"] == "basalt.pg.move.plan/1" && json["change"].is_null(), "{json}");
+    assert!(json["moves"][0]["to"].to_string() == free && json["moves"][0]["bytes"].is_u64(), "{json}");
     let json = dev.json(&["pg", "move", name, "--cancel"]);
     assert!(json["schema"] == "basalt.pg.move/1" && json["change"].is_null() && json["move"].is_null(), "{json}");
 }

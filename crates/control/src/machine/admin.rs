@@ -41,7 +41,7 @@ impl Control {
             AdminAsk::OsdReserve => return self.reserve_osd().map(Some),
             AdminAsk::OsdRemove { osd } => return self.remove_osd(now, osd).map(Some),
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
-            AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|()| Some(AdminAnswer::Done)),
+            AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),
             AdminAsk::PgMoveCancel { pg } => return self.cancel_move(now, pg).map(|()| Some(AdminAnswer::Done)),
             AdminAsk::PgForce(ask) => return self.force_pg(now, &ask).map(|view| Some(AdminAnswer::Forced(view))),
             AdminAsk::OsdSet(ask) => return self.set_osds(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),

@@ -5,7 +5,7 @@
 
 use super::osds::Liveness;
 use super::{Control, Now};
-use crate::admin::{PgChangeView, PgMove};
+use crate::admin::{PgChangeView, PgMove, PlannedMove};
 use crate::events::Note;
 use crate::plan;
 use crate::records::{ChangeReason, ChangeRecord, PgRecord};
@@ -27,16 +27,20 @@ impl Control {
         self.changing = open.map(|pg| (pg.pg, Time::ZERO)).collect();
     }
 
-    pub(super) fn move_pg(&mut self, now: Now, ask: &PgMove) -> Result<(), Refusal> {
+    /// Queues a move. Returns it, unless it is queued already.
+    pub(super) fn move_pg(&mut self, now: Now, ask: &PgMove) -> Result<Vec<PlannedMove>, Refusal> {
         let takes = |osd: OsdId| self.takes_replicas(now.mono, osd);
         let (writes, ()) = plan::pg_move(&self.records, ask, &takes)?;
-        if !writes.is_empty() {
+        let PgMove { pg, from, to, dry_run } = *ask;
+        let bytes = || self.replica_sizes().get(&from).copied().unwrap_or(0);
+        let planned = (!writes.is_empty()).then(|| PlannedMove { pg, from, to: Some(to), bytes: bytes() });
+        if !writes.is_empty() && !dry_run {
             self.write(writes);
-            self.changing.insert(ask.pg, Time::ZERO);
-            let text = format!("the replica of PG {} on {} is to move to {}", ask.pg, ask.from, ask.to);
-            self.note(now, Note::info("pg.move", format!("pg {}", ask.pg), text));
+            self.changing.insert(pg, Time::ZERO);
+            let text = format!("the replica of PG {pg} on {from} is to move to {to}");
+            self.note(now, Note::info("pg.move", format!("pg {pg}"), text));
         }
-        Ok(())
+        Ok(planned.into_iter().collect())
     }
 
     pub(super) fn cancel_move(&mut self, now: Now, pg: PgId) -> Result<(), Refusal> {

@@ -6,7 +6,7 @@
 //! The two majorities share an OSD, so a store that lost a change with any effect is detected.
 
 use super::{Control, ControlAction, Input, Now, Token};
-use crate::admin::{AdminAnswer, AdminAsk, PgForce};
+use crate::admin::{AdminAnswer, AdminAsk, PgForce, PgMove};
 use crate::health::{self, Finding};
 use crate::records::{OsdRecord, Record, Write};
 use crate::refusal::refuse;
@@ -370,7 +370,7 @@ impl Control {
                     | AdminAsk::OsdRegister(_)
                     | AdminAsk::OsdSet(_)
                     | AdminAsk::ConfigSet { .. }
-                    | AdminAsk::PgMove(_)
+                    | AdminAsk::PgMove(PgMove { dry_run: false, .. })
                     | AdminAsk::PgMoveCancel { .. }
                     | AdminAsk::PgForce(PgForce { dry_run: false, .. })
                     | AdminAsk::PoolCreate(_)

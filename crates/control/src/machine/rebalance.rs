@@ -388,7 +388,7 @@ impl Control {
     }
 
     /// Estimates the bytes of a replica on each OSD. One that has not told its use counts as the mean of the others.
-    fn replica_sizes(&self) -> BTreeMap<OsdId, u64> {
+    pub(super) fn replica_sizes(&self) -> BTreeMap<OsdId, u64> {
         let mut counts: BTreeMap<OsdId, u64> = self.records.osds.keys().map(|osd| (*osd, 0)).collect();
         let members = self.records.pgs.values().flat_map(|pg| &pg.members);
         members.for_each(|m| *counts.entry(m.osd).or_default() += 1);

@@ -36,7 +36,7 @@ pub fn planned(record: &PgRecord) -> Vec<OsdId> {
 /// # Errors
 /// BSLT-2044 for an unknown PG, BSLT-2024 for an unknown OSD, BSLT-2045 when the move is not possible.
 pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -> Plan<()> {
-    let PgMove { pg, from, to } = *ask;
+    let PgMove { pg, from, to, .. } = *ask;
     let record = pg_of(records, pg)?;
     let same = record.change.as_ref().is_some_and(|c| !c.cancel && (c.from, c.to) == (from, to));
     if same || record.queue.contains(&(from, to)) {

@@ -98,7 +98,7 @@ pub(super) fn draw(s: &mut Strike<'_>) -> Option<Move> {
 
 pub(super) fn order(s: &mut Strike<'_>, Move { pg, from, to }: Move) {
     let osd = |i: usize| OsdId(i as u32 + 1);
-    s.cluster.admin(AdminAsk::PgMove(PgMove { pg, from: osd(from), to: osd(to) }));
+    s.cluster.admin(AdminAsk::PgMove(PgMove { pg, from: osd(from), to: osd(to), dry_run: false }));
 }
 
 /// Whether the leader's members of the PG are at this step.

@@ -6,7 +6,7 @@ use types::map::{Member, Membership};
 use world::Death;
 
 fn pg_move(pg: PgId, from: u32, to: u32) -> AdminAsk {
-    AdminAsk::PgMove(PgMove { pg, from: OsdId(from), to: OsdId(to) })
+    AdminAsk::PgMove(PgMove { pg, from: OsdId(from), to: OsdId(to), dry_run: false })
 }
 
 /// Makes a pool over the first three of `osds` OSDs, and returns one of its PGs that the first one prefers.
@@ -123,7 +123,12 @@ fn move_that_cannot_be_is_refused_with_the_reason() {
     assert!(full.message.starts_with("osd.4 does not serve, or is full"), "{full:?}");
     world.beat(OsdId(4));
     world.changes_stand_still = true;
+    let plan = AdminAsk::PgMove(PgMove { pg, from: OsdId(1), to: OsdId(4), dry_run: true });
+    let planned = world.admin(plan.clone()).expect("a plan");
+    assert!(matches!(&planned, AdminAnswer::Moves(moves) if moves[0].to == Some(OsdId(4))), "{planned:?}");
+    assert!(world.control.records().pgs[&pg].queue.is_empty(), "nothing was changed");
     world.admin(pg_move(pg, 1, 4)).expect("queued");
+    assert_eq!(world.admin(plan).expect("a plan"), AdminAnswer::Moves(Vec::new()), "it is queued already");
     let refused = world.admin(pg_move(pg, 2, 4)).expect_err("it gets one");
     assert!(refused.message.contains("or gets one"), "{refused:?}");
     world.pass(Duration::from_secs(60));

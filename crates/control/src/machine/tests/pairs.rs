@@ -145,7 +145,7 @@ fn pair_that_changes_goes_on_alone_when_each_step_needs_the_replica() {
         let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != other.osd).expect("a third OSD");
         let from = if moves_failed { other.osd } else { kept.osd };
         world.changes_stand_still = true;
-        world.admin(AdminAsk::PgMove(PgMove { pg, from, to: free })).expect("queued");
+        world.admin(AdminAsk::PgMove(PgMove { pg, from, to: free, dry_run: false })).expect("queued");
         world.seconds(3, &[]);
         let change = world.control.records().pgs[&pg].change.clone().expect("it stands");
         world.failed.insert(other.replica);
@@ -316,7 +316,7 @@ fn move_that_is_asked_for_when_a_pair_is_down_waits_until_it_goes_on() {
     let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != other.osd).expect("a third OSD");
     world.failed.insert(other.replica);
     world.seconds(1, &[]);
-    world.admin(AdminAsk::PgMove(PgMove { pg, from: other.osd, to: free })).expect("queued");
+    world.admin(AdminAsk::PgMove(PgMove { pg, from: other.osd, to: free, dry_run: false })).expect("queued");
     let record = &world.control.records().pgs[&pg];
     assert!(record.change.is_none() && record.queue == [(other.osd, free)], "{record:?}");
     world.seconds(60, &[]);

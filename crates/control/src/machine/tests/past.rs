@@ -236,7 +236,7 @@ fn osds_that_are_lost_for_good_no_longer_stop_changes() {
     world.connect(OsdId(1));
     assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
     let pg = PgId { pool: types::PoolId(1), n: 0 };
-    let moved = AdminAsk::PgMove(crate::admin::PgMove { pg, from: OsdId(1), to: OsdId(2) });
+    let moved = AdminAsk::PgMove(crate::admin::PgMove { pg, from: OsdId(1), to: OsdId(2), dry_run: false });
     assert_eq!(code(world.admin(moved)), codes::NO_MAJORITY, "untrusted records are not changed");
     let refused = recover_without(&mut world, false, &[3]).expect_err("one of two is no majority");
     assert_eq!(refused.code, codes::NO_MAJORITY);

@@ -386,7 +386,7 @@ fn a_command_to_move_to_an_osd_that_goes_out_is_given_up() {
         .expect("one of four is free");
     world.changes_stand_still = true;
     let from = world.control.records().pgs[&pg].members[1].osd;
-    world.admin(AdminAsk::PgMove(PgMove { pg, from, to: OsdId(to) })).expect("queued");
+    world.admin(AdminAsk::PgMove(PgMove { pg, from, to: OsdId(to), dry_run: false })).expect("queued");
     world.seconds(2, &[]);
     set(&mut world, &[to], false);
     world.changes_stand_still = false;
