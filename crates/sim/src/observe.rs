@@ -40,7 +40,7 @@ impl Cluster {
             let what = format!("{} serves a poisoned store without --after-poison", self.osds[i].id);
             self.observers.seen.get_or_insert(what);
         }
-        if self.observers.seen.is_some() || self.budget.is_spent() {
+        if self.observers.seen.is_some() || self.budget.is_blind() {
             return;
         }
         if let Err(what) = self.look_at_tail(i) {
