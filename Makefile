@@ -37,8 +37,8 @@ readme: ## run the commands of README.md
 sim: ## the simulator: make sim SEEDS=1000
 	@cargo xtask sim --seeds $(or $(SEEDS),200) --jobs $$(nproc)
 
-sim-long: ## counted runs that continue crates/sim/ledger.csv; make sim-long MINUTES=60
-	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) --jobs $$(nproc)
+sim-long: ## counted runs that continue crates/sim/ledger.csv; make sim-long MINUTES=60 [START=2000000]
+	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) $(addprefix --start ,$(START)) --jobs $$(nproc)
 
 fuzz: ## every fuzz target under libFuzzer: make fuzz MINUTES=10 [TARGET=name]
 	@MINUTES=$(or $(MINUTES),10) TARGET=$(TARGET) scripts/fuzz

@@ -227,6 +227,19 @@ impl Node {
         Ok(())
     }
 
+    /// Commits what so many of these replicas hold, whatever the members say: planted bugs count so.
+    pub fn miscount(&mut self, replicas: &[ReplicaId], needed: usize) {
+        let raft = &mut self.raw.raft;
+        let matched = |id: &ReplicaId| raft.prs().get(id.0).map_or(0, |progress| progress.matched);
+        let mut held: Vec<u64> = replicas.iter().map(matched).collect();
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        let index = held.get(needed - 1).copied().unwrap_or(0);
+        let term = raft.term;
+        if raft.raft_log.term(index) == Ok(term) {
+            raft.raft_log.maybe_commit(index, term);
+        }
+    }
+
     /// Appends entries to the log of this leader and sends them. Returns the index of the first; the others follow it.
     /// `None` when this replica takes no proposals now.
     ///

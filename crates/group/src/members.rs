@@ -11,6 +11,7 @@ use crate::descriptor::{self, Command};
 use crate::{Action, Group};
 use bytes::BytesMut;
 use types::map::{ForceMembers, Member, MemberChange, MembersStep, Membership};
+use types::planted::{Bug, on};
 use types::store::Recovered;
 use types::{Entry, Epoch, Index, ReplicaId, Time};
 
@@ -188,11 +189,30 @@ impl Group {
             // A joint phase cannot be given up: both sets must be able to end it.
             MembersStep::Enter { add, .. } => {
                 let whole = next.majority(|id| self.has_everything(now, id));
-                whole && self.hears(add, &next, now) && add.is_none_or(|id| self.is_caught_up(id, now))
+                let caught_up = |id| self.is_caught_up(id, now) || on(Bug::PromotedBeforeWhole);
+                whole && self.hears(add, &next, now) && add.is_none_or(caught_up)
             }
             _ => true,
         };
         ready.then_some(step)
+    }
+
+    /// Commits by a wrong majority, if such a bug is planted.
+    pub(crate) fn miscount(&mut self) {
+        let members = &self.decision.members;
+        let ids = |set: &[Member]| set.iter().map(|m| m.replica).collect::<Vec<_>>();
+        let needed = |set: &[Member]| set.len() / 2 + 1;
+        if !self.node.is_leader() {
+            return;
+        }
+        if members.is_joint() && on(Bug::OldMajorityCounted) {
+            self.node.miscount(&ids(&members.outgoing), needed(&members.outgoing));
+        } else if members.is_joint() && self.memberships().len() > 1 && on(Bug::ConfigurationUsedEarly) {
+            self.node.miscount(&ids(&members.voters), needed(&members.voters));
+        } else if !members.learners.is_empty() && on(Bug::LearnerCounted) {
+            let counted = [&members.voters[..], &members.learners].concat();
+            self.node.miscount(&ids(&counted), needed(&members.voters));
+        }
     }
 
     /// Whether a learner has all contents and all but the newest entries, and the step that made it a learner: it then knows the members.

@@ -56,6 +56,7 @@ impl Group {
             _ => {
                 let result = self.node.step(&msg);
                 self.stepped(result, actions);
+                self.miscount();
             }
         }
     }

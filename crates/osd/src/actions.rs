@@ -52,7 +52,7 @@ impl Osd {
         }
     }
 
-    fn send_peer(&mut self, slot: usize, to: OsdId, mut message: Message) {
+    pub(crate) fn send_peer(&mut self, slot: usize, to: OsdId, mut message: Message) {
         let Some(link) = self.bus.link_to(to) else { return };
         if let Message::Raft(raft) = &mut message
             && raft.kind == RaftKind::Append

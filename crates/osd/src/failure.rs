@@ -8,8 +8,10 @@
 
 use crate::node::Osd;
 use crate::pgs::State;
-use types::ReplicaId;
+use types::planted::{Bug, on};
 use types::store::Failure;
+use types::{Index, OsdId, ReplicaId};
+use wire::{Message, RaftKind, RaftMsg};
 
 impl Osd {
     /// Fails a replica of which nothing is kept. Its group answers all requests that wait.
@@ -39,6 +41,16 @@ impl Osd {
         }
         held.state = State::Failed(failure);
         self.meta.report_soon(self.now);
+    }
+
+    /// Drops entries for a failed replica. It acknowledges nothing, unless that bug is planted.
+    pub(crate) fn drop_append(&mut self, slot: usize, from: OsdId, append: RaftMsg) {
+        if self.pgs.get(slot).identity.replica == append.to && on(Bug::FailedAcknowledges) {
+            let index = Index(append.index.0 + append.entries.len() as u64);
+            let (kind, entries, commit) = (RaftKind::AppendResponse, Vec::new(), Index(0));
+            let answer = RaftMsg { from: append.to, to: append.from, kind, index, commit, entries, ..append };
+            self.send_peer(slot, from, Message::Raft(answer));
+        }
     }
 
     /// Ends the group in a slot when the engine has failed its replica in this turn, and the event is still to come.

@@ -37,5 +37,5 @@ pub use config::OsdConfig;
 pub use let_in::Restart;
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};
-pub use recovery::{PARTS, StreamTuning};
+pub use recovery::{PARTS, RepairTuning, StreamTuning};
 pub use tuning::{OsdTuning, SpaceTuning};

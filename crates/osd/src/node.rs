@@ -117,7 +117,12 @@ impl Osd {
             reads: Slab::new(),
             tools: crate::ask::Tools::default(),
             space: crate::space::Book::new(config.tuning.space),
-            recovery: Recovery::new(config.tuning.streams, config.tuning.digests(), seed.rotate_left(29)),
+            recovery: Recovery::new(
+                config.tuning.streams,
+                config.tuning.repair,
+                config.tuning.digests(),
+                seed.rotate_left(29),
+            ),
             stats: crate::stats::Stats::new(registry),
             now: Time::ZERO,
             turn: Turn::default(),

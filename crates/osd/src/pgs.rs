@@ -57,6 +57,10 @@ impl Slot {
         if let State::Running(group) = &self.state { Some(group) } else { None }
     }
 
+    pub fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failed(_))
+    }
+
     /// Whether an order for a newer replica of the PG ends this one: it is no voter, or it was reported as failed before its OSD
     /// started again, and its log lacks payloads now.
     pub fn yields(&self) -> bool {

@@ -111,6 +111,9 @@ impl Osd {
                 group.set_leader_recently_heard(leader_recently_heard);
             }
         }
+        if raft.kind == RaftKind::Append && self.pgs.get(key).has_failed() {
+            return self.drop_append(key, from, raft);
+        }
         // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
         let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
         let room = self.engine.fill_room(self.pgs.get(key).identity.replica).filter(|_| brings);

@@ -1,4 +1,4 @@
-//! Tunables of an OSD's background work: heartbeats, space grants, streams, digests, the planned stop.
+//! Tunables of an OSD's background work: heartbeats, space grants, streams, repairs, digests, the planned stop.
 //!
 //! Each process chooses its own values; none of them decides which bytes are correct. Formats, bounds against hostile
 //! peers, and windows that two processes share are constants beside their code.
@@ -6,7 +6,7 @@
 use crate::space::PART_AUS;
 use bus::BusTuning;
 use group::{GroupLimits, Timing};
-use recovery::StreamTuning;
+use recovery::{RepairTuning, StreamTuning};
 use std::time::Duration;
 use types::config::{Check, ConfigFaults};
 
@@ -52,6 +52,7 @@ pub struct OsdTuning {
     pub bus: BusTuning,
     pub space: SpaceTuning,
     pub streams: StreamTuning,
+    pub repair: RepairTuning,
 }
 
 impl Default for OsdTuning {
@@ -76,6 +77,7 @@ impl Default for OsdTuning {
             bus: BusTuning::default(),
             space: SpaceTuning::default(),
             streams: StreamTuning::default(),
+            repair: RepairTuning::default(),
         }
     }
 }
@@ -113,6 +115,7 @@ impl OsdTuning {
         check.part("bus", self.bus.validate());
         check.part("space", self.space.validate());
         check.part("streams", self.streams.validate());
+        check.part("repair", self.repair.validate());
         let (renewal, empty_ack) = (timing.renewal, timing.renewal.saturating_mul(timing.empty_ack_every));
         check.ensure(
             self.space.silent > empty_ack,
@@ -173,8 +176,8 @@ mod tests {
         let timing = Timing::default();
         tuning.validate(&timing).expect("the defaults agree");
         let (ms, zero) = (Duration::from_millis, Duration::ZERO);
-        let (space, streams) = (tuning.space, tuning.streams);
-        let cases: [(OsdTuning, &[&str]); 8] = [
+        let (space, streams, repair) = (tuning.space, tuning.streams, tuning.repair);
+        let cases: [(OsdTuning, &[&str]); 9] = [
             (OsdTuning { heartbeat: Duration::from_secs(6), ..tuning }, &["heartbeat is 6s"]),
             (OsdTuning { heartbeat: ms(100), ..tuning }, &["heartbeat_recovering is above"]),
             (
@@ -203,6 +206,13 @@ mod tests {
                     ..tuning
                 },
                 &["streams.senders_max is 0", "streams.catch_up_max is 0", "rest_min is above", "answer_max is above"],
+            ),
+            (
+                OsdTuning {
+                    repair: RepairTuning { bad_blocks_max: 0, full_turn: ms(1500), freed_wait: zero, ..repair },
+                    ..tuning
+                },
+                &["repair.bad_blocks_max is 0", "repair.freed_wait is 0", "full_turn is not above"],
             ),
         ];
         for (wrong, wants) in cases {

@@ -11,11 +11,11 @@ mod reads;
 
 use crate::host::{Action, Host, Part};
 use crate::query::Query;
+use crate::tuning::RepairTuning;
 pub use reads::HeldRead;
 use reads::{Held, Reading};
 use slab::Slab;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::limits::PART_MAX;
 use types::map::Member;
@@ -24,22 +24,10 @@ use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, OsdId, ReplicaId, SectorRange, Time, VolumeId};
 use wire::{MendBody, MendMsg, Message};
 
-/// Bad blocks of one OSD that are under repair. More are forgotten, and found again by the next read of them.
-const BLOCKS_MAX: usize = 4096;
-/// Queries on their way at once, with the copies that wait.
-const ASKED_MAX: usize = 32;
 /// Reads at once, for peers and once more here.
 const READINGS_MAX: usize = 64;
 /// Blocks that are read together when the first bad one of them is found: an aligned part of a chunk.
 const WINDOW_BLOCKS: u16 = (PART_MAX / BLOCK) as u16;
-/// Pause after an answer that brings nothing: doubled each time.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// After this long with a full log, the replica whose bad block keeps it full fails.
-const FULL_MAX: Duration = Duration::from_secs(5);
-/// Members behind the first one of the PG wait so much longer, each: of several with a full log the first fails
-/// alone, and the others hear that it has no part.
-const TURN: Duration = Duration::from_secs(2);
 
 /// A block: its replica, its chunk, and its number in the chunk.
 pub type BlockKey = (ReplicaId, ChunkKey, u16);
@@ -82,6 +70,7 @@ pub enum Named {
 /// All block repairs of one OSD.
 #[derive(Default)]
 pub struct BlockRepairs {
+    tuning: RepairTuning,
     bad: BTreeMap<BlockKey, Bad>,
     held: Vec<Held>,
     readings: Slab<Reading>,
@@ -124,13 +113,18 @@ impl Bad {
     }
 
     /// Ends the present query. The next one waits.
-    fn pause(&mut self, now: Time) {
+    fn pause(&mut self, now: Time, tuning: &RepairTuning) {
+        let RepairTuning { block_pause_min, block_pause_max, .. } = *tuning;
         (self.id, self.copy) = (0, None);
-        self.next_at = now + (PAUSE_MIN * (1 << self.tries.min(6))).min(PAUSE_MAX);
+        self.next_at = now + (block_pause_min * (1 << self.tries.min(6))).min(block_pause_max);
     }
 }
 
 impl BlockRepairs {
+    pub fn new(tuning: RepairTuning) -> BlockRepairs {
+        BlockRepairs { tuning, ..BlockRepairs::default() }
+    }
+
     /// The store is poisoned.
     pub fn clear(&mut self) {
         self.bad.clear();
@@ -194,7 +188,7 @@ impl BlockRepairs {
 
     /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
     fn has_room(&mut self, host: &mut impl Host) -> bool {
-        if self.bad.len() < BLOCKS_MAX {
+        if self.bad.len() < self.tuning.bad_blocks_max {
             return true;
         }
         let Some(key) = self.bad.keys().find(|key| !host.delays_destage(**key)).copied() else { return false };
@@ -226,8 +220,8 @@ impl BlockRepairs {
             let bad = self.bad.get_mut(&key).expect("it was just listed");
             asked -= usize::from(bad.is_asked());
             (bad.id, bad.copy) = (0, None);
-            if asked >= ASKED_MAX {
-                bad.next_at = now + PAUSE_MIN;
+            if asked >= self.tuning.block_queries_max {
+                bad.next_at = now + self.tuning.block_pause_min;
                 continue;
             }
             self.step_block(host, key);
@@ -257,8 +251,8 @@ impl BlockRepairs {
             // has its neighbours read with it, since damage is rarely alone.
             bad.query.rewind();
             match reached.is_empty() {
-                false => bad.next_at = host.now() + PAUSE_MIN,
-                true => bad.pause(host.now()),
+                false => bad.next_at = host.now() + self.tuning.block_pause_min,
+                true => bad.pause(host.now(), &self.tuning),
             }
             let blocks = if bad.tries == 1 && is_alone { WINDOW_BLOCKS } else { 1 };
             return self.read_again(host, key, blocks);
@@ -299,7 +293,8 @@ impl BlockRepairs {
         }
         let turn = part.others.iter().filter(|m| m.replica < replica).count() as u32;
         let full_since = self.full_since.map(|since| since.max(bad.since));
-        let too_long = full_since.is_some_and(|since| now >= since + FULL_MAX + TURN * turn);
+        let too_long =
+            full_since.is_some_and(|since| now >= since + self.tuning.full_max + self.tuning.full_turn * turn);
         if !too_long || !host.delays_destage(key) {
             return false;
         }
@@ -329,9 +324,9 @@ impl BlockRepairs {
                 bad.copy = Some((from, copy.clone()));
                 host.act(Action::Mend { key, copy });
             }
-            MendBody::NotNow => bad.pause(host.now()),
+            MendBody::NotNow => bad.pause(host.now(), &self.tuning),
             MendBody::NoPart => {
-                bad.pause(host.now());
+                bad.pause(host.now(), &self.tuning);
                 self.name_if_lost(host, key);
             }
             MendBody::Damaged => self.is_bad_on(host, key, from),
@@ -352,7 +347,7 @@ impl BlockRepairs {
             // It is taken when its entries are applied here, unless it is dropped before.
             Err(MendRefusal::Ahead) => {}
             Err(MendRefusal::NotNeeded) => self.forget(host, key),
-            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(host.now()),
+            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(host.now(), &self.tuning),
             Err(MendRefusal::Differs) => {
                 tracing::error!(replica = replica.0, %chunk, block, by = %by.osd,
                     "the block differs from the copy of another replica at the same log index");
@@ -365,7 +360,7 @@ impl BlockRepairs {
     fn is_bad_on(&mut self, host: &mut impl Host, key: BlockKey, peer: Member) {
         let bad = self.bad.get_mut(&key).expect("the caller found it");
         bad.query.answers.entry(peer).or_default().is_bad = true;
-        bad.pause(host.now());
+        bad.pause(host.now(), &self.tuning);
         self.name_if_lost(host, key);
     }
 

@@ -19,7 +19,7 @@ pub use digest::{DigestAnswer, DigestQuery, Digests, PARTS};
 pub use host::{Action, Follow, Host, Lead, Part, Read, ReadResult, Staged};
 pub use payload::{ANY_REPLICA, PayloadRepairs, answer_fetch};
 pub use stream::{BaseRead, PartRead, Streams};
-pub use tuning::StreamTuning;
+pub use tuning::{RepairTuning, StreamTuning};
 
 use types::Time;
 
@@ -33,9 +33,9 @@ pub struct Recovery {
 
 impl Recovery {
     /// `digests`: most that run at once, and most that wait.
-    pub fn new(tuning: StreamTuning, digests: (usize, usize), seed: u64) -> Recovery {
-        let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
-        Recovery { payloads, blocks, streams: Streams::new(tuning, seed), digests: Digests::new(digests.0, digests.1) }
+    pub fn new(streams: StreamTuning, repair: RepairTuning, digests: (usize, usize), seed: u64) -> Recovery {
+        let (payloads, blocks) = (PayloadRepairs::new(repair), BlockRepairs::new(repair));
+        Recovery { payloads, blocks, streams: Streams::new(streams, seed), digests: Digests::new(digests.0, digests.1) }
     }
 
     /// Handles the result of a read.

@@ -10,25 +10,21 @@
 mod missing;
 
 use crate::host::{Action, Host};
+use crate::tuning::RepairTuning;
 use missing::{Missing, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::{Member, Membership};
 use types::store::{Crcs, Holding, Lost, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, ReplicaId, Term, Time};
 use wire::{Lack, Message, RepairBody, RepairMsg};
 
-/// Payloads of one replica whose queries are on their way.
-const ASKED_MAX: usize = 4;
-/// Between two reviews of all payloads that a replica lacks.
-const AGAIN: Duration = Duration::from_secs(2);
-
 /// Destination of a query for the replica of the PG that is on an OSD, whichever it is.
 pub const ANY_REPLICA: ReplicaId = ReplicaId(u64::MAX);
 
 /// One replica that is being repaired.
 struct Repair {
+    tuning: RepairTuning,
     /// The state that its group will start from.
     recovered: Recovered,
     /// Members at the end of its log, and those on other OSDs.
@@ -60,6 +56,7 @@ struct Look {
 /// All payload repairs of one OSD.
 #[derive(Default)]
 pub struct PayloadRepairs {
+    tuning: RepairTuning,
     by_replica: BTreeMap<ReplicaId, Repair>,
     /// OSDs that hold replicas of the PGs of this OSD, as meta has named them: the PGs may have other members than the logs tell.
     peers: BTreeSet<OsdId>,
@@ -68,10 +65,17 @@ pub struct PayloadRepairs {
 }
 
 impl Repair {
-    fn new(recovered: Recovered, members: Membership, extents: &BTreeMap<Index, LostExtent>, osd: OsdId) -> Repair {
+    fn new(
+        tuning: RepairTuning,
+        recovered: Recovered,
+        members: Membership,
+        extents: &BTreeMap<Index, LostExtent>,
+        osd: OsdId,
+    ) -> Repair {
         let me = recovered.identity.replica;
         let missing = |lost: &Lost| (lost.index, Missing::new(lost.clone(), extents.get(&lost.index).copied()));
         Repair {
+            tuning,
             missing: recovered.lost.iter().map(missing).collect(),
             recovered,
             others: members.iter().filter(|m| m.replica != me && m.osd != osd).collect(),
@@ -91,21 +95,23 @@ impl Repair {
     /// `later`: members that the log may not tell.
     fn look(&mut self, now: Time, is_led: bool, later: &[Member], reaches: impl Fn(OsdId) -> bool) -> Look {
         let (others, commit) = (&self.others[..], self.recovered.hard_state.commit);
+        let RepairTuning { payload_queries_max, payload_review, freed_wait, .. } = self.tuning;
+        let freed_wait = is_led.then_some(freed_wait);
         let later: Vec<Member> = later.iter().copied().filter(|m| reaches(m.osd)).collect();
-        let (rest, is_review) = (missing::rest(self.missing.len()), now >= self.review_at);
+        let (rest, is_review) = (missing::rest(&self.tuning, self.missing.len()), now >= self.review_at);
         let missing = &mut self.missing;
         self.waiting.retain(|index| missing.get(index).is_some_and(|missing| missing.query.waits(now)));
         let (mut look, mut at) = (Look::default(), self.cursor);
         for _ in 0..missing.len() {
-            if self.waiting.len() >= ASKED_MAX && !is_review {
+            if self.waiting.len() >= payload_queries_max && !is_review {
                 break;
             }
             let next = missing.range(at..).chain(missing.range(..)).next().map(|(index, _)| *index);
             let index = next.expect("the map is not empty");
             at = Index(index.0 + 1);
             let entry = missing.get_mut(&index).expect("it was just found");
-            match entry.step(now, (rest, is_led), (&self.members, others, &later), commit) {
-                Verdict::Ask if entry.query.waits(now) || self.waiting.len() >= ASKED_MAX => {}
+            match entry.step(now, (rest, freed_wait), (&self.members, others, &later), commit) {
+                Verdict::Ask if entry.query.waits(now) || self.waiting.len() >= payload_queries_max => {}
                 Verdict::Ask => {
                     let Some(to) = entry.next_to_ask(others, &later, &reaches) else { continue };
                     entry.query.ask(now, to);
@@ -118,7 +124,7 @@ impl Repair {
             }
         }
         if is_review {
-            self.review_at = now + AGAIN;
+            self.review_at = now + payload_review;
             let inconsistent = self.missing.values().filter(|missing| missing.is_inconsistent());
             self.inconsistent = inconsistent.take(LOST_REPORTED_MAX).filter_map(|missing| missing.extent).collect();
         }
@@ -180,6 +186,10 @@ pub fn answer_fetch(
 }
 
 impl PayloadRepairs {
+    pub fn new(tuning: RepairTuning) -> PayloadRepairs {
+        PayloadRepairs { tuning, ..PayloadRepairs::default() }
+    }
+
     /// Begins the repair of a replica whose log lacks payloads. `members`: those at the end of its log. `extents`: the data of
     /// lost entries.
     pub fn begin(
@@ -190,7 +200,7 @@ impl PayloadRepairs {
         osd: OsdId,
     ) {
         let replica = recovered.identity.replica;
-        self.by_replica.insert(replica, Repair::new(recovered, members, extents, osd));
+        self.by_replica.insert(replica, Repair::new(self.tuning, recovered, members, extents, osd));
     }
 
     /// Queries members for payloads that are missing, and judges those that no member has.

@@ -1,5 +1,6 @@
-//! Tunables of the streams. None of them decides which bytes are correct.
+//! Tunables of the streams and of repairs. None of them decides which bytes are correct.
 
+use crate::query::ANSWER_MAX;
 use std::time::Duration;
 use types::config::{Check, ConfigFaults};
 
@@ -76,6 +77,87 @@ impl StreamTuning {
         }
         check.ensure(self.rest_min <= self.rest_max, "rest_min is above rest_max");
         check.ensure(self.answer_max <= self.install_max, "answer_max is above install_max");
+        check.end()
+    }
+}
+
+/// Tunables of the repair of blocks (R15) and of payloads (R11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairTuning {
+    /// Bad blocks of one OSD that are under repair. More are forgotten, and found again by the next read of them. Default 4,096; at
+    /// least 1.
+    pub bad_blocks_max: usize,
+    /// Queries for blocks on their way at once, with the copies that wait. Default 32; at least 1.
+    pub block_queries_max: usize,
+    /// Pause after an answer that brings no block: doubled each time, up to `block_pause_max`. Default 20 ms and 1 s.
+    pub block_pause_min: Duration,
+    pub block_pause_max: Duration,
+    /// After this long with a full log, the replica whose bad block keeps it full fails. Default 5 s.
+    pub full_max: Duration,
+    /// Members behind the first one of the PG wait so much longer, each: of several with a full log the first fails alone, and
+    /// the others hear that it has no part. Default 2 s; above a pause and the wait for an answer.
+    pub full_turn: Duration,
+    /// Payloads of one replica whose queries are on their way. Default 4; at least 1.
+    pub payload_queries_max: usize,
+    /// Interval of the reviews of all payloads that a replica lacks. Default 2 s.
+    pub payload_review: Duration,
+    /// Pause between two passes of queries about a payload that no member has, and that one may have later. Default 2 s.
+    pub payload_again_min: Duration,
+    /// The same for each payload that the replica lacks: endless queries must not cost more, the more payloads there are. Default
+    /// 20 ms; zero: all passes pause alike.
+    pub payload_again_each: Duration,
+    /// How long an entry that a member has freed waits for the members that have not answered, while the PG has a leader: it goes
+    /// on without this replica, and its records may know that those members are gone. Default 30 s.
+    pub freed_wait: Duration,
+}
+
+impl Default for RepairTuning {
+    fn default() -> RepairTuning {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        RepairTuning {
+            bad_blocks_max: 4096,
+            block_queries_max: 32,
+            block_pause_min: ms(20),
+            block_pause_max: s(1),
+            full_max: s(5),
+            full_turn: s(2),
+            payload_queries_max: 4,
+            payload_review: s(2),
+            payload_again_min: s(2),
+            payload_again_each: ms(20),
+            freed_wait: s(30),
+        }
+    }
+}
+
+impl RepairTuning {
+    /// Checks all fields.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn validate(&self) -> Result<(), ConfigFaults> {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let mut check = Check::new("the repairs");
+        check.within("bad_blocks_max", self.bad_blocks_max, 1..=1 << 20);
+        check.within("block_queries_max", self.block_queries_max, 1..=1 << 10);
+        check.within("payload_queries_max", self.payload_queries_max, 1..=1 << 10);
+        for (field, time) in [
+            ("block_pause_min", self.block_pause_min),
+            ("block_pause_max", self.block_pause_max),
+            ("full_max", self.full_max),
+            ("full_turn", self.full_turn),
+            ("payload_review", self.payload_review),
+            ("payload_again_min", self.payload_again_min),
+            ("freed_wait", self.freed_wait),
+        ] {
+            check.within(field, time, ms(1)..=s(600));
+        }
+        check.within("payload_again_each", self.payload_again_each, Duration::ZERO..=s(1));
+        check.ensure(self.block_pause_min <= self.block_pause_max, "block_pause_min is above block_pause_max");
+        check.ensure(
+            self.full_turn > self.block_pause_max.saturating_add(ANSWER_MAX),
+            "full_turn is not above block_pause_max and the wait for an answer: two members would fail for one block",
+        );
         check.end()
     }
 }

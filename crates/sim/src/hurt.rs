@@ -174,12 +174,12 @@ impl Cluster {
 
     /// Whether every byte that this OSD's disk took and flushed is there, as far as is known.
     pub(crate) fn is_honest(&self, id: OsdId) -> bool {
-        !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent()
+        !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_blind()
     }
 
     /// Whether every byte that this OSD's device acknowledged by a flush is there.
     pub(crate) fn keeps_its_word(&self, id: OsdId) -> bool {
-        self.is_honest(id) || (self.budget.has_failed_openly_only(id.0 as usize - 1) && !self.budget.is_spent())
+        self.is_honest(id) || (self.budget.has_failed_openly_only(id.0 as usize - 1) && !self.budget.is_blind())
     }
 
     /// Whether this OSD's device was made to rot outside the budget.

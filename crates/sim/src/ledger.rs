@@ -1,7 +1,7 @@
 //! The ledger of all counted seeds: `crates/sim/ledger.csv`, with one line for each stretch of seeds at one commit. A
-//! run begins where the last line ends, at a commit and with a clean tree.
+//! run begins where the last line ends or at a later seed, at a commit and with a clean tree.
 //!
-//! Invariant: no seed is counted twice, and a line says exactly what ran.
+//! Invariant: no seed is counted twice, and a line says exactly what ran: it never covers a gap.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ impl Ledger {
         for (n, text) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && *l != HEAD) {
             let line = n + 1;
             let parsed = parse_line(text).ok_or_else(|| LedgerError::Malformed { line, text: text.to_owned() })?;
-            let last = ledger.next_seed() - 1;
+            let last = ledger.next_seed(1) - 1;
             if parsed.first <= last {
                 return Err(LedgerError::Overlap { line, first: parsed.first, last });
             }
@@ -51,18 +51,18 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Returns the first seed of the next run.
-    pub fn next_seed(&self) -> u64 {
-        self.0.last().map_or(1, |line| line.last + 1)
+    /// Returns the first seed of the next run, which begins at `start` or later.
+    pub fn next_seed(&self, start: u64) -> u64 {
+        self.0.last().map_or(1, |line| line.last + 1).max(start)
     }
 
-    /// Adds a stretch. A stretch at the commit of the last line makes that line longer.
+    /// Adds a stretch. A stretch that begins at the end of the last line and at its commit makes that line longer.
     ///
     /// # Panics
-    /// When it does not begin at [`Ledger::next_seed`].
+    /// When it begins before the end of the last line.
     pub fn add(&mut self, line: Line) {
-        assert_eq!(line.first, self.next_seed(), "a ledger has no gaps and counts nothing twice");
-        match self.0.last_mut().filter(|last| last.commit == line.commit) {
+        assert!(line.first >= self.next_seed(1), "a ledger counts nothing twice");
+        match self.0.last_mut().filter(|last| last.commit == line.commit && last.last + 1 == line.first) {
             Some(last) => {
                 last.last = line.last;
                 last.hours += line.hours;
@@ -128,12 +128,25 @@ mod tests {
     #[test]
     fn a_ledger_reads_back_as_written_and_goes_on_where_it_ended() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.next_seed(), 1);
+        assert_eq!(ledger.next_seed(1), 1);
         ledger.add(line("a", 1, 500));
         ledger.add(line("a", 501, 1000));
         ledger.add(line("b", 1001, 1001));
-        assert_eq!((ledger.0.len(), ledger.next_seed(), ledger.seeds()), (2, 1002, 1001));
+        assert_eq!((ledger.0.len(), ledger.next_seed(1), ledger.seeds()), (2, 1002, 1001));
         assert_eq!(ledger.0[0].failed, vec![500, 1000]);
+        assert_eq!(Ledger::parse(&ledger.to_text()), Ok(ledger));
+    }
+
+    #[test]
+    fn run_from_a_later_seed_begins_a_line_and_no_line_covers_the_gap() {
+        let mut ledger = Ledger::default();
+        ledger.add(line("a", 1, 500));
+        assert_eq!((ledger.next_seed(300), ledger.next_seed(800_000)), (501, 800_000));
+        ledger.add(line("a", 800_000, 800_199));
+        ledger.add(line("a", 800_200, 800_399));
+        let stretches: Vec<(u64, u64)> = ledger.0.iter().map(|l| (l.first, l.last)).collect();
+        assert_eq!(stretches, [(1, 500), (800_000, 800_399)]);
+        assert_eq!((ledger.seeds(), ledger.next_seed(1)), (900, 800_400));
         assert_eq!(Ledger::parse(&ledger.to_text()), Ok(ledger));
     }
 

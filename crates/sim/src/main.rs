@@ -23,7 +23,7 @@ const REGRESSIONS: &str = include_str!("../seeds.txt");
     after_help = "Examples:\n  cargo xtask sim --seeds 200\n  cargo xtask sim --seed 17 --trace --until 3.5 2> log\n  \
                   cargo xtask sim --minutes 30 --start 1000000 --jobs 2\n  \
                   cargo xtask sim --seed 17 --only-faults 3,7 --operations 50\n  \
-                  cargo xtask sim --ledger --minutes 60 --jobs 2"
+                  cargo xtask sim --ledger --minutes 60 --start 2000000 --jobs 2"
 )]
 struct Args {
     /// Run this many seeds, and those of crates/sim/seeds.txt
@@ -56,8 +56,8 @@ struct Args {
     /// Runs that shrinking the first failure may take; 0 shrinks nothing
     #[arg(long, default_value_t = 150)]
     shrink_runs: u32,
-    /// Go on where crates/sim/ledger.csv ends and add to it; the tree must be as committed
-    #[arg(long, conflicts_with_all = ["start", "keep_going"])]
+    /// Go on where crates/sim/ledger.csv ends, or at --start if that is later, and add to it; the tree must be as committed
+    #[arg(long, conflicts_with = "keep_going")]
     ledger: bool,
     #[command(flatten)]
     overrides: Overrides,
@@ -140,4 +140,16 @@ fn smaller(seed: u64, args: &Args, first: Report) {
         println!("{:>6}  {:?}  {:?}", struck.number, struck.at, struck.class);
     }
     println!("  replay: cargo xtask sim --seed {seed} {} --trace", shrunk.overrides.to_args());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_run_may_begin_at_a_later_seed_and_takes_no_single_one() {
+        let args = Args::try_parse_from(["sim", "--ledger", "--start", "2000000"]).expect("the options fit");
+        assert!(args.ledger && args.start == 2_000_000);
+        assert!(Args::try_parse_from(["sim", "--ledger", "--seed", "3"]).is_err(), "one seed is no stretch");
+    }
 }

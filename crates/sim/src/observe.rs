@@ -6,6 +6,7 @@ use crate::check::bounds::{self, Fullest};
 use crate::check::claims::Believed;
 use crate::check::decisions::Decisions;
 use crate::check::isolation::Isolation;
+use crate::check::promotions::{Look, Promotions};
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, PENDING_FREE_MAX, Stores};
@@ -20,6 +21,7 @@ use types::{OsdId, PgId, ReplicaId, SegmentIndex, Term, Time, VolumeId};
 pub struct Observers {
     pub laws: Laws,
     pub decisions: Decisions,
+    pub promotions: Promotions,
     /// Highest fill of every queue.
     pub fullest: RefCell<Fullest>,
     pub stores: RefCell<Stores>,
@@ -40,7 +42,7 @@ impl Cluster {
             let what = format!("{} serves a poisoned store without --after-poison", self.osds[i].id);
             self.observers.seen.get_or_insert(what);
         }
-        if self.observers.seen.is_some() || self.budget.is_spent() {
+        if self.observers.seen.is_some() || self.budget.is_blind() {
             return;
         }
         if let Err(what) = self.look_at_tail(i) {
@@ -66,8 +68,11 @@ impl Cluster {
                     durable_term: group.term_at(durable),
                 };
                 self.observers.laws.look(view, group.members(), |index| group.term_at(index))?;
-                let who = (view.pg, view.replica, node.life);
-                self.observers.decisions.look(who, group.applied(), group.decides())?;
+                let (View { pg, replica, .. }, applied) = (view, group.applied());
+                let look = Look { pg, replica, applied, durable, is_whole: group.is_whole() };
+                self.observers.promotions.look(look, group.members())?;
+                let who = (pg, replica, node.life);
+                self.observers.decisions.look(who, applied, group.decides())?;
             }
             if !node.audited && *osd.phase() == osd::Phase::Running {
                 node.audited = true;

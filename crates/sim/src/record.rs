@@ -1,4 +1,4 @@
-//! A counted run: it begins where the ledger ends, at a commit, and adds its seeds to the ledger while it runs.
+//! A counted run: it begins where the ledger ends or at `--start`, whichever is later, at a commit, and adds its seeds to the ledger while it runs.
 
 use crate::{Args, batch_of};
 use anyhow::{Context, Result, bail};
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<Sum> {
         }
         let mut block = batch_of(args);
         (block.known, block.time, block.keep_going) = (Vec::new(), None, true);
-        block.first = ledger.next_seed();
+        block.first = ledger.next_seed(args.start);
         block.seeds = if limit.is_some() { BLOCK } else { BLOCK.min(left) };
         let sum = block.run();
         ledger.add(Line {
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<Sum> {
         all.merge(sum);
     }
     all.took = began.elapsed();
-    println!("ledger: {} seeds in all, the next run begins at {}", ledger.seeds(), ledger.next_seed());
+    println!("ledger: {} seeds in all, the next run begins at {}", ledger.seeds(), ledger.next_seed(1));
     Ok(all)
 }
 

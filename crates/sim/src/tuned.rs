@@ -2,6 +2,8 @@
 //!
 //! The dice are a random stream of their own, so everything else of a seed stays as it was. Seeds below [`TUNED_FROM`]
 //! and aimed runs keep all defaults: a recorded seed means what it meant, and an aim needs the times that it counts on.
+//! From [`REPAIR_FROM`] on, the tunables of recovery have dice of their own, and aimed runs draw them too: most damage is
+//! done there, and no aim counts on them.
 //!
 //! Invariant: every drawn value passes the checks of the product, and lets a healthy cluster serve within the times of
 //! [`crate::run`].
@@ -25,6 +27,11 @@ pub const TUNED_FROM: u64 = 700_000;
 const TUNED_PCT: u64 = 60;
 /// Percentage of fields that get another value than their default in such a run.
 const FIELD_PCT: u64 = 12;
+/// From this seed on, tunables of recovery are drawn.
+pub const REPAIR_FROM: u64 = 2_000_000;
+/// The same percentages for the tunables of recovery.
+const REPAIR_PCT: u64 = 50;
+const REPAIR_FIELD_PCT: u64 = 30;
 
 /// Tunables of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,6 +64,8 @@ impl Tuned {
 /// A draw under way.
 struct Draw {
     rng: Rng,
+    /// Percentage of fields that are drawn.
+    field_pct: u64,
     tuned: Tuned,
     /// Fields that were drawn, with their values.
     lines: Vec<String>,
@@ -66,13 +75,14 @@ impl Draw {
     /// Gives some fields one of these values. A value that contradicts the others is not taken.
     fn field<T: Copy + Debug + PartialEq>(&mut self, name: &str, at: impl Fn(&mut Tuned) -> &mut T, values: &[T]) {
         let value = values[self.rng.below(values.len() as u64) as usize];
-        if !self.rng.chance(FIELD_PCT, 100) {
+        if !self.rng.chance(self.field_pct, 100) {
             return;
         }
         let mut changed = self.tuned;
         *at(&mut changed) = value;
         if changed.validate().is_ok() {
             self.tuned = changed;
+            self.lines.retain(|line| !line.starts_with(&format!("{name} = ")));
             self.lines.push(format!("{name} = {value:?}"));
         }
     }
@@ -87,6 +97,18 @@ macro_rules! fields {
 
 /// Returns the tunables of this seed's run, with a line for each that is not a default.
 pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
+    let (tuned, lines) = draw_usual(seed, overrides);
+    let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"recovery"));
+    if overrides.default_tunables || seed < REPAIR_FROM || !rng.chance(REPAIR_PCT, 100) {
+        return (tuned, lines);
+    }
+    let mut draw = Draw { rng, field_pct: REPAIR_FIELD_PCT, tuned, lines };
+    draw_repair(&mut draw);
+    (draw.tuned, draw.lines)
+}
+
+/// Draws all tunables but those of recovery.
+fn draw_usual(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"tunables"));
     let mut tuned = Tuned::default();
     let moves = |aim: Aim| matches!(aim.class, Class::EmptiedOsds | Class::ReplacedOsds);
@@ -105,7 +127,7 @@ pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     if keeps || !rng.chance(TUNED_PCT, 100) {
         return (tuned, Vec::new());
     }
-    let mut draw = Draw { rng, tuned, lines: Vec::new() };
+    let mut draw = Draw { rng, field_pct: FIELD_PCT, tuned, lines: Vec::new() };
     draw_timing(&mut draw);
     draw_osd(&mut draw);
     draw_links(&mut draw);
@@ -179,6 +201,23 @@ fn draw_osd(draw: &mut Draw) {
         osd.streams.rest_min: [ms(10), ms(1000)],
         osd.streams.rest_max: [ms(1000)],
         osd.streams.catch_up_max: [ms(50), ms(3000)],
+    );
+}
+
+fn draw_repair(draw: &mut Draw) {
+    fields!(draw,
+        osd.repair.bad_blocks_max: [1, 16],
+        osd.repair.block_queries_max: [1, 4],
+        osd.repair.block_pause_min: [ms(1), ms(100)],
+        osd.repair.block_pause_max: [ms(100), ms(1400)],
+        osd.repair.full_max: [ms(100), ms(10_000)],
+        osd.repair.full_turn: [ms(1600), ms(5000)],
+        osd.repair.payload_queries_max: [1, 64],
+        osd.repair.payload_review: [ms(50), ms(5000)],
+        osd.repair.payload_again_min: [ms(50), ms(4000)],
+        osd.repair.payload_again_each: [ms(0), ms(100)],
+        osd.repair.freed_wait: [ms(100), ms(60_000)],
+        osd.streams.needed_max: [1, 2, 4, 16],
     );
 }
 
@@ -280,6 +319,29 @@ mod tests {
         }
         // Both hostile values of a field come up, and those that contradict a default come up beside others.
         for want in ["timing.full_every = 1", "osd.bus.credit_ops = 1", "client.volume.silent = 450ms"] {
+            assert!(seen.contains(want), "{want} was never drawn");
+        }
+    }
+
+    #[test]
+    fn tunables_of_recovery_are_drawn_from_their_seed_on_in_aimed_runs_too() {
+        let (plain, default) = (Overrides::default(), Tuned::default());
+        let differs = |seed: &u64| draw(*seed, &plain).0.osd.repair != default.osd.repair;
+        assert_eq!((REPAIR_FROM - 400..REPAIR_FROM).find(differs), None, "these seeds mean what they meant");
+        let mut seen = std::collections::BTreeSet::new();
+        let mut is_aimed = false;
+        for seed in REPAIR_FROM..REPAIR_FROM + 400 {
+            let (tuned, lines) = draw(seed, &plain);
+            assert_eq!(tuned.validate(), Ok(()), "seed {seed}");
+            let mut names: Vec<&str> = lines.iter().filter_map(|line| line.split(" = ").next()).collect();
+            names.sort_unstable();
+            assert!(names.windows(2).all(|two| two[0] != two[1]), "seed {seed} names a field twice: {lines:?}");
+            is_aimed |= Aim::draw(seed).is_some() && differs(&seed);
+            seen.extend(lines);
+        }
+        let defaults = Overrides { default_tunables: true, ..Overrides::default() };
+        assert!(is_aimed && draw(REPAIR_FROM, &defaults) == (default, Vec::new()));
+        for want in ["osd.repair.bad_blocks_max = 1", "osd.repair.full_turn = 1.6s", "osd.streams.needed_max = 16"] {
             assert!(seen.contains(want), "{want} was never drawn");
         }
     }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
 use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal};
 use types::map::Member;
+use types::planted::{Bug, on};
 use types::{OsdId, PgId, ReplicaId, Term, Time};
 
 /// Distance from the recorded mount number to that of a device whose replicas have failed: more than any device starts.
@@ -535,6 +536,7 @@ impl Control {
         let mut risen = Vec::new();
         for live in self.osds.values_mut() {
             let floor = live.missing.keys().next().copied().unwrap_or(next).min(next);
+            let floor = ReplicaId(floor.0 + u64::from(on(Bug::FloorTooHigh)));
             if let Some(stream) = live.stream.filter(|_| floor > live.floor) {
                 live.floor = floor;
                 risen.push((stream, floor));

@@ -6,6 +6,7 @@
 //! moment only; that is enough, because a replica that gives an entry up fails and votes no more (ADR 0023).
 
 use crate::query::Query;
+use crate::tuning::RepairTuning;
 use std::time::Duration;
 use types::control::LostExtent;
 use types::map::{Member, Membership};
@@ -13,17 +14,10 @@ use types::store::Lost;
 use types::{Index, OsdId, Time};
 use wire::Lack;
 
-/// Pause between two passes of queries about a payload that no member has, and that one may have later.
-const LOOK_AGAIN_MIN: Duration = Duration::from_secs(2);
-/// The same for each payload that the replica lacks: endless queries must not cost more, the more payloads there are.
-const LOOK_AGAIN_EACH: Duration = Duration::from_millis(20);
-/// How long an entry that a member has freed waits for the members that have not answered, while the PG has a leader: it goes on
-/// without this replica, and its records may know that those members are gone.
-const FREED_WAIT: Duration = Duration::from_secs(30);
-
 /// Returns the pause between two passes of a replica that lacks so many payloads.
-pub(super) fn rest(missing_count: usize) -> Duration {
-    LOOK_AGAIN_MIN.max(LOOK_AGAIN_EACH * u32::try_from(missing_count).unwrap_or(u32::MAX))
+pub(super) fn rest(tuning: &RepairTuning, missing_count: usize) -> Duration {
+    let each = tuning.payload_again_each * u32::try_from(missing_count).unwrap_or(u32::MAX);
+    tuning.payload_again_min.max(each)
 }
 
 /// A payload that is missing, and the answers of the present pass of queries.
@@ -56,16 +50,17 @@ impl Missing {
         Missing { lost, extent, query: Query::default(), freed_at: None, inconsistent: None }
     }
 
-    /// Returns the verdict on the answers of this pass. `is_led`: a leader of the PG was heard lately. `others`: the members that are
+    /// Returns the verdict on the answers of this pass. `freed_wait`: longest wait for an entry that a member has freed; `None`: no leader of
+    /// the PG was heard lately. `others`: the members that are
     /// asked, and `later`: others that may be, and count for no majority. Entries up to `commit` are known to be committed.
     pub fn judge(
         &self,
         now: Time,
-        is_led: bool,
+        freed_wait: Option<Duration>,
         (members, others, later): (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
-        if is_led && self.freed_at.is_some_and(|at| now >= at + FREED_WAIT) {
+        if self.freed_at.zip(freed_wait).is_some_and(|(at, wait)| now >= at + wait) {
             return Verdict::GivenUp;
         }
         if others.iter().chain(later).any(|m| !self.query.answers.contains_key(m)) {
@@ -85,11 +80,11 @@ impl Missing {
     pub fn step(
         &mut self,
         now: Time,
-        (rest, is_led): (Duration, bool),
+        (rest, freed_wait): (Duration, Option<Duration>),
         members: (&Membership, &[Member], &[Member]),
         commit: Index,
     ) -> Verdict {
-        let verdict = self.judge(now, is_led, members, commit);
+        let verdict = self.judge(now, freed_wait, members, commit);
         if verdict != Verdict::Inconsistent {
             return verdict;
         }

@@ -1,6 +1,7 @@
 //! Verdicts on the members' answers about lost payloads.
 
 use super::*;
+use std::time::Duration;
 use types::store::{DecisionState, HardState};
 use types::{Epoch, PgId, PoolId};
 
@@ -20,6 +21,7 @@ fn repair(members: u64, commit: u64, lost: u64) -> Repair {
     let all = Membership::fresh(Epoch(1), &identity.members);
     let lost = (0..lost).map(|n| Lost { index: Index(LOST.0 + n), term: Term(2), len_bytes: 512, crcs: crcs.clone() });
     Repair::new(
+        RepairTuning::default(),
         Recovered {
             identity,
             hard_state: HardState { term: Term(2), vote: None, commit: Index(commit) },
@@ -54,7 +56,7 @@ fn answer(missing: &mut Missing, said: &[Lack]) {
 
 fn verdict(repair: &Repair, now: Time) -> Verdict {
     let commit = repair.recovered.hard_state.commit;
-    repair.missing[&LOST].judge(now, true, (&repair.members, &repair.others, &[]), commit)
+    repair.missing[&LOST].judge(now, Some(repair.tuning.freed_wait), (&repair.members, &repair.others, &[]), commit)
 }
 
 fn check(members: u64, commit: u64, said: &[Lack], want: Verdict) {
@@ -141,7 +143,7 @@ fn successor_on_the_same_osd_is_not_asked() {
     let mut repair = repair(3, 5, 1);
     let successor = Member { replica: ReplicaId(9), osd: OsdId(1) };
     repair.members.learners.push(successor);
-    let repair = Repair::new(repair.recovered, repair.members, &BTreeMap::new(), OsdId(1));
+    let repair = Repair::new(repair.tuning, repair.recovered, repair.members, &BTreeMap::new(), OsdId(1));
     assert!(!repair.others.contains(&successor) && repair.others.len() == 2);
 }
 
@@ -149,16 +151,18 @@ fn successor_on_the_same_osd_is_not_asked() {
 fn members_are_asked_again_while_an_entry_is_inconsistent() {
     use Lack::{Lost, Other};
     let mut repair = repair(5, 4, 1);
+    let tuning = repair.tuning;
+    let waits = (missing::rest(&tuning, 1), Some(tuning.freed_wait));
     let Repair { members, others, missing, .. } = &mut repair;
     let missing = missing.get_mut(&LOST).expect("it is missing");
-    let step =
-        |s, missing: &mut Missing| missing.step(at_s(s), (missing::rest(1), true), (members, others, &[]), Index(4));
+    let step = |s, missing: &mut Missing| missing.step(at_s(s), waits, (members, others, &[]), Index(4));
     answer(missing, &[Lost, Lost, Other, Other]);
     assert_eq!((step(1, missing), missing.is_inconsistent()), (Verdict::Inconsistent, true));
     assert_eq!(step(2, missing), Verdict::Inconsistent);
     assert_eq!(step(3, missing), Verdict::Ask, "a member may have been given it since");
     assert!(missing.is_inconsistent() && missing.query.answers.is_empty());
-    assert!(missing::rest(100_000) >= Duration::from_secs(1000), "a log full of them costs no more than a few");
+    let rest = missing::rest(&tuning, 100_000);
+    assert!(rest >= Duration::from_secs(1000), "a log full of them costs no more than a few");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 23] = [
+const AIMED: [(Bug, Class); 28] = [
     (Bug::OlderLetIn, Class::OlderDevices),
     (Bug::MarkForgotten, Class::OlderDevices),
     (Bug::CommitUnfenced, Class::ManyMetas),
@@ -35,7 +35,12 @@ const AIMED: [(Bug, Class); 23] = [
     (Bug::MovesToLeaving, Class::EmptiedOsds),
     (Bug::ReplacedTooEarly, Class::EmptiedOsds),
     (Bug::FailureNotLogged, Class::FailedReplicas),
+    (Bug::FailedAcknowledges, Class::FailedReplicas),
     (Bug::LeftNotCheckpointed, Class::MovedReplicas),
+    (Bug::OldMajorityCounted, Class::MovedReplicas),
+    (Bug::LearnerCounted, Class::MovedReplicas),
+    (Bug::ConfigurationUsedEarly, Class::MovedReplicas),
+    (Bug::PromotedBeforeWhole, Class::MovedReplicas),
     (Bug::VoteAfterRestart, Class::RestartInLease),
     (Bug::AuReusedEarly, Class::CrashInInstall),
     (Bug::ReadStampLate, Class::SlowStream),

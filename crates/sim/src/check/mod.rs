@@ -10,6 +10,7 @@ pub mod frames;
 pub mod isolation;
 pub mod leaders;
 pub mod linear;
+pub mod promotions;
 pub mod raft;
 pub mod replicas;
 pub mod silence;

@@ -149,20 +149,25 @@ impl Laws {
     }
 
     /// Checks that a leader commits only what a majority holds durably at that moment. In a turn that also applies a step,
-    /// the majority is one of the members before the step, or of those after it.
+    /// the majority is one of the members before the step, or of those after it. The first of the entries, which may be the
+    /// step, needs one of the members before it: a step counts when it is applied.
     fn majority_holds(&self, view: View, seen: Option<View>, members: &Membership) -> Result<(), String> {
         let risen = seen.is_some_and(|s| s.elected && s.term == view.term && s.commit < view.commit);
         if !view.elected || !risen {
             return Ok(());
         }
-        let holds = |id: ReplicaId| self.seen.get(&id).is_none_or(|other| other.durable >= view.commit);
-        let before = self.members.get(&view.replica);
-        if members.majority(holds) || before.is_some_and(|before| before.majority(holds)) {
-            return Ok(());
-        }
-        let lack = members.iter().filter(|m| !holds(m.replica)).count();
-        let (term, commit, all) = (view.term, view.commit, members.iter().count());
-        Err(format!("the leader of {term} commits {commit}, which {lack} of {all} do not hold"))
+        let durable = |id: ReplicaId| self.seen.get(&id).map_or(UNKNOWN, |other| other.durable);
+        let first = Index(seen.map_or(Index(0), |s| s.commit).0 + 1);
+        let before = self.members.get(&view.replica).unwrap_or(members);
+        let all_held = [before, members].iter().any(|members| members.majority(|id| durable(id) >= view.commit));
+        let first_held = before.majority(|id| durable(id) >= first);
+        let (lacks, of) = match (all_held, first_held) {
+            (true, true) => return Ok(()),
+            (false, _) => (view.commit, members),
+            (true, false) => (first, before),
+        };
+        let lack = of.iter().filter(|m| durable(m.replica) < lacks).count();
+        Err(format!("the leader of {} commits {lacks}, which {lack} of {} do not hold", view.term, of.iter().count()))
     }
 
     fn same_commits(
@@ -297,6 +302,39 @@ mod tests {
         laws.gone(OsdId(2));
         look(&mut laws, 2, 1, false, &[1], 1).expect("it has lost what it had");
         assert!(look(&mut laws, 1, 1, true, &[1, 1], 2).expect_err("one of three").contains("2 of 3"));
+    }
+
+    #[test]
+    fn step_that_only_the_members_after_it_hold_is_found() {
+        let member = |n: u64| Member { replica: ReplicaId(n), osd: OsdId(n as u32) };
+        let set = |ids: [u64; 3]| ids.map(member).to_vec();
+        let joint = Membership { epoch: Epoch(2), outgoing: set([1, 2, 3]), ..Membership::default() };
+        let joint = Membership { voters: set([1, 2, 4]), ..joint };
+        let left = Membership { epoch: Epoch(3), voters: set([1, 2, 4]), left: true, ..Membership::default() };
+        let step = |holders: &[u64]| {
+            let mut laws = Laws::default();
+            let mut look = |replica: u64, last: u64, commit: u64, members: &Membership| {
+                let view = View {
+                    pg: PgId { pool: types::PoolId(1), n: 0 },
+                    osd: OsdId(replica as u32),
+                    replica: ReplicaId(replica),
+                    term: Term(1),
+                    elected: replica == 1,
+                    commit: Index(commit),
+                    first: Index(1),
+                    last: Index(last),
+                    last_term: Term(1),
+                    durable: Index(last),
+                    durable_term: Some(Term(1)),
+                };
+                laws.look(view, members, |index| Some(Term(u64::from(index.0 > 0))))
+            };
+            look(1, 6, 5, &joint).expect("it leads");
+            (2..=4).for_each(|n| look(n, 5 + u64::from(holders.contains(&n)), 5, &joint).expect("it follows"));
+            look(1, 6, 6, &left)
+        };
+        step(&[2]).expect("a majority of either set");
+        assert!(step(&[4]).expect_err("the old set does not hold it").contains("commits i6, which 2 of 4"));
     }
 
     #[test]

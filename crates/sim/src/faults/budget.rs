@@ -3,7 +3,7 @@
 //! Bit rot, phantom and misdirected writes, wiped disks and failed writes take back what a disk acknowledged. They hit
 //! OSDs of one fixed set only. No PG has more than a minority of its replicas there, so no byte may be lost and no
 //! reader may see wrong bytes. Some runs go beyond the budget on purpose: then data may be refused or unavailable, and
-//! still never wrong.
+//! still never wrong. The laws of replicas hold beyond the budget as well, unless a lie may leave no trace.
 //!
 //! Invariant: an OSD outside the set never loses a flushed byte.
 
@@ -39,10 +39,19 @@ fn is_mended(class: Class) -> bool {
     )
 }
 
+/// Whether such a lie may leave no trace: an OSD serves without something that it has acknowledged, and no checksum
+/// tells. A device that rots, fails a read or comes back empty shows that, and its replicas fail (R4, R11); where rot
+/// takes the end of a log, the device counts as lost. A device that went back in time is found by others (R17).
+fn is_silent(class: Class) -> bool {
+    matches!(class, Class::PhantomWrite | Class::MisdirectedWrite | Class::OlderDevices)
+}
+
 /// The OSDs that may lie in this run, and their lies so far.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     liars: BTreeSet<usize>,
+    /// Number of OSDs that may lie so that every PG keeps a majority.
+    minority: usize,
     /// More than a minority may lie.
     beyond: bool,
     /// Lies of each OSD.
@@ -62,7 +71,7 @@ impl Budget {
         let count = if beyond { rng.between(minority as u64 + 1, osds as u64) as usize } else { minority };
         let mut all: Vec<usize> = (0..osds).collect();
         let liars = (0..count).map(|_| all.remove(rng.below(all.len() as u64) as usize)).collect();
-        Budget { liars, beyond, ..Budget::default() }
+        Budget { liars, minority, beyond, ..Budget::default() }
     }
 
     /// Returns an OSD that may lie.
@@ -160,7 +169,13 @@ impl Budget {
 
     /// Whether so many OSDs have lied that requests may fail and PGs may stay down.
     pub fn is_spent(&self) -> bool {
-        self.beyond && !self.told.is_empty()
+        self.beyond && self.told.len() > self.minority
+    }
+
+    /// Whether an acknowledged entry or a promise may be gone from a majority without a trace. Otherwise the laws of
+    /// Raft, of decisions and of stores hold, also when the budget is spent: replicas that know of their loss have failed.
+    pub fn is_blind(&self) -> bool {
+        self.is_spent() && self.told.values().flatten().any(|class| is_silent(*class))
     }
 
     /// Describes the lies, for a failure's text.
@@ -184,5 +199,17 @@ mod tests {
                 assert!(!budget.beyond || budget.liars.len() > most, "{budget:?}");
             }
         }
+    }
+
+    #[test]
+    fn only_a_silent_lie_beyond_the_budget_ends_the_laws() {
+        let liars = BTreeSet::from([0, 1]);
+        let mut budget = Budget { liars, minority: 1, beyond: true, ..Budget::default() };
+        budget.note(0, Class::PhantomWrite);
+        assert!(!budget.is_spent() && !budget.is_blind(), "a majority has not lied");
+        budget.note(1, Class::BitRotLog);
+        assert!(budget.is_spent() && budget.is_blind());
+        budget.told = BTreeMap::from([0, 1].map(|i| (i, BTreeSet::from([Class::BitRotLog, Class::Wipe]))));
+        assert!(budget.is_spent() && !budget.is_blind(), "every replica knows of its loss");
     }
 }
