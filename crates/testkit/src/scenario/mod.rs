@@ -5,6 +5,7 @@ mod bad_input;
 mod clients;
 mod cuts;
 mod damage_each;
+mod deltas;
 mod devices;
 pub(crate) mod difference;
 mod full;
@@ -61,6 +62,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("device-back", "an OSD's device is replaced by an older copy, and one more OSD dies", back::device),
     ("both-back", "the records and a device are replaced by older copies, and one more OSD dies", back::both),
     ("damage-each", "one device damaged in each way under load: all heals by itself", damage_each::run),
+    ("deltas", "an OSD out and in again, 1 % of its data changed meanwhile: at most 5 % is sent", deltas::run),
     ("many-pgs", "pools that come and go, then 1 200 PGs on three OSDs that restart", pgs::run),
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
