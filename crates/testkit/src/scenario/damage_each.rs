@@ -40,7 +40,7 @@ enum Damage {
     OlderCopy,
 }
 
-/// What must be seen for the damage to have had an effect.
+/// The effect by which a damage is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// The records of a batch were read from the copy in the next one.

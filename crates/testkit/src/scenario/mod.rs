@@ -14,6 +14,7 @@ mod kill_all;
 mod metas;
 mod names;
 mod pgs;
+mod streamed_kill;
 
 use crate::clock;
 use crate::cluster::Cluster;
@@ -67,6 +68,18 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
+
+/// Scenarios that run by name only: they take long, and their limits mean a release build on a quiet machine.
+pub const BY_NAME: &[(&str, &str, Run)] = &[(
+    "streamed-kill",
+    "kill -9 of a leader while another OSD is being streamed to: stalls of a client",
+    streamed_kill::run,
+)];
+
+/// Returns every scenario.
+pub fn known() -> impl Iterator<Item = &'static (&'static str, &'static str, Run)> {
+    ALL.iter().chain(BY_NAME)
+}
 
 /// Runs one scenario to its outcome; an error on the way is a fault.
 pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {
