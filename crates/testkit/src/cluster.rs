@@ -5,7 +5,8 @@ use crate::chaos::netns::Namespaces;
 use crate::chaos::proxy::{End, Proxy, Sky};
 use crate::clock;
 use crate::procs::{Proc, Spec};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,8 +14,15 @@ use types::rng::Rng;
 
 /// First port. It is below those that the kernel gives to outgoing connections, so a killed daemon's port stays free.
 const PORT_MIN: u16 = 12_000;
-const PORT_BLOCK: u16 = 64;
-const PORT_BLOCKS: u16 = 300;
+const PORT_BLOCK: u16 = 256;
+const PORT_BLOCKS: u16 = 75;
+/// Offsets of ports in the block of a cluster. Metas and OSDs have two ports each.
+const METAS_AT: u16 = 10;
+const OSDS_AT: u16 = 20;
+const PROXIES_AT: u16 = 130;
+const EXPORT_AT: u16 = 200;
+/// Highest id of an OSD: ports and networks follow from it.
+pub const OSD_ID_MAX: u32 = 50;
 /// Longest time until a daemon listens.
 pub const READY_MAX: Duration = Duration::from_secs(30);
 pub const POOL: &str = "main";
@@ -59,7 +67,8 @@ pub struct Cluster {
     pub basalt: Basalt,
     pub etcd: Option<Proc>,
     pub metas: Vec<Proc>,
-    pub osds: Vec<Proc>,
+    /// OSDs by id; a replaced one is not among them any more.
+    pub osds: BTreeMap<u32, Proc>,
     pub exports: Vec<Proc>,
     /// Rules of the proxies, when there are proxies.
     pub sky: Option<Sky>,
@@ -97,17 +106,16 @@ impl Cluster {
         let dir = base.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let ports = free_ports()?;
-        let metas: Vec<SocketAddr> = (0..shape.metas as u16).map(|i| local(ports + 10 + 2 * i)).collect();
+        let metas: Vec<SocketAddr> = (0..shape.metas as u16).map(|i| local(ports + METAS_AT + 2 * i)).collect();
         let basalt = Basalt::new(&metas)?;
-        let (etcd, procs) = (None, Vec::new);
         let mut cluster = Cluster {
             dir,
             shape,
             basalt,
-            etcd,
-            metas: procs(),
-            osds: procs(),
-            exports: procs(),
+            etcd: None,
+            metas: Vec::new(),
+            osds: BTreeMap::new(),
+            exports: Vec::new(),
             sky: None,
             proxies: Vec::new(),
             ports,
@@ -122,13 +130,19 @@ impl Cluster {
             let mut meta = Proc::new(cluster.meta_spec(i)?);
             meta.start()?;
             cluster.metas.push(meta);
-            wait_listening(cluster.metas.last_mut().expect("just pushed"), local(ports + 10 + 2 * i as u16))?;
+            let addr = cluster.meta_addr(i);
+            wait_listening(cluster.metas.last_mut().expect("just pushed"), addr)?;
         }
         clock::wait_until("a meta that leads", READY_MAX, || {
             Ok(cluster.basalt.output(&["status"])?.status.code() != Some(1))
         })?;
         for n in 1..=cluster.shape.osds {
-            cluster.add_osd(n)?;
+            let made = cluster.format_osd(&["format"])?;
+            ensure!(made == n, "osd.{made} was made instead of osd.{n}");
+            let device = cluster.device(n).display().to_string();
+            cluster.insert_osd(n, &device)?.start()?;
+            let addr = cluster.osd_addr(n);
+            wait_listening(cluster.osd(n), addr)?;
         }
         let (replicas, pgs) = (cluster.shape.replicas.to_string(), cluster.shape.pgs.to_string());
         let create = ["pool", "create", POOL, "--replicas", &replicas, "--pgs", &pgs, "--domain", "osd"];
@@ -144,14 +158,11 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the proxies, before the first daemon advertises its address.
+    /// Starts the proxy of meta, before meta is dialled; those of the OSDs come with the OSDs.
     fn start_proxies(&mut self) -> Result<()> {
         let Some(seed) = self.shape.proxies else { return Ok(()) };
         let sky = Sky::new(seed);
         self.proxies.push(Proxy::start(self.proxy_addr(0), self.meta_addr(0), End::Meta, sky.clone())?);
-        for n in 1..=self.shape.osds {
-            self.proxies.push(Proxy::start(self.proxy_addr(n), self.osd_addr(n), End::Osd(n), sky.clone())?);
-        }
         self.sky = Some(sky);
         Ok(())
     }
@@ -159,7 +170,7 @@ impl Cluster {
     /// Returns the address at which others reach OSD `n`, or the first meta with 0, when there are proxies.
     pub fn proxy_addr(&self, n: u32) -> SocketAddr {
         let hub = self.net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespaces::hub);
-        SocketAddr::new(hub, self.ports + 40 + n as u16)
+        SocketAddr::new(hub, self.ports + PROXIES_AT + n as u16)
     }
 
     /// Returns an address of OSD `n`'s own.
@@ -208,15 +219,45 @@ impl Cluster {
         Ok(Spec { log: self.dir.join(format!("{name}.log")), program: self.daemon()?, args, name })
     }
 
-    fn add_osd(&mut self, n: u32) -> Result<()> {
-        let device = self.device(n).display().to_string();
+    /// Formats a new device with `osd format` or `osd replace N`, and returns the id of its OSD.
+    ///
+    /// A second call goes on where a failed one has ended.
+    ///
+    /// # Errors
+    /// The command fails.
+    pub fn format_osd(&self, command: &[&str]) -> Result<u32> {
+        let file = self.dir.join("next.device");
         let (size, log) = (self.shape.device_bytes.to_string(), self.shape.log_bytes.to_string());
-        self.basalt.run(&["osd", "format", "--device", &device, "--size", &size, "--log-size", &log])?;
-        let mut osd = Proc::new(self.osd_spec(n, &device)?);
-        osd.start()?;
-        wait_listening(&mut osd, self.osd_addr(n))?;
-        self.osds.push(osd);
-        Ok(())
+        let device = file.display().to_string();
+        let flags = ["--device", &device, "--size", &size, "--log-size", &log];
+        let made = self.basalt.json(&[&["osd"], command, &flags].concat())?;
+        let id = u32::try_from(made["osd"].as_u64().context("the id of the OSD")?)?;
+        std::fs::rename(&file, self.device(id))?;
+        Ok(id)
+    }
+
+    /// Adds an OSD on a formatted device, with network and proxy if the cluster has them. The process is not started.
+    pub fn insert_osd(&mut self, n: u32, device: &str) -> Result<&mut Proc> {
+        ensure!(n <= OSD_ID_MAX, "osd.{n} has no ports");
+        if let Some(net) = &mut self.net {
+            net.add(n)?;
+        }
+        if let Some(sky) = &self.sky {
+            self.proxies.push(Proxy::start(self.proxy_addr(n), self.osd_addr(n), End::Osd(n), sky.clone())?);
+        }
+        let osd = Proc::new(self.osd_spec(n, device)?);
+        Ok(self.osds.entry(n).insert_entry(osd).into_mut())
+    }
+
+    /// Kills an OSD for good and removes its device.
+    pub fn lose_osd(&mut self, n: u32) -> Result<()> {
+        drop(self.osds.remove(&n));
+        std::fs::remove_file(self.device(n)).with_context(|| format!("the device of osd.{n}"))
+    }
+
+    /// Returns the ids of the OSDs, ascending.
+    pub fn ids(&self) -> Vec<u32> {
+        self.osds.keys().copied().collect()
     }
 
     /// Returns how OSD `n` is run on a device.
@@ -240,24 +281,24 @@ impl Cluster {
     }
 
     pub fn meta_addr(&self, i: u32) -> SocketAddr {
-        local(self.ports + 10 + 2 * i as u16)
+        local(self.ports + METAS_AT + 2 * i as u16)
     }
 
     pub fn meta_http(&self, i: u32) -> SocketAddr {
-        local(self.ports + 11 + 2 * i as u16)
+        local(self.ports + METAS_AT + 1 + 2 * i as u16)
     }
 
     pub fn osd_addr(&self, n: u32) -> SocketAddr {
-        self.osd_at(n, self.ports + 20 + 2 * n as u16)
+        self.osd_at(n, self.ports + OSDS_AT + 2 * n as u16)
     }
 
     pub fn osd_http(&self, n: u32) -> SocketAddr {
-        self.osd_at(n, self.ports + 21 + 2 * n as u16)
+        self.osd_at(n, self.ports + OSDS_AT + 1 + 2 * n as u16)
     }
 
     /// Returns the TCP address of an NBD server.
     pub fn export_addr(&self) -> SocketAddr {
-        local(self.ports + 60)
+        local(self.ports + EXPORT_AT)
     }
 
     pub fn device(&self, n: u32) -> PathBuf {
@@ -307,14 +348,17 @@ impl Cluster {
         Ok(export)
     }
 
-    /// Returns OSD `n`, counted from 1 like its id.
+    /// Returns the process of OSD `n`.
+    ///
+    /// # Panics
+    /// The cluster has no such OSD.
     pub fn osd(&mut self, n: u32) -> &mut Proc {
-        &mut self.osds[n as usize - 1]
+        self.osds.get_mut(&n).unwrap_or_else(|| panic!("no osd.{n}"))
     }
 
     /// Checks that every process runs.
     pub fn must_live(&mut self) -> Result<()> {
-        let all = self.metas.iter_mut().chain(&mut self.osds).chain(&mut self.exports).chain(&mut self.etcd);
+        let all = self.metas.iter_mut().chain(self.osds.values_mut()).chain(&mut self.exports).chain(&mut self.etcd);
         for proc in all {
             proc.must_live()?;
         }
@@ -338,7 +382,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for proc in self.exports.iter_mut().chain(&mut self.osds).chain(&mut self.metas).chain(&mut self.etcd) {
+        for proc in self.exports.iter_mut().chain(self.osds.values_mut()).chain(&mut self.metas).chain(&mut self.etcd) {
             proc.kill();
         }
         if self.keep {

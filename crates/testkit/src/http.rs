@@ -8,6 +8,14 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_MAX: u64 = 4 << 20;
 
+/// Returns the value of a counter or gauge without labels.
+pub fn metric(addr: SocketAddr, name: &str) -> Result<u64> {
+    let (_, page) = get(addr, "/metrics")?;
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.with_context(|| format!("no {name} at {addr}"))?;
+    value.parse().with_context(|| format!("{name} is {value}"))
+}
+
 /// GETs a page; returns status code and body.
 pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;

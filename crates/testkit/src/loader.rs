@@ -23,6 +23,8 @@ use types::{Errno, Time};
 const LOOK: Duration = Duration::from_millis(100);
 /// Length of the reads that check everything.
 const CHECK_BYTES: u32 = 128 << 10;
+/// Requests that take so long are reported with their time.
+const SLOW_MIN: Duration = Duration::from_millis(10);
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Configuration of a loader, passed as arguments.
@@ -133,6 +135,7 @@ struct Pending {
     area: usize,
     token: u64,
     offset: u64,
+    at: Time,
     /// A write's length and sequence.
     write: Option<(u64, u64)>,
 }
@@ -196,6 +199,10 @@ impl Loader {
         for completion in &done {
             let pending = self.pending.remove(&completion.token).context("a completion of nothing")?;
             self.note(&pending, &completion.result);
+            let took = now.since(pending.at);
+            if took >= SLOW_MIN {
+                writeln!(self.text, "s {}", took.as_millis())?;
+            }
             self.loads[pending.area].completed(now, pending.token, &completion.result);
         }
         if !done.is_empty() {
@@ -221,7 +228,7 @@ impl Loader {
             let (offset, _) = request.span().context("loads read and write")?;
             let write = written(&request).map(|(_, len, sequence)| (len, sequence));
             self.next += 1;
-            self.pending.insert(self.next, Pending { area, token, offset, write });
+            self.pending.insert(self.next, Pending { area, token, offset, at: now, write });
             if self.session.device().submit(now, request, self.next).is_err() {
                 bail!("the device takes fewer requests at once than the loads' depths");
             }

@@ -1,4 +1,5 @@
-//! Plants damage on an OSD's device: differences that every checksum approves of, and plain rot.
+//! Plants damage on an OSD's device: differences that every checksum approves of, plain rot, and lost pages of log, home and
+//! superblock.
 //!
 //! Input: the path of a device whose OSD is stopped. The block is found as a mount finds it: superblock, last
 //! checkpoint of the log, directory, map, CRC page.
@@ -7,12 +8,15 @@
 //! the sequence of a map page, or the entry of a block that holds no data. Four such bytes, chosen right, give the
 //! altered page the CRC of the old one.
 //!
-//! Invariant: exactly one block of one chunk reads differently afterwards; everything else is as it was.
+//! Invariant: exactly one block or page differs afterwards, or two pages of neighbouring log batches; everything else is as
+//! it was.
+
+pub mod log;
 
 use anyhow::{Context, Result, bail, ensure};
 use layout::checkpoint::Checkpoint;
 use layout::home::{self, CRCS_PER_PAGE, DirEntry, Geometry, MapSlots, PAGE, PageId, PagePtr};
-use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::log::{CheckpointPart, Record};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,13 +54,18 @@ pub struct Place {
     entry: DirEntry,
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.entry.chunk, self.replica)
+    }
+}
+
 impl Device {
     /// Reads the layout of a device. On a device in use the layout may be out of date at once.
     pub fn open(path: &Path) -> Result<Device> {
         let file = File::options().read(true).write(true).open(path).with_context(|| path.display().to_string())?;
-        let [first, last] = Superblock::offsets(file.metadata()?.len());
-        let superblock = Superblock::choose(&read(&file, first, SUPERBLOCK_LEN)?, &read(&file, last, SUPERBLOCK_LEN)?)?;
-        let checkpoint = last_checkpoint(&file, &superblock)?;
+        let superblock = superblock(&file)?;
+        let checkpoint = last_checkpoint(&log::scan(&file, &superblock)?)?;
         let (home_start, geometry) = (superblock.home_start, checkpoint.geometry);
         let mut device = Device { file, home_start, geometry, chunks: Vec::new() };
         for replica in &checkpoint.replicas {
@@ -79,6 +88,28 @@ impl Device {
     /// Returns the number of blocks of the chunk that hold data.
     pub fn blocks(&self, place: &Place) -> Result<u32> {
         Ok(self.map(place)?.1.iter().map(|slot| slot.valid.count_ones()).sum())
+    }
+
+    /// Returns a chunk with its first block that holds data.
+    ///
+    /// # Errors
+    /// Home is empty.
+    pub fn any(&self) -> Result<(Place, usize)> {
+        for (replica, entry) in &self.chunks {
+            let place = Place { replica: *replica, entry: *entry };
+            let slots = self.map(&place)?.1;
+            if let Some(au) = slots.iter().position(|slot| slot.valid != 0) {
+                return Ok((place, au * BLOCKS_PER_AU as usize + slots[au].valid.trailing_zeros() as usize));
+            }
+        }
+        bail!("home is empty")
+    }
+
+    /// Overwrites the map page of a chunk.
+    pub fn harm_map(&self, place: &Place) -> Result<()> {
+        let ptr = place.entry.pages[0].context("a listed chunk has a map")?;
+        self.file.write_all_at(&[0xa5; PAGE], self.home_start + self.geometry.slot_offset(ptr.slot))?;
+        self.file.sync_all().context("the damage is to stay")
     }
 
     /// Damages a block.
@@ -170,25 +201,37 @@ fn read(file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads the superblock of a device: the first copy, or the last one.
+fn superblock(file: &File) -> Result<Superblock> {
+    let [first, last] = Superblock::offsets(file.metadata()?.len());
+    Ok(Superblock::choose(&read(file, first, SUPERBLOCK_LEN)?, &read(file, last, SUPERBLOCK_LEN)?)?)
+}
+
+/// Returns the offsets at which a copy of the superblock does not verify.
+pub fn bad_superblocks(path: &Path) -> Result<Vec<u64>> {
+    let file = File::open(path)?;
+    let mut bad = Vec::new();
+    for offset in Superblock::offsets(file.metadata()?.len()) {
+        if Superblock::decode(&read(&file, offset, SUPERBLOCK_LEN)?).is_err() {
+            bad.push(offset);
+        }
+    }
+    Ok(bad)
+}
+
+/// Overwrites the first copy of the superblock.
+pub fn harm_superblock(path: &Path) -> Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&[0xa5; SUPERBLOCK_LEN], 0)?;
+    file.sync_all().context("the damage is to stay")
+}
+
 /// Returns the newest checkpoint in the log of which all parts are there.
-fn last_checkpoint(file: &File, superblock: &Superblock) -> Result<Checkpoint> {
-    let mut found: BTreeMap<u64, BTreeMap<u32, layout::log::CheckpointPart>> = BTreeMap::new();
-    for segment in 0..u64::from(superblock.segment_count) {
-        let base = superblock.log_start + segment * superblock.segment_bytes;
-        let bytes = read(file, base, superblock.segment_bytes as usize)?;
-        let mut at = 0;
-        while at + BATCH_ALIGN <= bytes.len() {
-            let Some(header) = BatchHeader::decode(&bytes[at..], &superblock.log_identity(), base + at as u64) else {
-                at += BATCH_ALIGN;
-                continue;
-            };
-            let records = header.records(&bytes[at..]).and_then(|r| decode_records(r, header.record_count).ok());
-            for record in records.into_iter().flatten() {
-                if let Record::Checkpoint(part) = record {
-                    found.entry(part.id).or_default().insert(part.part, part);
-                }
-            }
-            at += (header.len_bytes() as usize).max(BATCH_ALIGN);
+fn last_checkpoint(batches: &[log::Batch]) -> Result<Checkpoint> {
+    let mut found: BTreeMap<u64, BTreeMap<u32, &CheckpointPart>> = BTreeMap::new();
+    for record in batches.iter().flat_map(|batch| &batch.records) {
+        if let Record::Checkpoint(part) = record {
+            found.entry(part.id).or_default().insert(part.part, part);
         }
     }
     for parts in found.values().rev() {

@@ -26,7 +26,7 @@ struct Block {
     latest: u64,
 }
 
-/// A time without any completion.
+/// A time without any completion, or of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
     pub from: Instant,
@@ -44,6 +44,8 @@ pub struct Known {
     pub violations: Vec<String>,
     pub errors: Vec<String>,
     pub gaps: Vec<Gap>,
+    /// Times of slow requests, from their submission to their answer.
+    pub slow: Vec<Gap>,
     /// Times at which the volume was open, the first read was answered, everything was checked, and the load was over.
     pub opened: Option<Instant>,
     pub first_read: Option<Instant>,
@@ -116,6 +118,13 @@ impl Witness {
         inside.map(|gap| gap.len).max().unwrap_or_default()
     }
 
+    /// Returns the longest time of an answered request that overlaps the time from `from` to `to`. Short ones are not kept.
+    pub fn longest_request(&self, from: Instant, to: Instant) -> Duration {
+        let known = self.known();
+        let inside = known.slow.iter().filter(|slow| slow.from <= to && slow.from + slow.len >= from);
+        inside.map(|slow| slow.len).max().unwrap_or_default()
+    }
+
     /// Fails when a loader has found anything wrong.
     pub fn clean(&self) -> Result<()> {
         let known = self.known();
@@ -135,6 +144,10 @@ impl Known {
         match verb {
             "b" | "a" | "r" => self.hear_write(verb, rest)?,
             "c" => self.completion(),
+            "s" => {
+                let len = Duration::from_millis(rest.parse()?);
+                self.slow.push(Gap { from: clock::now().checked_sub(len).context("a time after the boot")?, len });
+            }
             "checked" => self.checked += rest.parse::<u64>()?,
             "violation" => self.violations.push(rest.to_owned()),
             "error" => self.errors.push(rest.to_owned()),
@@ -212,6 +225,15 @@ mod tests {
         let witness = heard("b 0 0 4096 1\na 0 0 4096 1\nb 0 4096 40");
         let known = witness.known();
         assert_eq!((known.begun, known.acked), (1, 1));
+    }
+
+    #[test]
+    fn longest_request_is_the_slowest_one_of_the_time_in_question() {
+        let witness = heard("s 30\ns 200\ns 50\n");
+        let now = clock::now();
+        assert_eq!(witness.longest_request(now, now), Duration::ZERO, "all were answered before");
+        let before = now.checked_sub(Duration::from_secs(1)).unwrap();
+        assert_eq!(witness.longest_request(before, now), Duration::from_millis(200));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The faults of a storm: the effect of each, its duration, and how it is undone.
 //!
 //! A round draws a subset of the kinds (swarm testing) and then faults of these kinds, one after another, some at the
-//! same time. None of them takes back what a disk has acknowledged: any number of processes may die.
+//! same time. Only the loss of a device ([`super::lost`]) takes back what a disk has acknowledged. Any number of processes may
+//! die.
 //!
 //! Invariant: after [`Storm::heal`] nothing is cut, stopped, slow or down.
 
@@ -9,12 +10,15 @@ use super::netns::Loss;
 use super::points::Who;
 use super::proxy::{Effect, End, Rule, RuleId};
 use super::{Storm, volume::Volume};
+use crate::procs::Proc;
 use anyhow::Result;
 use types::rng::Rng;
 
 const MS: u64 = 1_000_000;
 /// Number of faults that may be active at the same time.
 const ACTIVE_MAX: usize = 4;
+/// Time until a command is tried again that meta did not take.
+const AGAIN_MS: u64 = 300;
 
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +53,7 @@ pub enum Kind {
     StopClient,
     SlowDisk,
     DrainOsd,
+    ReplaceOsd,
 }
 
 impl Kind {
@@ -83,6 +88,7 @@ impl Kind {
         Kind::StopClient,
         Kind::SlowDisk,
         Kind::DrainOsd,
+        Kind::ReplaceOsd,
     ];
 
     /// Returns the kind in words, for the report.
@@ -118,6 +124,7 @@ impl Kind {
             Kind::StopClient => "SIGSTOP of a client, preempted meanwhile",
             Kind::SlowDisk => "slow disk",
             Kind::DrainOsd => "an OSD drained or out, and in again",
+            Kind::ReplaceOsd => "a device lost, and its OSD replaced",
         }
     }
 
@@ -148,8 +155,21 @@ pub(super) enum Undo {
     Fast(u32),
     HealNet(u32),
     PutIn(u32),
+    /// Replaces an OSD that was lost for good.
+    Replace(u32),
     /// Restarts a daemon without its failpoint, unless it has died by then.
     Disarm(Who),
+}
+
+impl Undo {
+    /// Whether the action is about this OSD alone.
+    fn is_of(&self, osd: u32) -> bool {
+        match self {
+            Undo::StartOsd(of) | Undo::ContOsd(of) | Undo::Fast(of) | Undo::HealNet(of) | Undo::PutIn(of) => *of == osd,
+            Undo::Disarm(who) => *who == Who::Osd(osd),
+            _ => false,
+        }
+    }
 }
 
 /// A fault that is active.
@@ -180,7 +200,7 @@ impl Storm {
     /// Starts a fault. Returns its undo action and its duration in milliseconds; `None` when it is impossible now.
     fn start_fault(&mut self, kind: Kind) -> Result<Option<(Undo, u64)>> {
         use Kind as K;
-        let osd = 1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32;
+        let osd = self.any_osd();
         Ok(match kind {
             K::Delay | K::Trickle | K::CutOneWay | K::CutOff | K::MetaDelay | K::MetaCut => {
                 Some(self.weather(kind, osd))
@@ -202,8 +222,9 @@ impl Storm {
                 Some((Undo::ContMeta, self.rng.between(100, 4000)))
             }
             K::KillAll => {
-                self.cluster.metas.iter_mut().chain(&mut self.cluster.osds).for_each(|proc| proc.kill_async());
-                self.cluster.metas.iter_mut().chain(&mut self.cluster.osds).for_each(|proc| {
+                let (metas, osds) = (&mut self.cluster.metas, &mut self.cluster.osds);
+                metas.iter_mut().chain(osds.values_mut()).for_each(Proc::kill_async);
+                metas.iter_mut().chain(osds.values_mut()).for_each(|proc| {
                     proc.reap();
                 });
                 Some((Undo::StartAll, self.rng.between(0, 800)))
@@ -213,6 +234,7 @@ impl Storm {
                 self.hurt_client(kind, volume)?
             }
             K::DrainOsd => self.drain(osd),
+            K::ReplaceOsd => self.lose(osd)?,
             K::KillMeta | K::StopMeta => None,
         })
     }
@@ -228,9 +250,10 @@ impl Storm {
         let other = match self.rng.below(4) {
             0 => Some(End::Client),
             1 => None,
-            _ => Some(End::Osd(
-                1 + (osd + self.rng.below(u64::from(self.cluster.shape.osds) - 1) as u32) % self.cluster.shape.osds,
-            )),
+            _ => {
+                let others: Vec<u32> = self.cluster.ids().into_iter().filter(|id| *id != osd).collect();
+                Some(End::Osd(others[self.rng.below(others.len() as u64) as usize]))
+            }
         };
         let ms = self.rng.between(1, 60);
         let delay = Effect::Delay { ms, jitter_ms: self.rng.between(0, 2 * ms) };
@@ -263,7 +286,7 @@ impl Storm {
         let ends = if matches!(kind, Kind::MetaReset | Kind::MetaSilence) {
             if self.rng.chance(1, 2) { (Some(End::Meta), None) } else { (None, Some(End::Meta)) }
         } else {
-            let osd = Some(End::Osd(1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32));
+            let osd = Some(End::Osd(self.any_osd()));
             let client = self.rng.chance(1, 3).then_some(End::Client);
             if self.rng.chance(1, 2) { (osd, client) } else { (client, osd) }
         };
@@ -274,7 +297,8 @@ impl Storm {
     /// Drops the packets of one OSD, all or some, one way; `None` while another such fault lasts there.
     fn lose_packets(&mut self, kind: Kind, osd: u32) -> Result<Option<(Undo, u64)>> {
         let busy = self.active.iter().any(|fault| matches!(fault.undo, Undo::HealNet(n) if n == osd));
-        let dials: Vec<u16> = (0..osd).map(|n| self.cluster.proxy_addr(n).port()).collect();
+        let lower = self.cluster.ids().into_iter().filter(|id| *id < osd);
+        let dials: Vec<u16> = lower.chain([0]).map(|n| self.cluster.proxy_addr(n).port()).collect();
         let Some(net) = self.cluster.net.as_ref().filter(|_| !busy) else { return Ok(None) };
         let percent = if kind == Kind::NetCut { 100 } else { self.rng.between(5, 40) as u8 };
         net.lose(osd, Loss::draw(&mut self.rng, &dials, percent))?;
@@ -316,10 +340,22 @@ impl Storm {
     fn drain(&mut self, osd: u32) -> Option<(Undo, u64)> {
         let intent = ["drain", "out"][self.rng.below(2) as usize];
         let ms = self.rng.between(300, 12_000);
-        let stopped = self.active.iter().any(|fault| matches!(fault.undo, Undo::ContMeta));
-        let may = !stopped && self.cluster.metas[0].pid().is_some();
-        let done = may && self.cluster.basalt.run(&["osd", intent, &osd.to_string()]).is_ok();
+        let done = !self.meta_is_away() && self.cluster.basalt.run(&["osd", intent, &osd.to_string()]).is_ok();
         done.then_some((Undo::PutIn(osd), ms))
+    }
+
+    /// Whether the metadata server is stopped or does not run, so that no command may be tried.
+    pub(super) fn meta_is_away(&self) -> bool {
+        let stopped = self.active.iter().any(|fault| matches!(fault.undo, Undo::ContMeta));
+        stopped || self.cluster.metas[0].pid().is_none()
+    }
+
+    /// Gives up the undo actions of an OSD that is gone; its faults end with it.
+    pub(super) fn forget(&mut self, osd: u32) {
+        self.points.forget(Who::Osd(osd));
+        for fault in self.active.iter_mut().filter(|fault| fault.undo.is_of(osd)) {
+            fault.undo = Undo::Nothing;
+        }
     }
 
     /// Arms meta, and lets a preempting client make it commit a record.
@@ -368,6 +404,14 @@ impl Storm {
         self.active = rest;
         for fault in due {
             let counted = !matches!(fault.undo, Undo::Disarm(_));
+            if let Undo::Replace(old) = fault.undo {
+                if self.replace(old)? {
+                    self.past.push((fault.kind, fault.from, self.now()));
+                } else {
+                    self.active.push(Active { until: self.now() + AGAIN_MS * MS, ..fault });
+                }
+                continue;
+            }
             self.undo(fault.undo)?;
             if counted {
                 self.past.push((fault.kind, fault.from, self.now()));
@@ -378,7 +422,7 @@ impl Storm {
 
     fn undo(&mut self, undo: Undo) -> Result<()> {
         match undo {
-            Undo::Nothing => {}
+            Undo::Nothing | Undo::Replace(_) => {}
             Undo::Rules(ids) => {
                 let sky = self.cluster.sky.as_ref().expect("a storm has proxies");
                 ids.into_iter().for_each(|id| sky.remove(id));
@@ -398,9 +442,7 @@ impl Storm {
             Undo::PutIn(_) => {}
             Undo::StartAll => {
                 self.start_meta()?;
-                for osd in 1..=self.cluster.shape.osds {
-                    self.start_osd(osd)?;
-                }
+                self.cluster.ids().into_iter().try_for_each(|osd| self.start_osd(osd))?;
             }
             Undo::StartClient(volume) => {
                 let (left, metas, seed) = (self.millis_left(), self.cluster.metas_for_daemons(), self.rng.next_u64());

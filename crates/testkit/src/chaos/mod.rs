@@ -13,6 +13,7 @@
 pub mod client;
 mod faults;
 pub mod history;
+mod lost;
 pub mod netns;
 mod points;
 pub mod proxy;
@@ -29,6 +30,7 @@ use anyhow::{Context, Result};
 use env::Env;
 use env::real::{RealConfig, RealEnv};
 use faults::{Active, Kind};
+use lost::{Losses, Lost};
 use netns::Namespaces;
 use points::{Points, Who};
 use report::Tally;
@@ -76,6 +78,9 @@ pub(crate) struct Storm {
     past: Vec<(Kind, u64, u64)>,
     tally: BTreeMap<Kind, Tally>,
     points: Points,
+    /// The OSD that this round has lost for good.
+    lost: Option<Lost>,
+    losses: Losses,
     env: RealEnv,
     /// Time at which this round's storm is over.
     end: u64,
@@ -107,6 +112,7 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
     }
     summary.faults.extend(storm.cluster.panics());
     summary.pieces = storm.cluster.sky.as_ref().map_or((0, 0), proxy::Sky::struck);
+    summary.replaced = std::mem::take(&mut storm.losses.0);
     storm.cluster.keep = config.keep && !summary.faults.is_empty();
     Ok(summary.print(config.seed, &storm.tally, &storm.points))
 }
@@ -144,6 +150,8 @@ fn gather(config: &ChaosConfig, summary: &mut report::Summary) -> Result<Storm> 
         past: Vec::new(),
         tally: BTreeMap::new(),
         points: Points::default(),
+        lost: None,
+        losses: Losses::default(),
         env: RealEnv::new(RealConfig::default())?,
         end: 0,
     })
@@ -158,6 +166,12 @@ impl Storm {
     /// Returns the milliseconds that are left of the storm for a client that starts now.
     fn millis_left(&self) -> u64 {
         (self.end.saturating_sub(self.now()) / 1_000_000).max(500)
+    }
+
+    /// Draws an OSD.
+    fn any_osd(&mut self) -> u32 {
+        let ids = self.cluster.ids();
+        ids[self.rng.below(ids.len() as u64) as usize]
     }
 
     fn start_osd(&mut self, osd: u32) -> Result<()> {
@@ -222,6 +236,7 @@ impl Storm {
             self.cluster.basalt.run(&["volume", "rm", &volume.name])?;
         }
         self.past.clear();
+        self.lost = None;
         Ok(())
     }
 
@@ -241,7 +256,7 @@ impl Storm {
 
     /// Checks that no process has ended but those that were killed.
     fn look(&mut self) -> Result<()> {
-        for who in (1..=self.cluster.shape.osds).map(Who::Osd).chain([Who::Meta]) {
+        for who in self.cluster.ids().into_iter().map(Who::Osd).chain([Who::Meta]) {
             if self.points.is_armed(who) {
                 self.bury(who)?;
             } else if self.proc(who).pid().is_some() {
@@ -258,20 +273,23 @@ impl Storm {
     }
 
     fn heal(&mut self) -> Result<()> {
-        // A daemon that dies at a failpoint meanwhile adds another fault.
-        while !self.active.is_empty() {
+        // A daemon that dies at a failpoint meanwhile adds another fault, and a replacement waits for meta.
+        let undone = clock::now();
+        while !self.active.is_empty() && undone.elapsed() < HEAL_MAX {
             self.expire(true)?;
+            clock::pause(LOOK);
         }
         if let Some(sky) = &self.cluster.sky {
             sky.clear();
         }
         self.start_meta()?;
-        (1..=self.cluster.shape.osds).try_for_each(|osd| self.start_osd(osd))?;
+        self.cluster.ids().into_iter().try_for_each(|osd| self.start_osd(osd))?;
         // The metadata server may still wait for a majority of the OSDs.
-        let all: Vec<String> = (1..=self.cluster.shape.osds).map(|osd| osd.to_string()).collect();
+        let all: Vec<String> = self.cluster.ids().iter().map(u32::to_string).collect();
         let words: Vec<&str> = ["osd", "in"].into_iter().chain(all.iter().map(String::as_str)).collect();
         let put_in = clock::wait_until("all OSDs to be in", HEAL_MAX, || Ok(self.cluster.basalt.run(&words).is_ok()));
-        put_in.map(drop)
+        put_in?;
+        self.wait_replaced()
     }
 
     fn judge(&mut self, from: u64, summary: &mut report::Summary) {

@@ -7,7 +7,9 @@
 //! Invariant: everything that was set up is taken down again, however the run ends. The next run removes the remains of
 //! a killed one.
 
+use crate::cluster::OSD_ID_MAX;
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,12 +20,11 @@ const PREFIX: &str = "basalt-chaos-";
 const NET: u8 = 231;
 /// Number of addresses of each veth pair.
 const STEP: u8 = 4;
-const OSDS_MAX: u32 = 50;
 
-/// The namespaces of a cluster's OSDs, by number from 1.
+/// The namespaces of a cluster's OSDs, by id.
 pub struct Namespaces {
     net: u8,
-    names: Vec<String>,
+    ids: BTreeSet<u32>,
     hub_is_up: bool,
 }
 
@@ -90,6 +91,11 @@ fn subnet(pid: u32) -> u8 {
     (pid % 256) as u8
 }
 
+/// Returns the name of an OSD's namespace.
+fn name(n: u32) -> String {
+    format!("{PREFIX}{}-{n}", std::process::id())
+}
+
 fn hub(net: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, NET, net, 254)
 }
@@ -100,21 +106,35 @@ impl Namespaces {
     /// # Errors
     /// The machine lacks something; then nothing is left behind.
     pub fn set_up(osds: u32) -> Result<Namespaces> {
-        ensure!(osds <= OSDS_MAX, "{osds} OSDs do not fit one subnet");
         sweep()?;
-        let pid = std::process::id();
-        let mut this = Namespaces { net: subnet(pid), names: Vec::new(), hub_is_up: false };
+        let mut this = Namespaces { net: subnet(std::process::id()), ids: BTreeSet::new(), hub_is_up: false };
         let hub = format!("{}/32", this.hub());
         // This fails beside a living run of the same subnet.
         sh(&["ip", "address", "add", &hub, "dev", "lo"])?;
         this.hub_is_up = true;
-        for n in 1..=osds {
-            let name = format!("{PREFIX}{pid}-{n}");
-            sh(&["ip", "netns", "add", &name])?;
-            this.names.push(name);
-            this.connect(n).with_context(|| format!("the namespace of osd.{n}"))?;
-        }
+        (1..=osds).try_for_each(|n| this.add(n))?;
         Ok(this)
+    }
+
+    /// Makes a namespace for one more OSD, if it has none.
+    ///
+    /// # Errors
+    /// The subnet has no room for it, or a command fails.
+    pub fn add(&mut self, n: u32) -> Result<()> {
+        ensure!(n <= OSD_ID_MAX, "osd.{n} does not fit the subnet");
+        if self.ids.contains(&n) {
+            return Ok(());
+        }
+        sh(&["ip", "netns", "add", &name(n)])?;
+        self.ids.insert(n);
+        self.connect(n).with_context(|| format!("the namespace of osd.{n}"))
+    }
+
+    /// Removes the namespace of an OSD that is gone, with this side's end of its veth pair.
+    pub fn remove(&mut self, n: u32) {
+        if self.ids.remove(&n) {
+            let _ = sh(&["ip", "netns", "del", &name(n)]);
+        }
     }
 
     /// Returns the address of the proxies.
@@ -133,11 +153,11 @@ impl Namespaces {
 
     /// Returns the words before an OSD's program that put it into its namespace.
     pub fn enter(&self, n: u32) -> Vec<String> {
-        vec![format!("--net=/run/netns/{}", self.names[n as usize - 1]), "--".to_owned()]
+        vec![format!("--net=/run/netns/{}", name(n)), "--".to_owned()]
     }
 
     fn connect(&self, n: u32) -> Result<()> {
-        let name = &self.names[n as usize - 1];
+        let name = &name(n);
         let pid = std::process::id();
         let (here, there) = (format!("b{pid}h{n}"), format!("b{pid}o{n}"));
         let (ours, theirs) = (format!("{}/30", self.end(n, 1)), format!("{}/30", self.end(n, 2)));
@@ -161,7 +181,7 @@ impl Namespaces {
     }
 
     fn nft(&self, n: u32, words: &[&str]) -> Result<String> {
-        sh(&[&["ip", "netns", "exec", &self.names[n as usize - 1], "nft"][..], words].concat())
+        sh(&[&["ip", "netns", "exec", &name(n), "nft"][..], words].concat())
     }
 
     /// Drops packets of an OSD from now on.
@@ -182,10 +202,7 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The veth ends on this side are removed with the namespaces.
-        for name in &self.names {
-            let _ = sh(&["ip", "netns", "del", name]);
-        }
+        std::mem::take(&mut self.ids).into_iter().for_each(|n| self.remove(n));
         if self.hub_is_up {
             let _ = sh(&["ip", "address", "del", &format!("{}/32", self.hub()), "dev", "lo"]);
         }

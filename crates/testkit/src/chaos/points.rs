@@ -40,6 +40,11 @@ impl Points {
         }
     }
 
+    /// Forgets a daemon that is gone.
+    pub(super) fn forget(&mut self, who: Who) {
+        self.armed.remove(&who);
+    }
+
     pub(super) fn is_armed(&self, who: Who) -> bool {
         self.armed.contains_key(&who)
     }

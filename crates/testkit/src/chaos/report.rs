@@ -25,6 +25,8 @@ pub struct Summary {
     pub pieces: (u64, u64),
     /// Times from the end of the faults until every client had its answers and every PG was whole.
     pub healed: Vec<Duration>,
+    /// Times from the loss of a device until the record of its OSD was gone.
+    pub replaced: Vec<Duration>,
     /// Kinds that this machine or build cannot do, and the reason.
     pub missing: Vec<(Kind, String)>,
     /// Number of bits flipped on a device while its OSD was down, and while it ran.
@@ -57,6 +59,7 @@ impl Summary {
         points.print();
         println!("pieces of streams touched: {}, of which made wrong: {}", self.pieces.0, self.pieces.1);
         println!("healed after the storm, least/median/most: {}", spread(&self.healed));
+        println!("from a lost device until its OSD was replaced: {}", spread(&self.replaced));
         self.notes.iter().for_each(|note| println!("{note}"));
         println!(
             "seed {seed}: {} rounds, {} requests, {} sector operations judged, {} writes without an answer",

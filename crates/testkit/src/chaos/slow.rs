@@ -6,15 +6,21 @@
 
 use crate::cluster::Cluster;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
 
-/// The loop devices and groups of a cluster's OSDs, by number from 1.
-pub struct SlowDisks {
-    /// The loop device of each OSD, its `MAJOR:MINOR`, and its group.
-    disks: Vec<(String, String, PathBuf)>,
+/// The loop devices and groups of a cluster's OSDs, by id.
+#[derive(Default)]
+pub struct SlowDisks(BTreeMap<u32, Disk>);
+
+struct Disk {
+    device: String,
+    /// `MAJOR:MINOR` of the device.
+    number: String,
+    group: PathBuf,
 }
 
 fn sh(program: &str, args: &[&str]) -> Result<String> {
@@ -34,54 +40,63 @@ impl SlowDisks {
         if !Path::new(CONTROLLER).join("blkio.throttle.write_bps_device").exists() {
             bail!("no blkio controller at {CONTROLLER}");
         }
-        let mut this = SlowDisks { disks: Vec::new() };
-        for osd in 1..=cluster.shape.osds {
-            let file = cluster.device(osd).display().to_string();
-            let device = sh("losetup", &["--find", "--show", &file])?;
-            let group = Path::new(CONTROLLER).join(format!("basalt-chaos-{}-{osd}", std::process::id()));
-            this.disks.push((device.clone(), String::new(), group.clone()));
-            let number = sh("lsblk", &["--noheadings", "--nodeps", "--output", "MAJ:MIN", &device])?;
-            this.disks.last_mut().expect("just pushed").1 = number.trim().to_owned();
-            std::fs::create_dir(&group).with_context(|| group.display().to_string())?;
+        let mut this = SlowDisks::default();
+        for osd in cluster.ids() {
+            this.add(osd, &cluster.device(osd))?;
         }
-        for (osd, (device, ..)) in (1..).zip(&this.disks) {
+        for osd in cluster.ids() {
             let file = cluster.device(osd).display().to_string();
             let proc = cluster.osd(osd);
             proc.kill();
             let args = proc.spec.args.iter_mut().filter(|arg| **arg == file);
-            args.for_each(|arg| arg.clone_from(device));
+            args.for_each(|arg| arg.clone_from(&this.0[&osd].device));
             proc.start()?;
             this.enter(osd, proc.pid())?;
         }
         Ok(this)
     }
 
+    /// Makes the loop device and the group of an OSD. Returns the loop device.
+    pub fn add(&mut self, osd: u32, file: &Path) -> Result<String> {
+        let device = sh("losetup", &["--find", "--show", &file.display().to_string()])?;
+        let group = Path::new(CONTROLLER).join(format!("basalt-chaos-{}-{osd}", std::process::id()));
+        // It is known from here on, so that it is taken down whatever follows.
+        let disk = Disk { device: device.clone(), number: String::new(), group: group.clone() };
+        let disk = self.0.entry(osd).insert_entry(disk).into_mut();
+        disk.number = sh("lsblk", &["--noheadings", "--nodeps", "--output", "MAJ:MIN", &device])?.trim().to_owned();
+        std::fs::create_dir(&group).with_context(|| group.display().to_string())?;
+        Ok(device)
+    }
+
+    /// Takes down the loop device and the group of an OSD that is gone.
+    pub fn remove(&mut self, osd: u32) {
+        drop(self.0.remove(&osd));
+    }
+
     /// Puts a started OSD into its group.
     pub fn enter(&self, osd: u32, pid: Option<u32>) -> Result<()> {
         let pid = pid.context("it was started")?;
-        let path = self.disks[osd as usize - 1].2.join("cgroup.procs");
+        let path = self.0[&osd].group.join("cgroup.procs");
         std::fs::write(&path, pid.to_string()).with_context(|| path.display().to_string())
     }
 
     /// Limits the writes of an OSD's device; 0: no limit.
     pub fn limit(&self, osd: u32, bytes_per_s: u64) -> Result<()> {
-        let (_, number, group) = &self.disks[osd as usize - 1];
+        let Disk { number, group, .. } = &self.0[&osd];
         let path = group.join("blkio.throttle.write_bps_device");
         std::fs::write(&path, format!("{number} {bytes_per_s}")).with_context(|| path.display().to_string())
     }
 }
 
-impl Drop for SlowDisks {
+impl Drop for Disk {
     fn drop(&mut self) {
-        for (device, _, group) in &self.disks {
-            // A device that is still open is detached by its last user.
-            let _ = sh("losetup", &["-d", device]);
-            if let Ok(text) = std::fs::read_to_string(group.join("cgroup.procs")) {
-                for pid in text.lines() {
-                    let _ = std::fs::write(Path::new(CONTROLLER).join("cgroup.procs"), pid);
-                }
+        // A device that is still open is detached by its last user.
+        let _ = sh("losetup", &["-d", &self.device]);
+        if let Ok(text) = std::fs::read_to_string(self.group.join("cgroup.procs")) {
+            for pid in text.lines() {
+                let _ = std::fs::write(Path::new(CONTROLLER).join("cgroup.procs"), pid);
             }
-            let _ = std::fs::remove_dir(group);
         }
+        let _ = std::fs::remove_dir(&self.group);
     }
 }

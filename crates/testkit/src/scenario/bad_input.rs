@@ -70,7 +70,7 @@ fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Res
 
 /// Returns name, resident bytes and their peak of every daemon.
 fn memory(cluster: &mut Cluster) -> Result<Vec<(String, u64, u64)>> {
-    let all: Vec<&Proc> = cluster.metas.iter().chain(&cluster.osds).chain(&cluster.exports).collect();
+    let all: Vec<&Proc> = cluster.metas.iter().chain(cluster.osds.values()).chain(&cluster.exports).collect();
     all.into_iter().map(|proc| proc.memory().map(|(now, peak)| (proc.spec.name.clone(), now, peak))).collect()
 }
 
@@ -82,7 +82,7 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
     let text = cluster.basalt.json(&["status"])?["cluster"].as_str().context("the cluster's id")?.to_owned();
     let id: ClusterId = text.parse().ok().context("the cluster's id is a uuid")?;
     let mut ports: Vec<Port> = Vec::new();
-    for n in 1..=cluster.shape.osds {
+    for n in cluster.ids() {
         ports.push((format!("osd.{n} data"), cluster.osd_addr(n), hostile::data_port(rng, id)));
     }
     ports.push(("osd.1 http".into(), cluster.osd_http(1), hostile::http_port(rng)));

@@ -52,13 +52,13 @@ fn all(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     wait_home(cluster, volume)?;
     cluster.basalt.verify_deep().context("before anything was planted")?;
 
-    cluster.osds.iter_mut().for_each(|osd| osd.kill());
+    cluster.osds.values_mut().for_each(|osd| osd.kill());
     for (harm, index, block, osd) in HARMS {
         let device = Device::open(&cluster.device(osd))?;
         let place = device.find(ChunkKey { volume, index }).with_context(|| format!("osd.{osd} lost chunk {index}"))?;
         device.harm(&place, block, harm).with_context(|| format!("{harm:?} on osd.{osd}"))?;
     }
-    for osd in &mut cluster.osds {
+    for osd in cluster.osds.values_mut() {
         osd.start()?;
     }
     wait_asked(cluster)?;

@@ -56,15 +56,15 @@ fn under_load(hurt: Hurt, cluster: &mut Cluster, settings: &Settings, outcome: &
     let volume = cluster.volume("v", VOLUME)?;
     let uri = cluster.export(&volume)?;
     let rounds = settings.rounds(2, 1);
-    let osds = cluster.shape.osds;
-    let seconds = u64::from(rounds * osds) * 6;
+    let osds = cluster.ids();
+    let seconds = u64::from(rounds) * osds.len() as u64 * 6;
     let mut fio = fio::start(&cluster.dir, &uri, RATE, seconds, settings.seed)?;
     clock::wait_until("the first segment", READY_MAX, || Ok(!cluster.basalt.data_leaders()?.is_empty()))?;
     let calm_at = clock::unix_ms();
     clock::pause(CALM);
     let mut troubles = Vec::new();
     for _ in 0..rounds {
-        for osd in 1..=osds {
+        for &osd in &osds {
             if !fio.is_running() {
                 let why = fio.finish().err().map_or_else(|| "without an error".to_owned(), |e| format!("{e:#}"));
                 bail!("fio ended before all OSDs were hurt: {why}");

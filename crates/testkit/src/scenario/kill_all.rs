@@ -33,7 +33,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
 
 impl Rounds {
     fn all(&mut self, rounds: u32, outcome: &mut Outcome) -> Result<()> {
-        self.start_loader()?;
+        start_loader(&mut self.load, &mut self.rng)?;
         let mut started = clock::now();
         let (mut first, mut verified, mut early) = (Vec::new(), Vec::new(), 0);
         for round in 1..=rounds {
@@ -68,12 +68,6 @@ impl Rounds {
         Ok(())
     }
 
-    fn start_loader(&mut self) -> Result<()> {
-        self.load.config.block_bytes = BLOCKS[self.rng.below(BLOCKS.len() as u64) as usize];
-        self.load.config.seed = self.rng.next_u64();
-        self.load.start()
-    }
-
     /// Returns the times from `started` until the first read was answered, and until everything was checked.
     fn wait_verified(&mut self, started: Instant) -> Result<(Duration, Duration)> {
         clock::wait_until("everything to be checked", CHECK_MAX, || {
@@ -90,7 +84,7 @@ impl Rounds {
     fn kill_all(&mut self) {
         let spread = if self.rng.chance(1, 3) { 25 } else { 0 };
         let cluster = &mut self.cluster;
-        let mut all: Vec<&mut Proc> = cluster.metas.iter_mut().chain(&mut cluster.osds).collect();
+        let mut all: Vec<&mut Proc> = cluster.metas.iter_mut().chain(cluster.osds.values_mut()).collect();
         all.push(&mut self.load.proc);
         shuffle(&mut self.rng, &mut all);
         for proc in &mut all {
@@ -108,15 +102,15 @@ impl Rounds {
     fn restart_all(&mut self) -> Result<Instant> {
         let started = clock::now();
         let spread = if self.rng.chance(1, 3) { 300 } else { 0 };
-        let metas = self.cluster.metas.len();
-        let daemons = metas + self.cluster.osds.len();
-        let mut order: Vec<usize> = (0..=daemons).collect();
+        let (metas, osds) = (&mut self.cluster.metas, &mut self.cluster.osds);
+        // `None` is the loader.
+        let mut order: Vec<Option<&mut Proc>> = metas.iter_mut().chain(osds.values_mut()).map(Some).collect();
+        order.push(None);
         shuffle(&mut self.rng, &mut order);
-        for index in order {
-            match index {
-                i if i == daemons => self.start_loader()?,
-                i if i < metas => self.cluster.metas[i].start()?,
-                i => self.cluster.osds[i - metas].start()?,
+        for proc in order {
+            match proc {
+                Some(proc) => proc.start()?,
+                None => start_loader(&mut self.load, &mut self.rng)?,
             }
             if spread > 0 {
                 clock::pause(Duration::from_millis(self.rng.below(spread)));
@@ -124,6 +118,12 @@ impl Rounds {
         }
         Ok(started)
     }
+}
+
+fn start_loader(load: &mut StampedLoad, rng: &mut Rng) -> Result<()> {
+    load.config.block_bytes = BLOCKS[rng.below(BLOCKS.len() as u64) as usize];
+    load.config.seed = rng.next_u64();
+    load.start()
 }
 
 fn shuffle<T>(rng: &mut Rng, list: &mut [T]) {

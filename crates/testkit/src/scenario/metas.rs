@@ -106,7 +106,7 @@ fn everyone_dies(
     progressed(load, before, died, outcome, "all metas and etcd killed", noticed)?;
     // Each OSD dies and comes back without a meta. The next one's death leaves a majority only if the one
     // before serves again.
-    for osd in 1..=cluster.shape.osds {
+    for osd in cluster.ids() {
         let (died, before) = (clock::now(), load.witness.known().acked);
         cluster.osd(osd).kill();
         clock::pause(Duration::from_secs(1));

@@ -4,6 +4,8 @@ mod back;
 mod bad_input;
 mod clients;
 mod cuts;
+mod damage_each;
+mod deltas;
 mod devices;
 pub(crate) mod difference;
 mod full;
@@ -12,6 +14,7 @@ mod kill_all;
 mod metas;
 mod names;
 mod pgs;
+mod streamed_kill;
 
 use crate::clock;
 use crate::cluster::Cluster;
@@ -59,10 +62,24 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("meta-back", "the records are replaced by an older copy of their file, then by an older backup", back::meta),
     ("device-back", "an OSD's device is replaced by an older copy, and one more OSD dies", back::device),
     ("both-back", "the records and a device are replaced by older copies, and one more OSD dies", back::both),
+    ("damage-each", "one device damaged in each way under load: all heals by itself", damage_each::run),
+    ("deltas", "an OSD out and in again, 1 % of its data changed meanwhile: at most 5 % is sent", deltas::run),
     ("many-pgs", "pools that come and go, then 1 200 PGs on three OSDs that restart", pgs::run),
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
+
+/// Scenarios that run by name only: they take long, and their limits mean a release build on a quiet machine.
+pub const BY_NAME: &[(&str, &str, Run)] = &[(
+    "streamed-kill",
+    "kill -9 of a leader while another OSD is being streamed to: stalls of a client",
+    streamed_kill::run,
+)];
+
+/// Returns every scenario.
+pub fn known() -> impl Iterator<Item = &'static (&'static str, &'static str, Run)> {
+    ALL.iter().chain(BY_NAME)
+}
 
 /// Runs one scenario to its outcome; an error on the way is a fault.
 pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {

@@ -25,7 +25,7 @@ const RATE: u64 = 200;
 const END_MAX: Duration = Duration::from_secs(60);
 
 /// Copies a file, and keeps its holes.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp").args(["--sparse=always"]).args([from, to]).status()?;
     ensure!(status.success(), "cp {} {}: {status}", from.display(), to.display());
     Ok(())
@@ -54,7 +54,7 @@ fn put_records_back(cluster: &mut Cluster, records: &Path) -> Result<()> {
 }
 
 /// Ends an OSD with SIGTERM.
-fn stop_osd(cluster: &mut Cluster, n: u32) -> Result<()> {
+pub(super) fn stop_osd(cluster: &mut Cluster, n: u32) -> Result<()> {
     cluster.osd(n).signal("TERM")?;
     let ended = cluster.osd(n).finish(END_MAX)?;
     ensure!(ended.success(), "osd.{n} ended with {ended}");
@@ -62,7 +62,7 @@ fn stop_osd(cluster: &mut Cluster, n: u32) -> Result<()> {
 }
 
 /// Waits until `count` more writes are acknowledged.
-fn write_on(load: &mut StampedLoad, count: u64) -> Result<()> {
+pub(super) fn write_on(load: &mut StampedLoad, count: u64) -> Result<()> {
     let from = load.witness.known().acked;
     clock::wait_until("writes", END_MAX, || {
         load.must_be_clean()?;
