@@ -12,6 +12,7 @@ mod flow;
 mod force;
 mod leaders;
 mod members;
+mod older;
 mod osds;
 mod past;
 mod reach;

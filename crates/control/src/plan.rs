@@ -12,11 +12,11 @@ mod volumes;
 
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, pg_force, refill, unfenced};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
-pub(crate) use osds::log_is_behind;
 pub use osds::{
     HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,
     osd_set, replaceable,
 };
+pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
 pub use volumes::{

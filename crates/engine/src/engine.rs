@@ -221,8 +221,8 @@ impl Engine {
                 Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(result),
                 Event::DiskWrite { token, result } if token.key == key::MOUNT_REWRITE => self.mount_rewritten(result),
                 Event::DiskWrite { token, result } if token.key == key::BEHIND => {
-                    if let Err(error) = result {
-                        tracing::warn!(%error, "the mark of an older copy could not be erased");
+                    if let Err(source) = result {
+                        self.poison("erasing the mark of an older copy", source);
                     }
                 }
                 Event::DiskFlush { token, result } if token.key == key::MOUNT_FLUSH => self.mount_flushed(result),

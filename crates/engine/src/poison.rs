@@ -26,7 +26,8 @@ impl Engine {
     }
 
     /// Erases the mark of an older copy: the replicas of the device have failed, durably, and meta knows
-    /// (ADR 0012). A mark that stays only costs another start with the same setting.
+    /// (ADR 0012). With a mark that stays the next start would fail the new replicas, too. So a failed write of it poisons the
+    /// store, as any other does.
     pub fn erase_behind_mark(&mut self) {
         let token = self.token(key::BEHIND, u32::MAX);
         self.stats.device_written_bytes += POISON_LEN as u64;

@@ -155,7 +155,7 @@ impl Osd {
             }
             OsdDown::FailReplicas { reason, mount } => self.fail_replicas(reason, mount),
             OsdDown::Refused { code, reason }
-                if self.waits_for_rival(code, &reason) || self.waits_as_older_copy(code, &reason) =>
+                if self.waits_for_rival(code, &reason) || self.asks_again_as_older(code, &reason) =>
             {
                 self.meta_lost();
             }

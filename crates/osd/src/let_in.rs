@@ -150,13 +150,21 @@ impl Osd {
         self.serve();
     }
 
-    /// Whether this OSD waits after a refusal: as an older copy, until its PGs are served without it. It asks again on each new
-    /// stream. A device without the mark gets the mark first, which takes another start.
-    pub(crate) fn waits_as_older_copy(&mut self, code: u32, reason: &str) -> bool {
-        let waits = code == codes::DEVICE_BEHIND && self.is_marked();
-        let Some(waiting) = self.service.waiting.as_mut().filter(|_| waits) else { return false };
-        // A rival that it may have met is gone.
-        (waiting.until, waiting.rival) = (Time::NEVER, None);
+    /// Whether this OSD asks again after a refusal as an older copy, on each new stream. A marked device waits until its PGs are
+    /// served without it. A device whose replicas have failed has no new ones before it was let in, and goes on until it gets a new
+    /// mount number. Any other device gets the mark first, which takes another start.
+    pub(crate) fn asks_again_as_older(&mut self, code: u32, reason: &str) -> bool {
+        let marked = self.is_marked();
+        let has_failed = self.config.engine.after_restore && !self.service.welcomed;
+        let waiting = self.service.waiting.as_mut();
+        if code != codes::DEVICE_BEHIND || !has_failed && !(marked && waiting.is_some()) {
+            return false;
+        }
+        if let Some(waiting) = waiting {
+            // A rival that it may have met is gone.
+            waiting.rival = None;
+            waiting.until = if marked { Time::NEVER } else { waiting.until };
+        }
         if self.service.told.as_deref() != Some(reason) {
             tracing::warn!(code, reason, "waiting: the device is an older copy");
             self.service.told = Some(reason.to_owned());

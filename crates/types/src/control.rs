@@ -244,7 +244,7 @@ pub enum OsdDown {
     /// by a new one (R4). The next mount has a number above `mount`: no older state of the device can reach it.
     FailReplicas { reason: String, mount: u64 },
     /// The cluster does not know this OSD, or knows another incarnation of it: stop. BSLT-2041: the device is older than its last
-    /// report, and PGs of it are not served without it.
+    /// report, and PGs of it are not served without it, or the records are not trusted yet.
     Refused { code: u32, reason: String },
 }
 

@@ -63,17 +63,42 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 
 /// Serves a device until asked to end.
 pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
-    let (mut untold, mut again) = (as_json, None);
+    // A start in place ends every task of the run before it, but not the one that waits for signals.
+    let signals = role::runtime()?;
+    let stop = Stop::on_signal(&signals);
+    let mut untold = as_json;
+    repeat(&stop, |again| serve(args, metas, again, &stop, &mut untold))
+}
+
+/// Serves again for as long as the last run asks for it, and the process is not asked to end.
+fn repeat(stop: &Stop, mut serve: impl FnMut(Option<Restart>) -> Result<Option<Restart>>) -> Result<()> {
+    let mut again = None;
     loop {
-        again = serve(args, metas, again, &mut untold)?;
-        if again.is_none() {
+        again = serve(again)?;
+        if again.is_none() || stop.is_set() {
             return Ok(());
         }
     }
 }
 
+/// Returns whether all replicas of the device fail at this start, and the mount number that it must exceed. The consent of
+/// `--after-restore` covers the device as the process found it, not one that goes back later.
+fn restore(asked: bool, again: Option<Restart>) -> (bool, u64) {
+    match again {
+        None => (asked, 0),
+        Some(Restart::Marked) => (false, 0),
+        Some(Restart::Restored { mount_above }) => (true, mount_above),
+    }
+}
+
 /// Serves a device until asked to end, or until the process must start again on it.
-fn serve(args: &OsdRun, metas: &[Address], again: Option<Restart>, untold: &mut bool) -> Result<Option<Restart>> {
+fn serve(
+    args: &OsdRun,
+    metas: &[Address],
+    again: Option<Restart>,
+    stop: &Stop,
+    untold: &mut bool,
+) -> Result<Option<Restart>> {
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
@@ -95,11 +120,11 @@ fn serve(args: &OsdRun, metas: &[Address], again: Option<Restart>, untold: &mut 
         http::serve(runtime.handle(), listener, addr, (registry.clone(), counter, config.uuid));
     }
     let waker = env.waker();
-    let stop = Stop::on_signal(&runtime, env.waker());
+    stop.wakes(env.waker());
     let waker_of_name = env.waker();
     let told = args.advertise.as_ref().unwrap_or(&args.listen).clone();
     let mut name = Advertised::follow(&runtime, told, listen, move || waker_of_name.wake());
-    let Some(first) = name.first(&runtime, &stop) else { return Ok(None) };
+    let Some(first) = name.first(&runtime, stop) else { return Ok(None) };
     // With port 0 only the OSD knows its bound address.
     let advertise = Some(first).filter(|addr| args.advertise.is_some() || addr.port() != 0);
     let config = OsdConfig { advertise, http: http_at.map(|at| reachable(at, first)), ..config };
@@ -127,7 +152,7 @@ fn serve(args: &OsdRun, metas: &[Address], again: Option<Restart>, untold: &mut 
             // Every start advances the position of a device: the next one must not be judged by that alone.
             let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
             marked.map_err(|e| format_error(&args.device, e))?;
-            return Ok(Some(again).filter(|_| !stop.is_set()));
+            return Ok(Some(again));
         }
         if let Some(bound) = osd.listening().filter(|_| std::mem::take(untold)) {
             ready(ids, bound, http_at)?;
@@ -165,10 +190,7 @@ fn config(
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     // A mark that cannot be read back counts all the same.
     let behind = engine::behind_mark(env, disk, superblock.uuid).is_some() || again.is_some();
-    let (after_restore, mount_above) = match again {
-        Some(Restart::Restored { mount_above }) => (true, mount_above),
-        _ => (args.after_restore, 0),
-    };
+    let (after_restore, mount_above) = restore(args.after_restore, again);
     engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
@@ -189,4 +211,32 @@ fn config(
         tuning: OsdTuning::default(),
         lease_reads: !args.no_lease_reads,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Restart, Stop, repeat, restore};
+
+    #[test]
+    fn a_request_to_end_that_comes_between_two_runs_is_kept() {
+        let (stop, mut runs) = (Stop::default(), 0);
+        let serve = |again| {
+            runs += 1;
+            assert!(runs == 1 || again == Some(Restart::Marked), "a later run knows why it starts");
+            if runs == 3 {
+                stop.set();
+            }
+            Ok(Some(Restart::Marked))
+        };
+        repeat(&stop, serve).expect("it ends");
+        assert_eq!(runs, 3);
+    }
+
+    #[test]
+    fn consent_of_after_restore_ends_with_the_first_run() {
+        assert_eq!(restore(true, None), (true, 0));
+        assert_eq!(restore(false, None), (false, 0));
+        assert_eq!(restore(true, Some(Restart::Marked)), (false, 0));
+        assert_eq!(restore(false, Some(Restart::Restored { mount_above: 7 })), (true, 7));
+    }
 }

@@ -192,7 +192,8 @@ impl Session {
     pub fn prepare(metas: &[Address], kind: &str) -> Result<Prepared> {
         let runtime = role::runtime()?;
         let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-        let stop = Stop::on_signal(&runtime, env.waker());
+        let stop = Stop::on_signal(&runtime);
+        stop.wakes(env.waker());
         let host = role::format::Place::default().host;
         let holder = format!("{kind} on {host} pid {}", std::process::id());
         Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })

@@ -5,8 +5,8 @@
 //! file to reopen. Under `nohup` SIGHUP stays ignored. SIGUSR1 sets the log level to `debug`, SIGUSR2 back to its value at
 //! the start.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -81,15 +81,35 @@ fn has_terminal(stat: &str) -> bool {
 
 /// Whether the process is asked to end.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    is_set: AtomicBool,
+    /// Of the loop that runs now.
+    waker: Mutex<Option<env::Waker>>,
+}
 
 impl Stop {
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_set.load(Ordering::Relaxed)
+    }
+
+    /// Names the loop that is to end. It looks at [`Stop::is_set`] before it waits.
+    pub fn wakes(&self, waker: env::Waker) {
+        *self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+
+    /// Asks the process to end, and wakes its loop.
+    pub(super) fn set(&self) {
+        self.0.is_set.store(true, Ordering::Relaxed);
+        if let Some(waker) = &*self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker.wake();
+        }
     }
 
     /// Sets the flag at the first signal that asks for the end, and wakes the loop.
-    pub fn on_signal(runtime: &Runtime, waker: env::Waker) -> Stop {
+    pub fn on_signal(runtime: &Runtime) -> Stop {
         let stop = Stop::default();
         let ours = stop.clone();
         let _inside = runtime.enter();
@@ -104,8 +124,7 @@ impl Stop {
         runtime.spawn(async move {
             let name = signals.end().await;
             tracing::info!(signal = name, "ending");
-            ours.0.store(true, Ordering::Relaxed);
-            waker.wake();
+            ours.set();
             while signals.end().await != "SIGINT" {}
             std::process::exit(INTERRUPTED);
         });
@@ -115,7 +134,21 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::{has_terminal, ignores_hangup};
+    use super::{Stop, has_terminal, ignores_hangup};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_request_to_end_wakes_the_loop_that_runs_now() {
+        let stop = Stop::default();
+        let woken = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        for woken in woken.clone() {
+            stop.wakes(env::Waker::new(move || woken.store(true, Ordering::Relaxed)));
+        }
+        stop.set();
+        assert!(stop.is_set());
+        assert_eq!(woken.map(|woken| woken.load(Ordering::Relaxed)), [false, true]);
+    }
 
     #[test]
     fn hangup_is_ignored_when_its_bit_is_set() {

@@ -7,6 +7,7 @@ use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn osd_field(dev: &Dev, osd: u64, field: &str) -> String {
     let osds = dev.json(&["osd", "ls"]);
@@ -156,7 +157,7 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
     std::fs::rename(&older, &device).expect("it is ours");
     dev.wait("the word of leaders that it is gone", || !whole(dev));
     assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
-    dev.wait("new replicas in the places of those that have failed", || whole(dev));
+    dev.wait_for("new replicas in the places of those that have failed", Duration::from_secs(90), || whole(dev));
     let events = dev.run(&["events"]);
     assert!(events.out.contains("the device of osd.2 is older than its last report"), "{events:?}");
     // An ordinary start follows.

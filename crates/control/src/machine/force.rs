@@ -204,7 +204,7 @@ impl Control {
     }
 
     /// Whether the present process of an OSD has reported.
-    fn is_heard(&self, osd: OsdId) -> bool {
+    pub(super) fn is_heard(&self, osd: OsdId) -> bool {
         self.osds.get(&osd).is_some_and(|live| live.stream.is_some() && live.reported)
     }
 

@@ -14,8 +14,6 @@ use types::map::Member;
 use types::planted::{Bug, on};
 use types::{OsdId, PgId, ReplicaId, Term, Time};
 
-/// Distance from the recorded mount number to that of a device whose replicas have failed: more than any device starts.
-const MOUNT_LEAP: u64 = 1 << 32;
 /// Characters of a version that are kept.
 const VERSION_LEN_MAX: usize = 64;
 
@@ -32,7 +30,7 @@ pub(super) struct OsdLive {
     pub reported: bool,
     /// Since when its stream is open.
     pub connected: Time,
-    /// Since when a process on an older device asks to be let in while its PGs are served without it, and when it asked last.
+    /// Since when a process on an older device asks while its PGs are served without it, and when it asked last.
     pub asked_as_older: Option<(Time, Time)>,
     pub flow: Flow,
     /// Version named at the start of its stream, cut at [`VERSION_LEN_MAX`].
@@ -218,57 +216,9 @@ impl Control {
     }
 
     /// Tells the OSD the reason and closes its stream.
-    fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
+    pub(super) fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
         self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
         self.held.push(ControlAction::CloseOsd { stream });
-    }
-
-    /// Handles a device that is older than its last report (R17). Its replicas have failed (R4). They are told so once that takes
-    /// no PG down: a mistake here, or many devices that go back at once, must not fail the last good copies. So the OSD first
-    /// waits for as long as a dead leader may count as up, and asks again.
-    fn take_older_device(&mut self, now: Now, stream: StreamId, hello: &OsdHello, refusal: Refusal) {
-        let (osd, sound) = (hello.osd, self.standing() == Standing::Sound);
-        if hello.device.restored && !sound {
-            // Its replicas have failed: it only waits for the order to take a new mount number.
-            return self.held.push(ControlAction::CloseOsd { stream });
-        }
-        let held = self.records.pgs.values().filter(|record| record.everyone().any(|m| m.osd == osd));
-        let waits: Vec<PgId> =
-            held.filter(|record| !self.is_served_without(now.mono, record, osd)).map(|record| record.pg).collect();
-        let down_after = self.config.down_after;
-        let asked = &mut self.osds.entry(osd).or_default().asked_as_older;
-        // An order that came too late for an earlier process, or a PG that was not served meanwhile, begins the wait again.
-        let since = asked.map_or(now.mono, |(since, last)| if last + down_after < now.mono { now.mono } else { since });
-        *asked = waits.is_empty().then_some((since, now.mono));
-        let fails = sound && (hello.device.restored || waits.is_empty() && now.mono.since(since) >= down_after);
-        let what = match waits.first() {
-            _ if fails => "its replicas fail, and are replaced by new ones".to_owned(),
-            None => "its replicas fail when its PGs stay served without it".to_owned(),
-            Some(pg) => format!(
-                "its replicas fail when its PGs are served without it ({} are not, PG {pg} is one)",
-                waits.len()
-            ),
-        };
-        let entity = format!("{osd} is older{}", if fails { ", and fails" } else { "" });
-        if sound && self.watch.take(now.mono, &entity) {
-            let text = format!("the device of {osd} is older than its last report: {what}");
-            self.note(now, Note::warning("osd.device_older", osd, text));
-        }
-        if !fails {
-            let message = format!("{}; {what}", refusal.message);
-            return self.refuse_osd(stream, Refusal { message, ..refusal });
-        }
-        // The old device itself may come back, and start more often than its copy did.
-        let mount = self.records.osds.get(&osd).map_or(0, |known| known.mount.saturating_add(MOUNT_LEAP));
-        self.say(stream, OsdDown::FailReplicas { reason: refusal.message, mount });
-        self.held.push(ControlAction::CloseOsd { stream });
-    }
-
-    /// Whether a PG loses nothing when the replica on this OSD fails: another OSD leads it, or it is a PG of two whose other
-    /// replica goes on alone without a loss.
-    fn is_served_without(&self, now: Time, record: &PgRecord, osd: OsdId) -> bool {
-        let lead = self.leads.get(&record.pg).filter(|lead| lead.osd != osd && lead.report.active);
-        lead.is_some_and(|lead| self.is_up(now, lead.osd)) || self.goes_on_without(now, record, osd)
     }
 
     /// Whether the device of this Hello may be an older copy. Records that went back hold old positions, too (R17). Until

@@ -87,11 +87,12 @@ impl Past {
 }
 
 /// Whether an action may go out before a majority remembers its revision: it gives no id away and takes no data away.
-/// `FailReplicas` is free, too: older records hold lower positions, so no lost change makes a current device an older one. The
-/// close of its stream follows it, and would otherwise overtake it.
-fn is_free(action: &ControlAction) -> bool {
+/// `FailReplicas` is free, too, while the records are sound: older records hold lower positions, so no lost change makes a current
+/// device an older one. The close of its stream follows it, and would otherwise overtake it.
+fn is_free(action: &ControlAction, sound: bool) -> bool {
     match action {
         ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,
+        ControlAction::ToOsd { down: OsdDown::FailReplicas { .. }, .. } => sound,
         ControlAction::ToOsd { down, .. } => !matches!(
             down,
             OsdDown::EnsureReplica { .. }
@@ -449,7 +450,7 @@ impl Control {
         let (revision, since) = (self.records.counters.revision, self.past.now);
         let sound = self.past.standing == Standing::Sound;
         for action in std::mem::take(&mut self.held) {
-            match (is_free(&action), sound) {
+            match (is_free(&action, sound), sound) {
                 (true, _) => out.push(action),
                 (false, true) => self.gate(Gated { revision, since, action }, out),
                 // The report about a store that went back gives nothing away.

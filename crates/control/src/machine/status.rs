@@ -76,11 +76,15 @@ impl Control {
             let live = self.osds.get(&m.osd);
             live.is_some_and(|live| live.stream.is_some() && !live.reported) && self.is_up(now, m.osd)
         };
-        let elects = self.unled.get(&pg.pg).is_some_and(|at| now.since(*at) < self.config.election)
-            || self.leads.get(&pg.pg).is_some_and(|lead| now.since(lead.since) < self.config.election);
         let is_new = now.since(self.started.mono) < self.config.grace || self.is_young(now, pg);
         let idles = self.idle.get(&pg.pg).is_some_and(|since| now.since(*since) >= self.config.grace);
-        is_new || !idles && (elects || pg.members.iter().any(connects))
+        is_new || !idles && (self.elects(now, pg.pg) || pg.members.iter().any(connects))
+    }
+
+    /// Whether the PG changed its leader a moment ago, so that its members may still elect one.
+    pub(super) fn elects(&self, now: Time, pg: PgId) -> bool {
+        let lead = self.leads.get(&pg).map(|lead| lead.since);
+        [lead, self.unled.get(&pg).copied()].into_iter().flatten().any(|at| now.since(at) < self.config.election)
     }
 
     /// Remembers since when each PG is not active.

@@ -11,6 +11,8 @@ use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId};
 
+/// Distance from the recorded mount number to that of a device whose replicas have failed: more than any device starts.
+pub(crate) const MOUNT_LEAP: u64 = 1 << 32;
 /// Most OSDs of one command.
 const OSDS_SET_MAX: usize = 32;
 // An OSD and its successor are written, and one event.
@@ -146,7 +148,8 @@ pub struct HelloPlan {
 /// Takes an OSD's Hello: its address and place are recorded; membership and intent stay.
 ///
 /// # Errors
-/// BSLT-2026 for another cluster. BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or an older run of it.
+/// BSLT-2026 for another cluster. BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or a run that was let in before
+/// the registered one.
 /// BSLT-2041 for a device that went back in time. BSLT-2029 when the name of its host, rack or zone is too long.
 pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     if hello.cluster != records.cluster_id() {
@@ -166,8 +169,10 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let text = format!("{} is registered with uuid {}, not {}", hello.osd, known.uuid, hello.uuid);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
-    // The clock of a host may go back between two runs; the mount number never does.
-    if hello.incarnation < known.incarnation && hello.device.mount <= known.mount {
+    // A run that a metadata server has let in may meet a later run in its place. Clocks of hosts may be wrong, so the mount number
+    // tells which run is the later one. Another run with such a number is on an older device.
+    let is_another = hello.incarnation != known.incarnation;
+    if is_another && hello.device.let_in && hello.device.mount <= known.mount {
         let text = format!("a newer run of {} has already reported ({})", hello.osd, known.incarnation);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
@@ -257,7 +262,9 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
         );
         return Err(refuse(codes::DEVICE_BEHIND, text));
     }
-    if device.log_seq < known.log_seq {
+    // The log of a device that was restored since begins lower. Its mount number shows that, also to records that went back.
+    let restored_since = device.mount > known.mount.saturating_add(MOUNT_LEAP);
+    if device.log_seq < known.log_seq && !restored_since {
         return Err(log_is_behind(osd, device.log_seq, known.log_seq));
     }
     Ok(())

@@ -159,6 +159,19 @@ fn the_first_failed_write_poisons_and_nothing_is_acknowledged_after() {
 }
 
 #[test]
+fn mark_of_an_older_copy_that_cannot_be_erased_poisons_the_store() {
+    for fails in [false, true] {
+        let mut rig = Rig::new(5, true, EngineConfig::default());
+        if fails {
+            rig.disk.fail_after(0);
+        }
+        rig.engine.erase_behind_mark();
+        rig.turn(16);
+        assert_eq!(rig.poisoned, fails, "a mark that stays fails every new replica at the next start");
+    }
+}
+
+#[test]
 fn a_destroyed_replica_leaves_a_tombstone_and_its_space() {
     let config = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
     let mut rig = Rig::new(6, true, config);

@@ -93,6 +93,36 @@ fn an_older_device_waits_until_meta_fails_its_replicas() {
 }
 
 #[test]
+fn an_osd_whose_replicas_have_failed_asks_again_until_its_order_comes() {
+    let mut rig = waiting(11, true);
+    for phase in [Phase::Mounting, Phase::Running] {
+        for _ in 0..2 {
+            rig.tell(0, OsdDown::Connected);
+            assert!(matches!(rig.osd(0).take_reports().first(), Some(OsdUp::Hello(hello)) if hello.device.restored));
+            rig.tell(0, refused(codes::DEVICE_BEHIND));
+            let osd = rig.osd(0);
+            assert_eq!((osd.phase(), osd.starts_again()), (&phase, None), "the records are not trusted");
+        }
+        // It goes on with its failed replicas, which answer their peers.
+        rig.run(WAIT);
+    }
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::FailReplicas { reason: "no new number".to_owned(), mount: 70 });
+    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Restored { mount_above: 70 }));
+}
+
+#[test]
+fn a_run_that_was_let_in_and_whose_device_goes_back_gets_the_mark() {
+    let mut rig = waiting(12, true);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, refused(codes::DEVICE_BEHIND));
+    assert_eq!(rig.osd(0).starts_again(), Some(Restart::Marked));
+    assert!(matches!(rig.osd(0).phase(), Phase::Stopped(_)));
+}
+
+#[test]
 fn new_process_waits_for_the_one_that_meta_believes_alive() {
     for lives in [false, true] {
         let mut rig = waiting(4, false);

@@ -153,6 +153,114 @@ fn older_device_waits_until_its_pgs_are_served_without_it() {
     }
 }
 
+/// Makes a world in which OSD 1 asks as an older copy, for a PG of three that OSD 2 leads. Returns the PG.
+fn older_beside_a_leader() -> (World, PgId) {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1);
+    let pg = world.control.records().pgs.values().next().expect("one PG").pg;
+    world.leaders.insert(pg, (OsdId(2), 2));
+    let stream = world.osd(OsdId(1)).stream;
+    world.control.handle_osd_gone(stream);
+    world.seconds(1, &[1]);
+    (world, pg)
+}
+
+/// Asks as the older copy of OSD 1.
+fn ask_as_older(world: &mut World) -> Vec<OsdDown> {
+    world.hello_at(OsdId(1), 9, DevicePosition { behind: true, ..at(9, 999) })
+}
+
+#[test]
+fn a_dead_leader_serves_no_pg_for_an_older_device() {
+    for is_set_back in [false, true] {
+        let (mut world, _) = older_beside_a_leader();
+        for _ in 0..3 {
+            assert_eq!(code_of(&ask_as_older(&mut world)), Some(codes::DEVICE_BEHIND));
+            world.seconds(2, &[1]);
+        }
+        match is_set_back {
+            // Its first stream stays half open.
+            true => {
+                let now = DevicePosition { durable_seq: 0, ..at(1, 1) };
+                assert_eq!(code_of(&world.hello_at(OsdId(2), 1, now)), Some(codes::DEVICE_BEHIND));
+            }
+            false => {
+                let stream = world.osd(OsdId(2)).stream;
+                world.control.handle_osd_gone(stream);
+            }
+        }
+        let said = ask_as_older(&mut world);
+        assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{is_set_back}: {said:?}");
+    }
+}
+
+#[test]
+fn a_change_of_leader_does_not_begin_the_wait_of_an_older_device_again() {
+    for (without_leader, fails) in [(0, true), (4, false)] {
+        let (mut world, pg) = older_beside_a_leader();
+        for _ in 0..2 {
+            assert_eq!(code_of(&ask_as_older(&mut world)), Some(codes::DEVICE_BEHIND));
+            world.seconds(2, &[1]);
+        }
+        // OSD 2 gives the leadership up, and OSD 3 has not reported it yet.
+        world.leaders.insert(pg, (OsdId(1), 3));
+        world.beat(OsdId(2));
+        world.seconds(without_leader, &[1]);
+        assert_eq!(code_of(&ask_as_older(&mut world)), Some(codes::DEVICE_BEHIND), "no OSD serves the PG");
+        world.leaders.insert(pg, (OsdId(3), 4));
+        world.seconds(2, &[1]);
+        assert_eq!(is_to_fail(&ask_as_older(&mut world)), fails, "{without_leader} s without a leader");
+    }
+}
+
+#[test]
+fn a_run_that_was_let_in_with_its_replicas_failed_and_goes_back_waits() {
+    let mut world = World::new(1, 1);
+    world.make_pool("p", 1, 1);
+    let stream = world.osd(OsdId(1)).stream;
+    world.control.handle_osd_gone(stream);
+    let restored = DevicePosition { restored: true, ..at(9, 100) };
+    assert!(welcomed(&world.hello_at(OsdId(1), 9, restored)));
+    // Its machine is set back with its memory. New replicas may be the only copies of their PGs.
+    for crash in [false, true] {
+        if crash {
+            world.crash();
+        }
+        for let_in in [true, false] {
+            let back = DevicePosition { let_in, durable_seq: 99, ..restored };
+            let said = world.hello_at(OsdId(1), 9, back);
+            assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{crash}, {let_in}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn an_older_device_is_told_when_it_waits_for_trusted_records() {
+    let mut world = World::new(1, 2);
+    (0..3).for_each(|_| world.restart(OsdId(2)));
+    world.crash();
+    world.connect(OsdId(1));
+    assert_eq!(world.control.standing(), Standing::Waiting);
+    for restored in [false, true] {
+        let said = world.hello_at(OsdId(2), 9, DevicePosition { restored, ..at(3, 1) });
+        assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{restored}: {said:?}");
+        let Some(OsdDown::Refused { reason, .. }) = said.first() else { panic!("{said:?}") };
+        assert!(reason.contains("basalt meta recover --without 2"), "{reason}");
+    }
+}
+
+#[test]
+fn a_device_that_was_restored_after_the_records_were_copied_is_no_older_one() {
+    let mut world = World::new(1, 3);
+    world.restart(OsdId(2));
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    let mount = world.control.records().osds[&OsdId(2)].mount + crate::plan::MOUNT_LEAP;
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 9, at(mount, 50))), Some(codes::DEVICE_BEHIND));
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, at(mount + 1, 50))), "its log began again");
+}
+
 #[test]
 fn a_restored_device_gets_a_mount_number_above_all_earlier_ones() {
     let mut world = World::new(1, 3);
@@ -201,8 +309,15 @@ fn runs_are_ordered_by_mount_number_whatever_the_clock_of_the_host_says() {
     world.heartbeat(OsdId(2), |beat| beat.poisoned = Some("a write failed".into()));
     let stream = world.osd(OsdId(2)).stream;
     world.control.handle_osd_gone(stream);
-    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, at(1, 9))), Some(codes::OSD_OTHER_LIFE), "an older run");
-    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, at(2, 9))), Some(codes::OSD_OTHER_LIFE));
+    // A copy whose host has a late clock gets the mark, and so does one with an early clock.
+    for incarnation in [1, 9] {
+        assert_eq!(code_of(&world.hello_at(OsdId(2), incarnation, at(1, 9))), Some(codes::DEVICE_BEHIND));
+        assert_eq!(code_of(&world.hello_at(OsdId(2), incarnation, at(2, 9))), Some(codes::DEVICE_BEHIND));
+        // A run that a metadata server has let in ends: another one has taken its place since.
+        let let_in = DevicePosition { let_in: true, ..at(2, 9) };
+        assert_eq!(code_of(&world.hello_at(OsdId(2), incarnation, let_in)), Some(codes::OSD_OTHER_LIFE));
+    }
+    assert_eq!(world.control.records().osds[&OsdId(2)].mount, 2);
     assert!(welcomed(&world.hello_at(OsdId(2), 1, at(3, 9))), "a later run, with an earlier clock");
     assert_eq!(world.control.records().osds[&OsdId(2)].poisoned, None);
 }

@@ -312,6 +312,35 @@ fn plans_of_the_turn_that_finds_the_store_behind_are_refused() {
 }
 
 #[test]
+fn order_to_fail_replicas_is_dropped_when_its_turn_finds_the_store_behind() {
+    for sound in [true, false] {
+        let (mut world, _) = went_back(1);
+        let remembered = world.osds[2].seen;
+        let older = world.control.records().counters.watermarks();
+        (1..=2).for_each(|n| world.osd(OsdId(n)).seen = older);
+        world.connect(OsdId(1));
+        world.connect(OsdId(2));
+        let stream = world.osd(OsdId(2)).stream;
+        world.control.handle_osd_gone(stream);
+        // One turn has both: the Hello of a device that needs the order, and that of an OSD that remembers more.
+        let device = DevicePosition { restored: true, mount: 1, log_seq: 1, durable_seq: 1, ..Default::default() };
+        let again = types::control::OsdHello { incarnation: types::Incarnation(9), device, ..world::hello(OsdId(2)) };
+        let seen = if sound { older } else { remembered };
+        world.hold = true;
+        world.control.handle_osd(world.now, StreamId(98), OsdUp::Hello(again));
+        world.control.handle_osd(
+            world.now,
+            StreamId(99),
+            OsdUp::Hello(types::control::OsdHello { seen, ..world::hello(OsdId(3)) }),
+        );
+        world.settle();
+        let ordered =
+            |(to, down): &(StreamId, OsdDown)| *to == StreamId(98) && matches!(down, OsdDown::FailReplicas { .. });
+        assert_eq!(world.queue.iter().any(ordered), sound);
+    }
+}
+
+#[test]
 fn the_memory_of_a_restored_device_does_not_count() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);
