@@ -371,10 +371,14 @@ impl Osd {
         }
     }
 
-    pub(crate) fn handle_mend(&mut self, from: OsdId, msg: MendMsg) {
-        self.recover(|r, here| match msg.body {
-            MendBody::Ask => r.blocks.handle_query(here, from, msg),
-            _ => r.blocks.handle_answer(here, from, msg),
+    pub(crate) fn handle_mend(&mut self, link: LinkId, from: OsdId, msg: MendMsg) {
+        let is_query = msg.body == MendBody::Ask;
+        if is_query && self.bus.queued_bytes(link) > ANSWERS_MAX {
+            return;
+        }
+        self.recover(|r, here| match is_query {
+            true => r.blocks.handle_query(here, from, msg),
+            false => r.blocks.handle_answer(here, from, msg),
         });
     }
 

@@ -93,7 +93,7 @@ impl Osd {
             }
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
-            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(from, msg),
+            (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(link, from, msg),
             (peer, _) => {
                 let reason = format!("{peer:?} sent a message that only others may send");
                 self.bus.disconnect(link, &reason);

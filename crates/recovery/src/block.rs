@@ -1,8 +1,9 @@
 //! Block repair (R15, ADR 0022): blocks of home that cannot be read are repaired with copies of the PG's other replicas.
 //!
 //! Input: bad blocks that the engine has found, messages, results of reads, and one step a turn. Output: queries of one member
-//! after the other, and copies for the engine, which judges them by the indexes that they bear. A copy that is ahead of the
-//! applied index waits until that index has come. Reads of clients that met a bad block wait for it, then the PG is handed over.
+//! after the other, and copies for the engine, which judges them by the indexes that they bear. One query covers a run of
+//! adjacent blocks. A copy that is ahead of the applied index waits until that index has come. Reads of clients that met a bad
+//! block wait for it, then the PG is handed over.
 //!
 //! Invariant: all that waits has limits and deadlines. A block that is bad on every member, or on every member that is
 //! up, is named, never guessed. A replica fails (ADR 0023) only when its bad block keeps a full log from being freed.
@@ -15,19 +16,22 @@ use crate::tuning::RepairTuning;
 pub use reads::HeldRead;
 use reads::{Held, Reading};
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::control::{LOST_REPORTED_MAX, LostExtent};
-use types::limits::PART_MAX;
 use types::map::Member;
 use types::store::{BlockCopy, MendRefusal};
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, OsdId, ReplicaId, SectorRange, Time, VolumeId};
-use wire::{MendBody, MendMsg, Message};
+use types::{BLOCK, ChunkKey, IoBuf, OsdId, ReplicaId, SectorRange, Time, VolumeId};
+use wire::{MEND_BLOCKS_MAX, MendBody, MendMsg, Message};
 
+/// Blocks of the queries on their way, from which no further query is sent. All of their copies may reach the log at once.
+const ASKED_BLOCKS_MAX: usize = 256;
 /// Reads at once, for peers and once more here.
 const READINGS_MAX: usize = 64;
-/// Blocks that are read together when the first bad one of them is found: an aligned part of a chunk.
-const WINDOW_BLOCKS: u16 = (PART_MAX / BLOCK) as u16;
+/// Blocks of these reads, from which no further read begins.
+const READING_BLOCKS_MAX: usize = 1024;
+/// Blocks that are read together when the first bad one of them is found: an aligned part of a chunk. A query of a run stays in it.
+const WINDOW_BLOCKS: u16 = MEND_BLOCKS_MAX;
 
 /// A block: its replica, its chunk, and its number in the chunk.
 pub type BlockKey = (ReplicaId, ChunkKey, u16);
@@ -40,7 +44,7 @@ struct Bad {
     next_at: Time,
     tries: u32,
     query: Query<Unable>,
-    /// Number of the query on its way.
+    /// Number of the query on its way, which all blocks of a run share.
     id: u64,
     /// A member's copy, which holds entries that are not applied here yet.
     copy: Option<(Member, BlockCopy)>,
@@ -52,6 +56,8 @@ struct Bad {
 struct Unable {
     /// Its copy is bad, too.
     is_bad: bool,
+    /// Its copy of a run with this block is bad somewhere: it is asked for each block alone from then on.
+    is_bad_in_run: bool,
     /// It has no part in the PG, by its last answer.
     is_idle: bool,
 }
@@ -90,13 +96,24 @@ fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
     LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
 }
 
+/// Returns the first block of the window of a block.
+fn window_of((replica, chunk, block): BlockKey) -> BlockKey {
+    (replica, chunk, block / WINDOW_BLOCKS * WINDOW_BLOCKS)
+}
+
+/// Copies one block out of a run: the overlay keeps it for long, and must not keep the whole run for it.
+fn copy_of_block(run: &IoBuf, nth: usize) -> IoBuf {
+    let at = nth * BLOCK as usize;
+    IoBuf::copy_of(&run[at..at + BLOCK as usize])
+}
+
 fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
     (range.start / SECTORS_PER_BLOCK) as u16..range.end().div_ceil(SECTORS_PER_BLOCK) as u16
 }
 
 impl Bad {
-    fn new(now: Time, reason: String, named: Named) -> Bad {
-        Bad { reason, since: now, next_at: now, tries: 0, query: Query::default(), id: 0, copy: None, named }
+    fn new(now: Time, reason: String, tries: u32, named: Named) -> Bad {
+        Bad { reason, since: now, next_at: now, tries, query: Query::default(), id: 0, copy: None, named }
     }
 
     fn is_bad_on(&self, peer: Member) -> bool {
@@ -110,6 +127,21 @@ impl Bad {
     /// Whether a query is on its way, or a copy waits.
     fn is_asked(&self) -> bool {
         self.id != 0
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.next_at <= now
+    }
+
+    /// Returns the next of these members to be asked; `None`: a pass begins, at home.
+    fn next_of(&self, reached: &[Member]) -> Option<Member> {
+        self.query.next(reached.iter().copied()).filter(|_| self.tries > 0)
+    }
+
+    /// Whether this member is the next one, and may give the block as a part of a run.
+    fn joins_run_of(&self, to: Member, reached: &[Member]) -> bool {
+        let is_refused = self.query.answers.get(&to).is_some_and(|unable| unable.is_bad_in_run);
+        self.next_of(reached) == Some(to) && !is_refused
     }
 
     /// Ends the present query. The next one waits.
@@ -182,8 +214,16 @@ impl BlockRepairs {
             tracing::warn!(replica = replica.0, %chunk, block, reason, is_alone,
                 "a block is damaged: fetching it from the other replicas, if there are any");
             let named = if is_alone { Named::Everywhere } else { Named::No };
-            self.bad.insert(key, Bad::new(host.now(), reason.to_owned(), named));
+            // The first bad block had its neighbours read with it.
+            let is_read = self.run_mut(window_of(key), WINDOW_BLOCKS).any(|(_, bad)| bad.tries > 0);
+            self.bad.insert(key, Bad::new(host.now(), reason.to_owned(), is_read.into(), named));
         }
+    }
+
+    /// Iterates over the bad ones among so many blocks from the first one on.
+    fn run_mut(&mut self, first: BlockKey, count: u16) -> impl Iterator<Item = (&BlockKey, &mut Bad)> {
+        let (replica, chunk, block) = first;
+        self.bad.range_mut(first..(replica, chunk, block + count))
     }
 
     /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
@@ -201,10 +241,15 @@ impl BlockRepairs {
         host.act(Action::ForgetBlock(key));
     }
 
-    /// Offers the copies that wait to the engine: their entries may be applied now.
+    /// Offers the copies whose entries are applied now to the engine.
     pub fn offer_copies(&self, host: &mut impl Host) {
-        let waiting = self.bad.iter().filter_map(|(key, bad)| Some((*key, bad.copy.as_ref()?.1.clone())));
-        waiting.for_each(|(key, copy)| host.act(Action::Mend { key, copy }));
+        for (key, bad) in &self.bad {
+            if let Some((_, copy)) = &bad.copy
+                && host.reads_as_of(key.0) >= Some(copy.high)
+            {
+                host.act(Action::Mend { key: *key, copy: copy.clone() });
+            }
+        }
     }
 
     /// Does one step of every repair that is due.
@@ -214,63 +259,84 @@ impl BlockRepairs {
         }
         let now = host.now();
         self.full_since = host.is_log_full().then(|| self.full_since.unwrap_or(now));
-        let mut asked = self.bad.values().filter(|b| b.is_asked()).count();
-        let due: Vec<BlockKey> = self.bad.iter().filter(|(_, b)| b.next_at <= now).map(|(k, _)| *k).collect();
+        let due: Vec<BlockKey> = self.bad.iter().filter(|(_, b)| b.is_due(now)).map(|(k, _)| *k).collect();
+        let due: Vec<BlockKey> = due.into_iter().filter(|key| self.begin_step(host, *key)).collect();
+        let asked: Vec<u64> = self.bad.values().filter(|b| b.is_asked()).map(|b| b.id).collect();
+        let mut asked = (asked.iter().collect::<BTreeSet<_>>().len(), asked.len());
         for key in due {
-            let bad = self.bad.get_mut(&key).expect("it was just listed");
-            asked -= usize::from(bad.is_asked());
-            (bad.id, bad.copy) = (0, None);
-            if asked >= self.tuning.block_queries_max {
-                bad.next_at = now + self.tuning.block_pause_min;
-                continue;
+            // A block before it may have taken it along.
+            if self.bad.get(&key).is_some_and(|bad| bad.is_due(now)) {
+                self.step_run(host, key, &mut asked);
             }
-            self.step_block(host, key);
-            asked += usize::from(self.bad.get(&key).is_some_and(Bad::is_asked));
         }
         self.release_held(host);
     }
 
-    /// Queries the next member, unless the block is needed no more or keeps a full log from being freed.
-    fn step_block(&mut self, host: &mut impl Host, key: BlockKey) {
-        let (replica, chunk, block) = key;
-        let part = host.part(replica).filter(|part| part.runs && host.needs_block(key));
+    /// Ends the query of a block that is due. False: the block is needed no more, or its replica has failed.
+    fn begin_step(&mut self, host: &mut impl Host, key: BlockKey) -> bool {
+        let bad = self.bad.get_mut(&key).expect("it was just listed");
+        (bad.id, bad.copy) = (0, None);
+        let part = host.part(key.0).filter(|part| part.runs && host.needs_block(key));
         let Some(part) = part else {
             // Overwritten, truncated, streamed, or the replica takes no part any more.
-            return self.forget(host, key);
+            self.forget(host, key);
+            return false;
         };
-        if self.gives_up(host, key, &part) {
+        !self.gives_up(host, key, &part)
+    }
+
+    /// Queries the next member for a run of blocks that are due. `asked`: the queries on their way, and their blocks.
+    fn step_run(&mut self, host: &mut impl Host, key: BlockKey, asked: &mut (usize, usize)) {
+        let (replica, chunk, block) = key;
+        let now = host.now();
+        let Some(part) = host.part(replica) else { return };
+        let reached: Vec<Member> = part.others.iter().copied().filter(|peer| host.reaches(peer.osd)).collect();
+        let Some(to) = self.bad[&key].next_of(&reached) else {
+            return self.look_at_home(host, key, reached.is_empty());
+        };
+        // Copies are logged at once, even into the last segments. These stay free for blocks without which the log is never freed.
+        let fits = |key| self.full_since.is_none() || host.delays_destage(key);
+        if asked.0 >= self.tuning.block_queries_max || asked.1 >= ASKED_BLOCKS_MAX || !fits(key) {
+            self.bad.get_mut(&key).expect("the caller found it").next_at = now + self.tuning.block_pause_min;
             return;
         }
-        let is_alone = self.is_alone_in_window(key);
-        let bad = self.bad.get_mut(&key).expect("the caller found it");
-        let reached: Vec<Member> = part.others.iter().copied().filter(|peer| host.reaches(peer.osd)).collect();
-        let next = bad.query.next(reached.iter().copied()).filter(|_| bad.tries > 0);
-        bad.tries += 1;
-        let Some(to) = next else {
-            // A device may fail a read once, and a read may have gone astray: every pass begins at home. The first bad block
-            // has its neighbours read with it, since damage is rarely alone.
-            bad.query.rewind();
-            match reached.is_empty() {
-                false => bad.next_at = host.now() + self.tuning.block_pause_min,
-                true => bad.pause(host.now(), &self.tuning),
-            }
-            let blocks = if bad.tries == 1 && is_alone { WINDOW_BLOCKS } else { 1 };
-            return self.read_again(host, key, blocks);
+        let joins = |key| {
+            let bad = self.bad.get(&key).filter(|bad| bad.is_due(now) && fits(key));
+            bad.is_some_and(|bad| bad.joins_run_of(to, &reached))
         };
+        let window_end = window_of(key).2 + WINDOW_BLOCKS;
+        let count = (block..window_end).take_while(|block| joins((replica, chunk, *block))).count().max(1) as u16;
         self.next_id += 1;
-        bad.id = self.next_id;
-        bad.query.ask(host.now(), to);
-        bad.next_at = host.now() + crate::query::ANSWER_MAX;
+        let id = self.next_id;
+        for (_, bad) in self.run_mut(key, count) {
+            bad.tries += 1;
+            bad.id = id;
+            bad.query.ask(now, to);
+            bad.next_at = now + crate::query::ANSWER_MAX;
+        }
+        *asked = (asked.0 + 1, asked.1 + usize::from(count));
         let (pg, body) = (part.pg, MendBody::Ask);
-        let query = MendMsg { pg, from: replica, to: to.replica, id: bad.id, chunk, block, body };
+        let query = MendMsg { pg, from: replica, to: to.replica, id, chunk, block, count, body };
         host.act(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
 
-    /// Whether no other block is known to be bad among those that are read with this one.
-    fn is_alone_in_window(&self, (replica, chunk, block): BlockKey) -> bool {
-        let first = block / WINDOW_BLOCKS * WINDOW_BLOCKS;
-        let window = (replica, chunk, first)..=(replica, chunk, first + (WINDOW_BLOCKS - 1));
-        self.bad.range(window).count() == 1
+    /// Begins a pass at home: a device may fail a read once, and a read may have gone astray. The first bad block has its
+    /// neighbours read with it, since damage is rarely alone.
+    fn look_at_home(&mut self, host: &mut impl Host, key: BlockKey, is_cut_off: bool) {
+        let (now, tuning) = (host.now(), self.tuning);
+        let (first, count) = match self.bad[&key].tries {
+            0 => (window_of(key), WINDOW_BLOCKS),
+            _ => (key, 1),
+        };
+        for (_, bad) in self.run_mut(first, count) {
+            bad.tries += 1;
+            bad.query.rewind();
+            match is_cut_off {
+                false => bad.next_at = now + tuning.block_pause_min,
+                true => bad.pause(now, &tuning),
+            }
+        }
+        self.read_again(host, first, count);
     }
 
     /// Fails a replica whose bad block has kept the log full for too long, although no voter is missing: a full log stops
@@ -306,21 +372,31 @@ impl BlockRepairs {
 
     /// Handles a member's answer to a query.
     pub fn handle_answer(&mut self, host: &mut impl Host, osd: OsdId, msg: MendMsg) {
-        let (key, from) = ((msg.to, msg.chunk, msg.block), Member { replica: msg.from, osd });
+        let from = Member { replica: msg.from, osd };
+        for block in msg.block..msg.block + msg.count {
+            self.take_answer(host, (msg.to, msg.chunk, block), from, &msg);
+        }
+        self.release_held(host);
+    }
+
+    /// Takes the part of an answer that belongs to this block.
+    fn take_answer(&mut self, host: &mut impl Host, key: BlockKey, from: Member, msg: &MendMsg) {
         let Some(bad) = self.bad.get_mut(&key).filter(|bad| bad.id == msg.id && msg.id != 0) else { return };
         if !bad.query.close(from) {
             return;
         }
         let unable = bad.query.answers.entry(from).or_default();
         unable.is_idle = matches!(msg.body, MendBody::NoPart);
-        match msg.body {
+        match &msg.body {
             MendBody::Ask => unreachable!("the caller saw an answer"),
-            MendBody::Block { low, high, crc, payload } => {
+            MendBody::Blocks { low, high, crcs, payload } => {
                 // Its device failed once, or its copy was repaired since.
                 if std::mem::take(&mut unable.is_bad) {
                     bad.named = Named::No;
                 }
-                let copy = BlockCopy { low, high, data: (!payload.is_empty()).then_some((payload, crc)) };
+                let nth = usize::from(key.2 - msg.block);
+                let data = crcs.get(nth).map(|crc| (copy_of_block(payload, nth), *crc));
+                let copy = BlockCopy { low: *low, high: *high, data };
                 bad.copy = Some((from, copy.clone()));
                 host.act(Action::Mend { key, copy });
             }
@@ -329,9 +405,13 @@ impl BlockRepairs {
                 bad.pause(host.now(), &self.tuning);
                 self.name_if_lost(host, key);
             }
+            // No try: it happens once for each member, and the next one may have the run.
+            MendBody::Damaged if msg.count > 1 => {
+                unable.is_bad_in_run = true;
+                (bad.id, bad.next_at, bad.tries) = (0, host.now(), bad.tries - 1);
+            }
             MendBody::Damaged => self.is_bad_on(host, key, from),
         }
-        self.release_held(host);
     }
 
     /// Handles the engine's verdict on a copy that it was given.

@@ -37,7 +37,7 @@ impl Message {
                 Message::Ping { .. } => size_of::<PingRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
                 Message::Repair(m) => crate::repair::head_len(&m.body),
-                Message::Mend(_) => size_of::<MendRecord>(),
+                Message::Mend(m) => crate::mend::head_len(&m.body),
             }
     }
 
@@ -49,7 +49,7 @@ impl Message {
             Message::Raft(m) => m.entries.iter().map(|e| e.payload.len()).sum(),
             Message::Stream(StreamMsg { body: StreamBody::Blocks { payload, .. }, .. }) => payload.len(),
             Message::Repair(RepairMsg { body: RepairBody::Payload { payload, .. }, .. }) => payload.len(),
-            Message::Mend(MendMsg { body: MendBody::Block { payload, .. }, .. }) => payload.len(),
+            Message::Mend(MendMsg { body: MendBody::Blocks { payload, .. }, .. }) => payload.len(),
             _ => 0,
         }
     }

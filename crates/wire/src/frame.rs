@@ -94,6 +94,8 @@ pub enum WireError {
     Trailing(usize),
     #[error("sectors {start}+{count} do not lie in a chunk, or are too many for the request")]
     Range { start: u32, count: u32 },
+    #[error("{count} blocks from block {block} on are no run of a chunk")]
+    Run { block: u32, count: u32 },
     #[error("{crcs} checksums do not fit a payload of {payload_len} B")]
     Crcs { crcs: usize, payload_len: usize },
     #[error("the frame is of another kind than the state of the connection allows")]

@@ -34,7 +34,7 @@ pub use frame::{
     WireError,
 };
 pub use message::{
-    CONTEXT_MAX, Contents, DIGEST_LEN, Extent, Hello, Lack, LeaseAck, LeaseRenewal, MendBody, MendMsg, Message,
-    PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse, Reject, RenewalItem, RepairBody, RepairMsg, Reply,
+    CONTEXT_MAX, Contents, DIGEST_LEN, Extent, Hello, Lack, LeaseAck, LeaseRenewal, MEND_BLOCKS_MAX, MendBody, MendMsg,
+    Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse, Reject, RenewalItem, RepairBody, RepairMsg, Reply,
     ReplyBody, Request, RequestBody, STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg, extents_cost,
 };

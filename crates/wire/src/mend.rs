@@ -7,15 +7,29 @@
 use crate::decode::{Input, pg_id, zero};
 use crate::encode::{Out, count, pg_record, put_payload};
 use crate::frame::WireError;
-use crate::message::{MendBody, MendMsg};
+use crate::message::{MEND_BLOCKS_MAX, MendBody, MendMsg};
 use crate::record::{MendRecord, kind, mend_body as b};
 use types::{BLOCK, CHUNK, ChunkKey, Index, IoBuf, ReplicaId, VolumeId};
 use zerocopy::byteorder::little_endian::{U32, U64};
 
-const BLOCKS_PER_CHUNK: u64 = CHUNK / BLOCK;
+const BLOCKS_PER_CHUNK: u32 = (CHUNK / BLOCK) as u32;
+
+/// Returns the bytes of the message after its record header.
+pub(crate) fn head_len(body: &MendBody) -> usize {
+    size_of::<MendRecord>()
+        + match body {
+            MendBody::Blocks { crcs, .. } => crcs.len() * size_of::<u32>(),
+            _ => 0,
+        }
+}
+
+/// Whether a message may name so many blocks from this one on.
+fn is_run(block: u32, count: u32) -> bool {
+    (1..=MEND_BLOCKS_MAX.into()).contains(&count) && block.checked_add(count).is_some_and(|end| end <= BLOCKS_PER_CHUNK)
+}
 
 pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<IoBuf>) {
-    assert!(u64::from(msg.block) < BLOCKS_PER_CHUNK, "block {} of a chunk", msg.block);
+    assert!(is_run(msg.block.into(), msg.count.into()), "{} blocks from block {} on", msg.count, msg.block);
     let mut record = MendRecord {
         pg: pg_record(msg.pg),
         from: U64::new(msg.from.0),
@@ -24,18 +38,22 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
         volume: U64::new(msg.chunk.volume.0),
         chunk: U32::new(msg.chunk.index),
         block: U32::new(msg.block.into()),
+        count: U32::new(msg.count.into()),
         ..MendRecord::default()
     };
+    let mut tail: &[u32] = &[];
     match &msg.body {
         MendBody::Ask => record.body = b::ASK,
-        MendBody::Block { low, high, crc, payload } => {
-            assert!(payload.is_empty() || payload.len() as u64 == BLOCK, "a block of {} B", payload.len());
-            assert!(low <= high, "a block as of {low} to {high}");
-            record.body = b::BLOCK;
+        MendBody::Blocks { low, high, crcs, payload } => {
+            let blocks = if payload.is_empty() { 0 } else { usize::from(msg.count) };
+            let fits = crcs.len() == blocks && payload.len() == blocks * BLOCK as usize;
+            assert!(fits, "{} B and {} checksums of {} blocks", payload.len(), crcs.len(), msg.count);
+            assert!(low <= high, "blocks as of {low} to {high}");
+            record.body = b::BLOCKS;
             (record.low, record.high) = (U64::new(low.0), U64::new(high.0));
-            record.crc = U32::new(*crc);
             record.payload_len = count(payload.len());
             put_payload(payload, bufs);
+            tail = crcs;
         }
         MendBody::NotNow => record.body = b::NOT_NOW,
         MendBody::Damaged => record.body = b::DAMAGED,
@@ -43,28 +61,30 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
     }
     out.header(kind::MEND, len);
     out.record(&record);
+    out.crcs(tail);
 }
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
     let r: MendRecord = input.take("mend")?;
     zero("mend", r.reserved == [0; 7])?;
-    let (block, len) = (r.block.get(), r.payload_len.get() as usize);
-    if u64::from(block) >= BLOCKS_PER_CHUNK {
-        return Err(WireError::Limit { what: "a block", value: block.into(), max: BLOCKS_PER_CHUNK - 1 });
+    let (block, count, len) = (r.block.get(), r.count.get(), r.payload_len.get() as usize);
+    if !is_run(block, count) {
+        return Err(WireError::Run { block, count });
     }
     let (low, high) = (r.low.get(), r.high.get());
-    zero("mend", r.body == b::BLOCK || (low, high, r.crc.get(), len) == (0, 0, 0, 0))?;
+    zero("mend", r.body == b::BLOCKS || (low, high, len) == (0, 0, 0))?;
     let body = match r.body {
         b::ASK => MendBody::Ask,
-        b::BLOCK => {
-            if len != 0 && len as u64 != BLOCK {
-                return Err(WireError::Limit { what: "a block's length", value: len as u64, max: BLOCK });
+        b::BLOCKS => {
+            let crcs = if len == 0 { 0 } else { count as usize };
+            if len != crcs * BLOCK as usize {
+                return Err(WireError::Crcs { crcs, payload_len: len });
             }
             if low > high {
                 return Err(WireError::Limit { what: "the lowest index of a block", value: low, max: high });
             }
-            let (low, high, payload) = (Index(low), Index(high), input.payload(len)?);
-            MendBody::Block { low, high, crc: r.crc.get(), payload }
+            let crcs = input.crcs(crcs)?;
+            MendBody::Blocks { low: Index(low), high: Index(high), crcs, payload: input.payload(len)? }
         }
         b::NOT_NOW => MendBody::NotNow,
         b::DAMAGED => MendBody::Damaged,
@@ -74,5 +94,5 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
     let chunk = ChunkKey { volume: VolumeId(r.volume.get()), index: r.chunk.get() };
     let (pg, id) = (pg_id(r.pg), r.id.get());
-    Ok(MendMsg { pg, from, to, id, chunk, block: block as u16, body })
+    Ok(MendMsg { pg, from, to, id, chunk, block: block as u16, count: count as u16, body })
 }

@@ -2,6 +2,7 @@
 
 use crate::record::ExtentRecord;
 use bytes::Bytes;
+use types::limits::PART_MAX;
 use types::{
     ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
     SessionId, Term, VolumeId,
@@ -362,7 +363,7 @@ impl Lack {
     }
 }
 
-/// Block repair between two replicas of one PG, one of which cannot read a block (R15, ADR 0022).
+/// Block repair between two replicas of one PG, one of which cannot read a run of blocks (R15, ADR 0022).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MendMsg {
     pub pg: PgId,
@@ -371,25 +372,29 @@ pub struct MendMsg {
     /// Chosen by the replica that asks, and repeated in the answer.
     pub id: u64,
     pub chunk: ChunkKey,
-    /// Number of the 4 KiB block in its chunk.
+    /// Number of the first 4 KiB block in its chunk.
     pub block: u16,
+    /// Blocks of the run, which ends in the same chunk: 1 to [`MEND_BLOCKS_MAX`].
+    pub count: u16,
     pub body: MendBody,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MendBody {
-    /// Asks for the member's copy of the block, as it is.
+    /// Asks for the member's copy of the blocks, as they are.
     Ask,
-    /// The block as of one applied index of the sender, in `low..=high`, and its CRC32C; zeros when the payload is empty.
-    Block { low: Index, high: Index, crc: u32, payload: IoBuf },
-    /// The member cannot read the block now: ask again.
+    /// The blocks as of one applied index of the sender, in `low..=high`, and the CRC32C of each; zeros when both lists are empty.
+    Blocks { low: Index, high: Index, crcs: Vec<u32>, payload: IoBuf },
+    /// The member cannot read the blocks now: ask again.
     NotNow,
-    /// The block is bad here, too.
+    /// At least one of the blocks is bad here, too.
     Damaged,
     /// The replica takes no part in its PG now: its log is being repaired, or it has failed.
     NoPart,
 }
 
+/// Most blocks of a [`MendMsg`].
+pub const MEND_BLOCKS_MAX: u16 = (PART_MAX / types::BLOCK) as u16;
 /// Bytes of the digest of a block.
 pub const DIGEST_LEN: usize = 16;
 /// Largest [`StreamBody::Decision`].

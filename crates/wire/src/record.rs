@@ -107,10 +107,11 @@ records! {
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
     }
 
-    /// All bodies of a block repair. `low` and `high` belong to a block. A field that a body does not use is zero.
+    /// All bodies of a block repair. `low` and `high` belong to an answer with blocks. Tail: one CRC for each block of the payload. A
+    /// field that a body does not use is zero.
     MendRecord 80 {
         pg: PgRecord, from: U64, to: U64, id: U64, volume: U64, low: U64, high: U64,
-        chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, reserved: [u8; 7],
+        chunk: U32, block: U32, count: U32, payload_len: U32, body: u8, reserved: [u8; 7],
     }
 
     /// Hello frame. Later versions may append fields; the offsets of these never change.
@@ -156,7 +157,7 @@ pub mod repair_body {
 /// Values of [`MendRecord::body`].
 pub mod mend_body {
     pub const ASK: u8 = 1;
-    pub const BLOCK: u8 = 2;
+    pub const BLOCKS: u8 = 2;
     pub const NOT_NOW: u8 = 3;
     pub const DAMAGED: u8 = 4;
     pub const NO_PART: u8 = 5;

@@ -223,20 +223,23 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
 }
 
 pub fn mend(rng: &mut Rng) -> MendMsg {
-    let len = 4096 * rng.below(2) as usize;
+    let most = if rng.chance(1, 10) { MEND_BLOCKS_MAX } else { 4 };
+    let count = rng.between(1, most.into()) as usize;
+    let block = rng.below(4097 - count as u64) as u16;
     let body = match rng.below(6) {
         0 => MendBody::Ask,
         1 | 2 => {
             let low = number(rng);
             let high = Index(low.saturating_add(number(rng)));
-            MendBody::Block { low: Index(low), high, crc: rng.next_u64() as u32, payload: payload(rng, len) }
+            let blocks = if rng.chance(1, 2) { count } else { 0 };
+            MendBody::Blocks { low: Index(low), high, crcs: crcs(rng, blocks), payload: payload(rng, blocks * 4096) }
         }
         3 => MendBody::NotNow,
         4 => MendBody::NoPart,
         _ => MendBody::Damaged,
     };
     let (from, to, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng));
-    MendMsg { pg: pg(rng), from, to, id, chunk: chunk(rng), block: rng.below(4096) as u16, body }
+    MendMsg { pg: pg(rng), from, to, id, chunk: chunk(rng), block, count: count as u16, body }
 }
 
 fn passed_on(rng: &mut Rng) -> PassedOn {

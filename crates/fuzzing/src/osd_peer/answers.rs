@@ -13,7 +13,8 @@ use types::control::Attach;
 use types::store::Crcs;
 use types::{Entry, EntryKind, Epoch, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
 use wire::{
-    Lack, LeaseAck, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody, StreamMsg,
+    Lack, LeaseAck, MEND_BLOCKS_MAX, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody,
+    StreamMsg,
 };
 
 /// Bound of the peers' log; they add no entries beyond it.
@@ -134,11 +135,12 @@ impl Peers {
                 };
                 Message::Repair(RepairMsg { pg, from: to, to: from, body })
             }
-            Message::Mend(MendMsg { pg, from, to, id, chunk, block, body: MendBody::Ask }) => {
+            Message::Mend(MendMsg { pg, from, to, id, chunk, block, count, body: MendBody::Ask }) => {
                 let (low, high) = (self.commit, self.commit);
-                let bytes = self.block(block, high);
-                let body = MendBody::Block { low, high, crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
-                Message::Mend(MendMsg { pg, from: to, to: from, id, chunk, block, body })
+                let blocks: Vec<_> = (block..block + count).map(|block| self.block(block, high)).collect();
+                let (crcs, bytes) = (blocks.iter().map(|bytes| crc32c(bytes)).collect(), blocks.concat());
+                let body = MendBody::Blocks { low, high, crcs, payload: IoBuf::copy_of(&bytes) };
+                Message::Mend(MendMsg { pg, from: to, to: from, id, chunk, block, count, body })
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
                 let body = match body {
@@ -215,6 +217,18 @@ impl Peers {
     }
 }
 
+/// Draws a run of blocks in a chunk, mostly near this block.
+pub fn run_near(source: &mut Source<'_>, block: u16) -> (u16, u16) {
+    let count = [1, 2, 5, MEND_BLOCKS_MAX][source.below(4) as usize];
+    ((source.number(block.into()) % u64::from(4097 - count)) as u16, count)
+}
+
+/// Returns blocks of one value, each with its checksum.
+pub fn equal_blocks(value: u8, count: u16) -> (Vec<u32>, IoBuf) {
+    let crc = crc32c(&[value; 4096]);
+    (vec![crc; count.into()], IoBuf::copy_of(&vec![value; usize::from(count) * 4096]))
+}
+
 /// Alters one field of an honest answer.
 pub fn twist(source: &mut Source<'_>, message: &mut Message) {
     match message {
@@ -232,16 +246,21 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
             _ => (ack.device_full, ack.log_share_mib) = (source.flag(), source.byte()),
         },
         Message::Repair(msg) => twist_repair(source, &mut msg.body),
-        Message::Mend(msg) => match source.below(5) {
+        Message::Mend(msg) => match source.below(6) {
             0 => msg.body = MendBody::NotNow,
             4 => msg.body = MendBody::NoPart,
             1 => msg.body = MendBody::Damaged,
-            2 => msg.block = source.number(msg.block.into()) as u16 % 4096,
+            2 => msg.block = source.number(msg.block.into()) as u16 % (4097 - msg.count),
+            5 => {
+                // Another number of blocks than was asked for.
+                (msg.block, msg.count) = run_near(source, msg.block);
+                msg.body = MendBody::Blocks { low: Index(1), high: Index(1), crcs: Vec::new(), payload: IoBuf::EMPTY };
+            }
             _ => {
-                let bytes = [source.byte(); 4096];
                 let low = Index(source.number(1));
                 let high = Index(low.0.saturating_add(source.number(0)));
-                msg.body = MendBody::Block { low, high, crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
+                let (crcs, payload) = equal_blocks(source.byte(), msg.count);
+                msg.body = MendBody::Blocks { low, high, crcs, payload };
             }
         },
         Message::Stream(msg) => match &mut msg.body {

@@ -1,13 +1,13 @@
 //! Unsolicited messages of peers, clients and meta to the OSD, mostly with values near the true ones.
 
-use super::answers::Peers;
+use super::answers::{Peers, equal_blocks, run_near};
 use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
 use types::control::{Attach, OsdDown};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
-use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
+use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId};
 use wire::{
     Lack, LeaseAck, LeaseRenewal, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RenewalItem, RepairBody,
     RepairMsg, Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
@@ -50,8 +50,8 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         }
         14 => Message::Ping { answer: source.flag() },
         11 | 12 => {
-            let (id, block) = (source.number(1), source.number(1) as u16 % 4096);
-            Message::Mend(MendMsg { pg, from, to, id, chunk: CHUNK, block, body: mend(source, index) })
+            let (id, (block, count)) = (source.number(1), run_near(source, 1));
+            Message::Mend(MendMsg { pg, from, to, id, chunk: CHUNK, block, count, body: mend(source, index, count) })
         }
         _ => samples::message(&mut Rng::new(source.u16().into())),
     }
@@ -139,13 +139,14 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
     }
 }
 
-fn mend(source: &mut Source<'_>, index: Index) -> MendBody {
+fn mend(source: &mut Source<'_>, index: Index, count: u16) -> MendBody {
     match source.below(6) {
         0 => MendBody::Ask,
         1 | 2 => {
-            let payload = IoBuf::copy_of(&[source.byte(); 4096]);
+            let (mut crcs, payload) = equal_blocks(source.byte(), count);
             let high = Index(index.0.saturating_add(source.number(0)));
-            MendBody::Block { low: index, high, crc: crc32c(&payload) ^ u32::from(source.byte() > 220), payload }
+            *crcs.last_mut().expect("a run has a block") ^= u32::from(source.byte() > 220);
+            MendBody::Blocks { low: index, high, crcs, payload }
         }
         3 => MendBody::NotNow,
         4 => MendBody::NoPart,

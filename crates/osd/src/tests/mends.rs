@@ -41,17 +41,22 @@ fn block_of_a_device_that_fails_one_read_is_repaired_without_a_peer() {
 
 /// Flips a bit in every written page at home of OSD `i`.
 fn rot(rig: &Rig, i: usize) {
+    assert_eq!(rot_pages(rig, i, usize::MAX), 8, "what was written is at home");
+}
+
+/// Flips a bit in up to `max` written pages at home of OSD `i`. Returns their number.
+fn rot_pages(rig: &Rig, i: usize, max: usize) -> usize {
     let image = rig.world.disk_image(rig.node(i), "device");
     let mut spoiled = 0;
     for page in (17 << 20..1 << 30).step_by(4096) {
         let mut bytes = vec![0; 4096];
         image.read(page, &mut bytes);
-        if bytes[0] != 0 && bytes.iter().all(|b| *b == bytes[0]) {
+        if spoiled < max && bytes[0] != 0 && bytes.iter().all(|b| *b == bytes[0]) {
             image.flip_bit(page + 100, 3);
             spoiled += 1;
         }
     }
-    assert_eq!(spoiled, 8, "what was written is at home");
+    spoiled
 }
 
 #[test]
@@ -89,10 +94,14 @@ fn block_bad_on_all_present_members_waits_for_the_absent_one() {
 
 /// Three OSDs led by the first, with eight blocks at home.
 fn at_home(seed: u64) -> Rig {
+    blocks_at_home(seed, 8)
+}
+
+fn blocks_at_home(seed: u64, blocks: u32) -> Rig {
     let mut rig = Rig::new(seed, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
-    rig.write(pg(0), 0, 0, 8);
+    rig.write(pg(0), 0, 0, blocks);
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     rig.run(Duration::from_secs(15));
     rig
@@ -148,6 +157,35 @@ fn first_bad_block_that_is_found_has_its_neighbours_repaired_too() {
 }
 
 #[test]
+fn destroyed_window_is_repaired_with_one_query() {
+    let mut rig = blocks_at_home(28, 128);
+    assert_eq!(rot_pages(&rig, 0, usize::MAX), 128, "512 KiB are at home");
+    rig.ask_read(pg(0), 60, 1);
+    rig.until(ms(100), "all are repaired", |rig| rig.osd(0).stats.metrics.blocks_mended.get() == 128);
+    rig.run(ms(1));
+    assert_eq!(rig.osd(0).bad_blocks(), []);
+    assert_eq!(rig.osd(0).recovery.blocks.queries_for_tools(), 1);
+    assert_equal(&mut rig);
+}
+
+#[test]
+fn bad_block_of_a_member_hides_no_good_ones_of_the_run() {
+    let mut rig = blocks_at_home(29, 128);
+    assert_eq!(rot_pages(&rig, 0, usize::MAX), 128, "512 KiB are at home");
+    assert_eq!(rot_pages(&rig, 1, 1), 1);
+    rig.kill(2);
+    rig.ask_read(pg(0), 60, 1);
+    rig.until(ms(2000), "one is left", |rig| rig.osd(0).stats.metrics.blocks_mended.get() == 127);
+    rig.run(ms(1));
+    let bad = rig.osd(0).bad_blocks();
+    assert!(matches!(bad[..], [(_, CHUNK, 0, false)]), "{bad:?}");
+    rig.start(2);
+    let is_whole = |rig: &mut Rig| (0..3).all(|i| rig.osd(i).bad_blocks().is_empty());
+    rig.until(ms(5000), "the last member has it", is_whole);
+    assert_equal(&mut rig);
+}
+
+#[test]
 fn more_bad_blocks_than_are_tracked_cost_no_replica() {
     let mut rig = Rig::new(25, [16; 3]);
     rig.make_pgs(1);
@@ -156,6 +194,8 @@ fn more_bad_blocks_than_are_tracked_cost_no_replica() {
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     rig.run(Duration::from_secs(15));
     rig.fail_reads(0, true);
+    // The blocks are found faster than they are repaired.
+    (1..3).for_each(|i| rig.slow_reads(i, 10_000));
     let mut most = 0;
     for part in 0..40 {
         rig.give_read_of(pg(0), part / 32, part % 32 * 128, 128);
@@ -164,6 +204,7 @@ fn more_bad_blocks_than_are_tracked_cost_no_replica() {
     }
     assert_eq!(most, 4096, "more blocks are bad than are tracked");
     rig.fail_reads(0, false);
+    (1..3).for_each(|i| rig.slow_reads(i, 1));
     rig.until(LONG, "all are repaired", |rig| (0..3).all(|i| rig.osd(i).bad_blocks().is_empty()));
     assert!((0..3).all(|i| rig.osd(i).quarantined().is_empty() && rig.osd(i).repairing().is_empty()));
     rig.run(Duration::from_secs(15));

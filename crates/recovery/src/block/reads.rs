@@ -5,12 +5,12 @@
 //!
 //! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
 
-use super::{BlockKey, BlockRepairs, Named, READINGS_MAX, blocks_of};
+use super::{BlockKey, BlockRepairs, Named, READING_BLOCKS_MAX, READINGS_MAX, WINDOW_BLOCKS, blocks_of};
 use crate::host::{Action, Host, Read, ReadResult};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, crc32c};
+use types::{ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time};
 use wire::{MendBody, MendMsg, Message};
 
 /// How long a client's read waits for its block before the PG is handed over.
@@ -34,17 +34,25 @@ pub(super) struct Held {
     pub until: Time,
 }
 
-/// A read of a bad block once more here, or a read for a peer.
+/// A read of bad blocks once more here, or a read for a peer.
 pub(super) enum Reading {
-    Again(BlockKey),
+    /// The first block, and the number of blocks.
+    Again(BlockKey, u16),
     /// `low`: the index that was applied when the read began.
-    For {
-        osd: OsdId,
-        query: MendMsg,
-        low: Index,
-    },
+    For { osd: OsdId, query: MendMsg, low: Index },
     /// A read of which the result is not wanted any more.
     Ended,
+}
+
+impl Reading {
+    /// Returns the number of its blocks, or an upper bound.
+    fn blocks(&self) -> usize {
+        usize::from(match self {
+            Reading::Again(_, count) => *count,
+            Reading::For { query, .. } => query.count,
+            Reading::Ended => WINDOW_BLOCKS,
+        })
+    }
 }
 
 impl BlockRepairs {
@@ -57,6 +65,11 @@ impl BlockRepairs {
                 *reading = Reading::Ended;
             }
         }
+    }
+
+    /// Counts the queries since the start.
+    pub fn queries_for_tools(&self) -> u64 {
+        self.next_id
     }
 
     /// Makes this OSD too busy to read blocks for peers.
@@ -120,11 +133,16 @@ impl BlockRepairs {
         }
     }
 
-    /// Reads a bad block once more, with its neighbours.
-    pub(super) fn read_again(&mut self, host: &mut impl Host, key: BlockKey, blocks: u16) {
-        if self.readings.len() < READINGS_MAX {
-            let (replica, chunk, block) = key;
-            host.act(self.read((replica, chunk, block / blocks * blocks), blocks, Reading::Again(key)));
+    /// Whether one more read may begin.
+    fn has_room_to_read(&self) -> bool {
+        let blocks: usize = self.readings.iter().map(|(_, reading)| reading.blocks()).sum();
+        self.readings.len() < READINGS_MAX && blocks < READING_BLOCKS_MAX
+    }
+
+    /// Reads bad blocks once more, or a bad block with its neighbours.
+    pub(super) fn read_again(&mut self, host: &mut impl Host, first: BlockKey, count: u16) {
+        if self.has_room_to_read() {
+            host.act(self.read(first, count, Reading::Again(first, count)));
         }
     }
 
@@ -142,12 +160,12 @@ impl BlockRepairs {
             asks && part.pg == query.pg && part.runs
         });
         let low = part.as_ref().and_then(|_| host.reads_as_of(query.to));
-        let Some(low) = low.filter(|_| self.readings.len() < READINGS_MAX) else {
+        let Some(low) = low.filter(|_| self.has_room_to_read()) else {
             let body = if part.is_some() { MendBody::NotNow } else { MendBody::NoPart };
             return host.act(answer(osd, &query, body));
         };
         let key = (query.to, query.chunk, query.block);
-        host.act(self.read(key, 1, Reading::For { osd, query, low }));
+        host.act(self.read(key, query.count, Reading::For { osd, query, low }));
     }
 
     /// Handles the result of a read.
@@ -158,19 +176,27 @@ impl BlockRepairs {
                 let body = body_of(host, &query, low, result);
                 host.act(answer(osd, &query, body));
             }
-            Some(Reading::Again(key)) if result.is_ok() => {
-                let (replica, chunk, block) = key;
-                tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
-                self.forget(host, key);
+            Some(Reading::Again(first, count)) if result.is_ok() => {
+                let whole: Vec<BlockKey> = self.run_mut(first, count).map(|(key, _)| *key).collect();
+                for key in whole {
+                    let (replica, chunk, block) = key;
+                    tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
+                    self.forget(host, key);
+                }
                 self.release_held(host);
             }
-            // A query of the next member is due anyway.
-            Some(Reading::Again(_)) => {}
+            Some(Reading::Again(first, count)) => {
+                // All bad blocks of the window are known now, and one query covers those that are adjacent. After a later
+                // look, a query of the next member is due anyway.
+                let now = host.now();
+                let looked_at = self.run_mut(first, count).filter(|(_, bad)| bad.tries == 1);
+                looked_at.for_each(|(_, bad)| bad.next_at = now);
+            }
         }
     }
 }
 
-/// Returns the answer with a block that was read for a peer. The read began at the applied index `low` and may have been looked up
+/// Returns the answer with blocks that were read for a peer. The read began at the applied index `low` and may have been looked up
 /// at a later one.
 fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: ReadResult) -> MendBody {
     let admitted = host.part(query.to).is_some_and(|part| part.members.admits(query.from));
@@ -178,16 +204,13 @@ fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: ReadResult
     match (result, high) {
         (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
         (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
-        (Ok(ReadData::Zeros), Some(high)) => {
-            let (crc, payload) = (crc32c(&IoBuf::zeros(BLOCK as usize)), IoBuf::EMPTY);
-            MendBody::Block { low, high, crc, payload }
-        }
-        (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Block { low, high, crc: crcs[0], payload },
+        (Ok(ReadData::Zeros), Some(high)) => MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY },
+        (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Blocks { low, high, crcs, payload },
     }
 }
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {
     let (from, to) = (q.to, q.from);
-    let answer = MendMsg { pg: q.pg, from, to, id: q.id, chunk: q.chunk, block: q.block, body };
+    let answer = MendMsg { pg: q.pg, from, to, id: q.id, chunk: q.chunk, block: q.block, count: q.count, body };
     Action::Send { to: osd, message: Message::Mend(answer) }
 }

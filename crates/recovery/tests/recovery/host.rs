@@ -17,6 +17,10 @@ pub struct Fake {
     pub down: BTreeSet<OsdId>,
     pub is_led: bool,
     pub is_full: bool,
+    /// Every bad block delays a destage round.
+    pub delays_destage: bool,
+    /// The applied index of the replica.
+    pub applied: Index,
     pub members: Membership,
     pub actions: Vec<Action>,
     /// The state of a leader. Its log begins for the follower only if `counts`.
@@ -54,6 +58,8 @@ impl Fake {
             down: BTreeSet::new(),
             is_led: true,
             is_full: false,
+            delays_destage: false,
+            applied: Index(10),
             members: Membership::fresh(Epoch(1), &members),
             actions: Vec::new(),
             lead: None,
@@ -109,10 +115,10 @@ impl Host for Fake {
         true
     }
     fn delays_destage(&self, _: BlockKey) -> bool {
-        self.is_full
+        self.delays_destage
     }
     fn reads_as_of(&self, _: ReplicaId) -> Option<Index> {
-        Some(Index(10))
+        Some(self.applied)
     }
     fn is_reading(&self, _: ReplicaId, _: u64) -> bool {
         true

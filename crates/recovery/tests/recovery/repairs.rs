@@ -11,12 +11,14 @@
 //! | `peers N…` | meta names OSDs that hold replicas of the PGs of this OSD |
 //! | `N gives I`, `N has other bytes at I` | replica N sends the payload of entry I, or other bytes |
 //! | `N says I lost\|freed\|other\|unsure\|gone` | replica N lacks the payload of entry I; `any N says …`: OSD N, asked for any replica |
-//! | `bad B` | the engine cannot read block B of home |
-//! | `N sends B as of L..H`, `N says B not-now\|damaged\|no-part` | replica N answers a query of block B |
-//! | `engine accepts\|finds it ahead\|finds it behind\|sees a difference` | the verdict on the copy that it was given |
+//! | `bad B` | the engine cannot read block B of home. B is a block, or blocks A to B as `A-B` |
+//! | `N sends B as of L..H`, `N says B not-now\|damaged\|no-part` | replica N answers a query of B |
+//! | `engine accepts\|finds it ahead\|finds it behind\|sees a difference` | the verdict on all copies that it was given |
+//! | `applied I` | the replica has applied entry I |
 //! | `reads well`, `reads badly` | the result of the last read |
 //! | `client reads B` | a client's read met bad block B |
-//! | `full`, `not full` | whether the log is full; every bad block then delays a destage round |
+//! | `N asks B` | replica N queries B here |
+//! | `full`, `full of others`, `not full` | whether the log is full; every bad block delays a destage round, or none does |
 
 use crate::host::{CHUNK, Fake, ME, PG, member, number};
 use recovery::{ANY_REPLICA, Action, BlockKey, BlockRepairs, HeldRead, Named, PayloadRepairs, Read};
@@ -37,10 +39,10 @@ struct Script {
     host: Fake,
     payloads: PayloadRepairs,
     blocks: BlockRepairs,
-    /// Number of the last query of each block.
+    /// Number of the last query that begins with each block.
     ids: BTreeMap<u16, u64>,
-    /// The copy that the engine judges, and the read that is under way.
-    offered: Option<BlockKey>,
+    /// The copies that the engine judges, and the read that is under way.
+    offered: Vec<BlockKey>,
     reading: usize,
     told: String,
 }
@@ -56,11 +58,21 @@ fn repairs_act_as_the_testdata_scripts_record() {
     });
 }
 
+/// Returns the first block and the number of blocks of `B` or `A-B`.
+fn run(blocks: &str) -> (u16, u16) {
+    let (first, last) = blocks.split_once('-').unwrap_or((blocks, blocks));
+    (number(first) as u16, (number(last) - number(first) + 1) as u16)
+}
+
+fn blocks(first: u16, count: u16) -> String {
+    if count == 1 { format!("block {first}") } else { format!("blocks {first}-{}", first + count - 1) }
+}
+
 impl Script {
     fn new(count: u64) -> Script {
         let (payloads, blocks) = (PayloadRepairs::default(), BlockRepairs::default());
         let (ids, told) = (BTreeMap::new(), String::new());
-        Script { host: Fake::new(count), payloads, blocks, ids, offered: None, reading: 0, told }
+        Script { host: Fake::new(count), payloads, blocks, ids, offered: Vec::new(), reading: 0, told }
     }
 
     fn run(&mut self, line: &str) {
@@ -82,20 +94,29 @@ impl Script {
             ["up", n] => _ = self.host.down.remove(&OsdId(number(n) as u32)),
             ["led"] => self.host.is_led = true,
             ["not", "led"] => self.host.is_led = false,
-            ["full"] => self.host.is_full = true,
+            ["full"] => (self.host.is_full, self.host.delays_destage) = (true, true),
+            ["full", "of", "others"] => (self.host.is_full, self.host.delays_destage) = (true, false),
             ["not", "full"] => self.host.is_full = false,
+            ["applied", index] => self.host.applied = Index(number(index)),
             ["peers", ref osds @ ..] => self.payloads.handle_peers(osds.iter().map(|n| OsdId(number(n) as u32))),
             [from, "gives", index] => self.payload(from, index, 7),
             [from, "has", "other", "bytes", "at", index] => self.payload(from, index, 8),
             ["bad", block] => {
-                let range = SectorRange::new(number(block) as u32 * 8, 8);
+                let (block, count) = run(block);
+                let range = SectorRange::new(u32::from(block) * 8, u32::from(count) * 8);
                 self.blocks.blocks_are_bad(&mut self.host, (ME, CHUNK, range), "a checksum", true);
             }
             [from, "sends", block, "as", "of", range] => {
                 let (low, high) = range.split_once("..").expect("a range");
-                let (payload, low, high) = (IoBuf::zeros(4096), Index(number(low)), Index(number(high)));
-                let body = MendBody::Block { low, high, crc: crc32c(&payload), payload };
-                self.block(from, block, body);
+                let (low, high, count) = (Index(number(low)), Index(number(high)), usize::from(run(block).1));
+                let (crcs, payload) = (vec![crc32c(&[0; 4096]); count], IoBuf::zeros(count * 4096));
+                self.block(from, block, MendBody::Blocks { low, high, crcs, payload });
+            }
+            [from, "asks", blocks] => {
+                let ((block, count), from) = (run(blocks), member(number(from)));
+                let (id, body) = (1, MendBody::Ask);
+                let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, count, body };
+                self.blocks.handle_query(&mut self.host, from.osd, msg);
             }
             [from, "says", block, "not-now"] => self.block(from, block, MendBody::NotNow),
             [from, "says", block, "damaged"] => self.block(from, block, MendBody::Damaged),
@@ -113,8 +134,10 @@ impl Script {
                     "sees a difference" => Err(MendRefusal::Differs),
                     other => panic!("the engine never says {other}"),
                 };
-                let key = self.offered.take().expect("a copy");
-                self.blocks.handle_mended(&mut self.host, key, verdict);
+                assert!(!self.offered.is_empty(), "no copy was offered");
+                for key in std::mem::take(&mut self.offered) {
+                    self.blocks.handle_mended(&mut self.host, key, verdict);
+                }
             }
             ["reads", how] => {
                 let bad = ReadError::Damaged { replica: ME, chunk: CHUNK, reason: "a checksum".into() };
@@ -182,9 +205,9 @@ impl Script {
     }
 
     fn block(&mut self, from: &str, block: &str, body: MendBody) {
-        let (from, block) = (member(number(from)), number(block) as u16);
+        let (from, (block, count)) = (member(number(from)), run(block));
         let id = self.ids[&block];
-        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, body };
+        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, count, body };
         self.blocks.handle_answer(&mut self.host, from.osd, msg);
     }
 
@@ -195,10 +218,17 @@ impl Script {
                 let whose = if msg.to == ANY_REPLICA { "any replica on " } else { "" };
                 format!("ask {whose}{} for entry {index}", to.0)
             }
-            Action::Send { to, message: Message::Mend(msg) } => {
-                self.ids.insert(msg.block, msg.id);
-                format!("ask {} for block {}", to.0, msg.block)
+            Action::Send { to, message: Message::Mend(MendMsg { block, count, body: MendBody::Ask, id, .. }) } => {
+                self.ids.insert(block, id);
+                format!("ask {} for {}", to.0, blocks(block, count))
             }
+            Action::Send { to, message: Message::Mend(MendMsg { block, count, body, .. }) } => match body {
+                MendBody::Blocks { low, high, crcs, payload } => {
+                    let (kib, crcs) = (payload.len() >> 10, crcs.len());
+                    format!("send {} {} as of {low}..{high}: {kib} KiB, {crcs} CRCs", to.0, blocks(block, count))
+                }
+                body => format!("answer {} {body:?}", to.0),
+            },
             Action::Refill { index, .. } => format!("give the engine the payload of entry {index}"),
             Action::FailBefore { from, reason, .. } => format!("fail, with the log before {from}: {reason}"),
             Action::Fail { reason, .. } => format!("fail: {reason}"),
@@ -213,7 +243,7 @@ impl Script {
                 format!("read {} blocks from block {} on", range.count / 8, range.start / 8)
             }
             Action::Mend { key, copy } => {
-                self.offered = Some(key);
+                self.offered.push(key);
                 format!("offer the engine a copy of block {} as of {}..{}", key.2, copy.low, copy.high)
             }
             Action::ForgetBlock((.., block)) => format!("forget block {block}"),

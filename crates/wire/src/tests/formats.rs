@@ -67,7 +67,7 @@ fn record() -> File {
         record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT, DIGESTS, WANTS, FILL, FILLING }
     ));
     constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK }));
-    constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCK, NOT_NOW, DAMAGED, NO_PART }));
+    constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCKS, NOT_NOW, DAMAGED, NO_PART }));
     constants.extend(rows!("status::", record::status { NOT_LEADER, NOT_READY, NO_SUCH_PG, FAILED, BUSY, THROTTLED }));
     constants.extend(rows!("raft_flag::", record::raft_flag { REJECT }));
     File { module: "record", text: include_str!("../record.rs"), constants }
@@ -75,7 +75,7 @@ fn record() -> File {
 
 fn message() -> File {
     let mut constants = Vec::new();
-    constants.extend(rows!("", message { DIGEST_LEN, STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
+    constants.extend(rows!("", message { MEND_BLOCKS_MAX, DIGEST_LEN, STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
     constants.extend(variants!(RaftKind {
         Append,
         AppendResponse,

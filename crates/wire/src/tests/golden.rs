@@ -153,12 +153,14 @@ fn repairs() -> Vec<(&'static str, Message)> {
 fn mends() -> Vec<(&'static str, Message)> {
     let mend = |body| {
         let (from, to, id) = (ReplicaId(0x71), ReplicaId(0x72), 0xd1);
-        Message::Mend(MendMsg { pg: PG, from, to, id, chunk: CHUNK, block: 4095, body })
+        Message::Mend(MendMsg { pg: PG, from, to, id, chunk: CHUNK, block: 4094, count: 2, body })
     };
-    let payload = IoBuf::copy_of(&[0x5a; 4096]);
+    let (low, high) = (Index(0xd2), Index(0xd7));
+    let (crcs, payload) = (vec![0xd3d4_d5d6, 0xd8d9_dadb], IoBuf::copy_of(&[0x5a; 8192]));
     vec![
         ("mend ask", mend(MendBody::Ask)),
-        ("mend block", mend(MendBody::Block { low: Index(0xd2), high: Index(0xd7), crc: 0xd3d4_d5d6, payload })),
+        ("mend blocks", mend(MendBody::Blocks { low, high, crcs, payload })),
+        ("mend zeros", mend(MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY })),
         ("mend not now", mend(MendBody::NotNow)),
         ("mend damaged", mend(MendBody::Damaged)),
         ("mend no part", mend(MendBody::NoPart)),

@@ -169,3 +169,61 @@ fn unknown_kinds_and_versions_are_named() {
     let http = b"GET / HTTP/1.1\r\nHost: basalt.invalid\r\nUser-Agent: a  browser\r\n\r\n";
     assert_eq!(Header::decode(http), Err(WireError::Magic(*b"GET ")));
 }
+
+/// Decodes an answer of a block repair with the given fields, over as many checksums and bytes as they ask for.
+fn mend_of(body: u8, (block, count): (u32, u32), (crcs, payload_len): (usize, u32)) -> Result<Vec<Message>, WireError> {
+    let mut rng = Rng::new(13);
+    let ask = loop {
+        let msg = make::mend(&mut rng);
+        if msg.body == MendBody::Ask {
+            break msg;
+        }
+    };
+    let mut frame = Frame::of(&[Message::Mend(ask)]);
+    frame.head.extend(std::iter::repeat_n(7, 4 * crcs));
+    let len = frame.head.len() as u32 - 8;
+    // Behind the record's header of 8 bytes, which holds its length at 4.
+    for (at, value) in [(4, len), (8 + 60, block), (8 + 64, count), (8 + 68, payload_len)] {
+        frame.head[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    frame.head[8 + 72] = body;
+    frame.payload = vec![1; payload_len as usize];
+    reseal(&mut frame);
+    frame.decode()
+}
+
+#[test]
+fn run_of_a_block_repair_ends_in_its_chunk_and_has_one_checksum_a_block() {
+    use crate::record::mend_body::{ASK, BLOCKS, DAMAGED};
+    let no_bytes = (0, 0);
+    for (body, run, bytes) in [
+        (ASK, (0, 128), no_bytes),
+        (ASK, (3968, 128), no_bytes),
+        (DAMAGED, (4095, 1), no_bytes),
+        (BLOCKS, (0, 128), no_bytes),
+        (BLOCKS, (4094, 2), (2, 8192)),
+        (BLOCKS, (0, 128), (128, 512 << 10)),
+    ] {
+        let decoded = mend_of(body, run, bytes).unwrap_or_else(|e| panic!("body {body}, {run:?}, {bytes:?}: {e}"));
+        let [Message::Mend(msg)] = &decoded[..] else { panic!("{decoded:?}") };
+        assert_eq!((u32::from(msg.block), u32::from(msg.count)), run);
+    }
+    for (body, run, bytes) in [
+        (ASK, (0, 0), no_bytes),
+        (ASK, (0, 129), no_bytes),
+        (ASK, (4095, 2), no_bytes),
+        (ASK, (4096, 1), no_bytes),
+        (ASK, (u32::MAX, 1), no_bytes),
+        (ASK, (0, u32::MAX), no_bytes),
+        (ASK, (0, 2), (2, 8192)),
+        (DAMAGED, (0, 2), (2, 0)),
+        (BLOCKS, (0, 2), (1, 4096)),
+        (BLOCKS, (0, 2), (1, 8192)),
+        (BLOCKS, (0, 2), (2, 4096)),
+        (BLOCKS, (0, 2), (3, 8192)),
+        (BLOCKS, (0, 2), (2, 0)),
+        (BLOCKS, (0, 129), (129, 516 << 10)),
+    ] {
+        assert!(mend_of(body, run, bytes).is_err(), "body {body}, {run:?}, {bytes:?}");
+    }
+}
