@@ -2,7 +2,9 @@
 
 use crate::query::ANSWER_MAX;
 use std::time::Duration;
+use types::BLOCK;
 use types::config::{Check, ConfigFaults};
+use types::limits::PART_MAX;
 
 /// Tunables of the streams (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ impl StreamTuning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairTuning {
     /// Bad blocks of one OSD that are under repair. More are forgotten, and found again by the next read of them. Default 4,096; at
-    /// least 1.
+    /// least the blocks of one read, which would otherwise forget its own blocks without end.
     pub bad_blocks_max: usize,
     /// Queries for blocks on their way at once, with the copies that wait. Default 32; at least 1.
     pub block_queries_max: usize,
@@ -138,7 +140,7 @@ impl RepairTuning {
     pub fn validate(&self) -> Result<(), ConfigFaults> {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let mut check = Check::new("the repairs");
-        check.within("bad_blocks_max", self.bad_blocks_max, 1..=1 << 20);
+        check.within("bad_blocks_max", self.bad_blocks_max, (PART_MAX / BLOCK) as usize..=1 << 20);
         check.within("block_queries_max", self.block_queries_max, 1..=1 << 10);
         check.within("payload_queries_max", self.payload_queries_max, 1..=1 << 10);
         for (field, time) in [

@@ -206,7 +206,7 @@ fn draw_osd(draw: &mut Draw) {
 
 fn draw_repair(draw: &mut Draw) {
     fields!(draw,
-        osd.repair.bad_blocks_max: [1, 16],
+        osd.repair.bad_blocks_max: [128, 512],
         osd.repair.block_queries_max: [1, 4],
         osd.repair.block_pause_min: [ms(1), ms(100)],
         osd.repair.block_pause_max: [ms(100), ms(1400)],
@@ -341,7 +341,7 @@ mod tests {
         }
         let defaults = Overrides { default_tunables: true, ..Overrides::default() };
         assert!(is_aimed && draw(REPAIR_FROM, &defaults) == (default, Vec::new()));
-        for want in ["osd.repair.bad_blocks_max = 1", "osd.repair.full_turn = 1.6s", "osd.streams.needed_max = 16"] {
+        for want in ["osd.repair.bad_blocks_max = 128", "osd.repair.full_turn = 1.6s", "osd.streams.needed_max = 16"] {
             assert!(seen.contains(want), "{want} was never drawn");
         }
     }
