@@ -146,9 +146,11 @@ impl Basalt {
         Ok(osds.into_iter().collect())
     }
 
-    /// Whether no replica moves to another OSD, nor waits to.
+    /// Whether no replica moves to another OSD, nor waits to. The exit code also tells of other things, as an OSD that never
+    /// started.
     fn moves_nothing(&self, last: &mut String) -> bool {
-        let moves = self.json(&["status"]).map(|status| status["moves"].clone()).unwrap_or_default();
+        let status = self.output(&["status", "--json"]).map(|out| serde_json::from_slice::<Value>(&out.stdout));
+        let moves = status.ok().and_then(Result::ok).map(|status| status["moves"].clone()).unwrap_or_default();
         *last = format!("moves: {moves}");
         moves["running"] == 0 && moves["waiting"] == 0
     }

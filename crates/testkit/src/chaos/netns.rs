@@ -202,7 +202,9 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        std::mem::take(&mut self.ids).into_iter().for_each(|n| self.remove(n));
+        while let Some(n) = self.ids.first() {
+            self.remove(*n);
+        }
         if self.hub_is_up {
             let _ = sh(&["ip", "address", "del", &format!("{}/32", self.hub()), "dev", "lo"]);
         }
