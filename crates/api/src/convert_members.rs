@@ -1,6 +1,6 @@
 //! Members of a PG and their changes, as messages.
 
-use crate::convert::{Malformed, need, osd, pg};
+use crate::convert::{Malformed, log_end_in, log_end_out, need, osd, pg};
 use crate::pb;
 use types::limits::REPLICAS_MAX;
 use types::map::{ForceMembers, Member, MemberChange, Membership};
@@ -69,12 +69,14 @@ pub(crate) fn change_in(change: pb::ChangeMembers) -> Result<(PgId, MemberChange
 }
 
 pub(crate) fn force_out(of: PgId, force: ForceMembers) -> pb::ForceMembers {
-    let ForceMembers { keep, floor, fence, epoch } = force;
-    pb::ForceMembers { pg: Some(of.into()), keep: Some(member_out(keep)), floor: floor.0, fence, epoch: epoch.0 }
+    let ForceMembers { keep, floor, fence, epoch, end } = force;
+    let (pg, keep, end) = (Some(of.into()), Some(member_out(keep)), Some(log_end_out(end)));
+    pb::ForceMembers { pg, keep, floor: floor.0, fence, epoch: epoch.0, end }
 }
 
 pub(crate) fn force_in(force: pb::ForceMembers) -> Result<(PgId, ForceMembers), Malformed> {
     let floor = Some(force.floor).filter(|id| *id != 0).ok_or(Malformed::Range("floor"))?;
     let (keep, floor) = (member_in(need(force.keep, "keep")?)?, ReplicaId(floor));
-    Ok((pg(force.pg)?, ForceMembers { keep, floor, fence: force.fence, epoch: Epoch(force.epoch) }))
+    let end = log_end_in(need(force.end, "end")?);
+    Ok((pg(force.pg)?, ForceMembers { keep, floor, fence: force.fence, epoch: Epoch(force.epoch), end }))
 }

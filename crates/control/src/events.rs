@@ -80,7 +80,10 @@ pub const KINDS: &[Kind] = &[
         "a PG without a majority is to go on from one replica: by command, or by itself when one of its two replicas has failed",
     ),
     kind("pg.forced", "a PG goes on from one replica after a forced recovery"),
-    kind("pg.force_cancelled", "a forced recovery was given up: the PG has a leader again"),
+    kind(
+        "pg.force_cancelled",
+        "a forced recovery was given up: the PG has a leader again, or its replica has lost a part of its log",
+    ),
     kind("osd.added", "a device was registered as an OSD"),
     kind("osd.set", "an administrator changed whether an OSD is in or drained, or replaced it"),
     kind("osd.out", "an OSD was down for too long: it is out, and its replicas move to other OSDs"),

@@ -8,6 +8,7 @@
 mod admin;
 mod attach;
 mod clients;
+mod floors;
 mod flow;
 mod force;
 mod leaders;
@@ -39,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
-use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
+use types::{Index, OsdId, PgId, ReplicaId, Term, Time, VolumeId};
 use watch::Watch;
 
 /// The present time: a monotonic clock for deadlines, and the wall clock for records.
@@ -143,6 +144,10 @@ pub struct Control {
     /// row before.
     replace_at: Time,
     replaced: BTreeMap<(PgId, OsdId), (Time, u32)>,
+    /// Floors that replicas have reported and no order explains, until they are recorded.
+    floors: BTreeMap<PgId, ReplicaId>,
+    /// Ends of the logs that dry runs of forced recoveries have shown, of a PG with the OSD that was named.
+    shown: BTreeMap<(PgId, Option<OsdId>), (Term, Index)>,
     /// OSDs that neither report nor serve: when this leader saw that first, and for how many milliseconds it was so before.
     away: BTreeMap<OsdId, (Time, u64)>,
     /// When so many OSDs were away for the last time that none goes out by itself.
@@ -200,6 +205,8 @@ impl Control {
             changing: BTreeMap::new(),
             replace_at: Time::ZERO,
             replaced: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            shown: BTreeMap::new(),
             away: BTreeMap::new(),
             guarded_at: None,
             avoided: BTreeMap::new(),

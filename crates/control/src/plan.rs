@@ -10,7 +10,7 @@ mod osds;
 mod pools;
 mod volumes;
 
-pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, pg_force, refill, unfenced};
+pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub use osds::{
     HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,

@@ -324,6 +324,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         term: 2,
         applied: 9,
         end: (n != 2).then_some(pb::LogEnd { term: 2, index: 9 + stream }),
+        floor: stream % 4,
         quarantined: n == 3,
         repairing: n == 2,
         lost: Vec::new(),

@@ -92,8 +92,9 @@ impl Group {
     }
 
     /// Handles an order of forced recovery (ADR 0020): the PG goes on from the log of this replica, which is its only member. Nothing
-    /// happens when that was done, when this replica is no voter, while the PG has a leader with a majority, or when the order has no
-    /// fence and others may have committed alone: meta repeats the order. True when the step was appended.
+    /// happens when that was done, when this replica is no voter, while the PG has a leader with a majority, when the durable log ends
+    /// below the one that the order was made for, or when the order has no fence and others may have committed alone: meta repeats
+    /// the order. True when the step was appended.
     ///
     /// A new group takes the order at once, before its first poll. The step commits the whole log, so the steps in the log count.
     pub fn handle_force(&mut self, now: Time, force: ForceMembers) -> bool {
@@ -106,10 +107,11 @@ impl Group {
         let votes = memberships.iter().any(|members| members.is_voter(me));
         let is_sure = force.fence || memberships.iter().all(|members| is_needed(me, members));
         let ours = force.keep.replica == me && self.quarantine.is_none() && self.whole;
-        if !ours || done || led || !votes || !is_sure {
+        let has_all = self.node.durable_end() >= force.end;
+        if !ours || done || led || !votes || !has_all || !is_sure {
             return false;
         }
-        let ForceMembers { keep, floor, fence, epoch } = force;
+        let ForceMembers { keep, floor, fence, epoch, .. } = force;
         let mut bytes = BytesMut::new();
         Command::Members { expected: epoch, step: MembersStep::Force { keep, floor, fence } }.encode(&mut bytes);
         let appended = self.node.force(bytes.freeze());

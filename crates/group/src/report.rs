@@ -87,7 +87,9 @@ impl Group {
             replica: self.identity.replica,
             term: self.node.term(),
             applied: self.node.applied(),
-            end: (self.quarantine.is_none() && self.whole).then(|| self.node.durable_end()),
+            // The floor does not tell of a forced step that is not applied, and the step hides what the log lacks.
+            end: (self.quarantine.is_none() && self.whole && !self.is_forcing()).then(|| self.node.durable_end()),
+            floor: self.decision.members.floor,
             quarantined: self.quarantine.is_some(),
             repairing: !self.whole,
             lost: Vec::new(),

@@ -26,8 +26,10 @@ impl Osd {
         if self.now < since + self.config.timing.election_max * 2 {
             return;
         }
-        // A replica without a group gives up what it lacks, or may lack, and hears no leader by itself.
-        let may_give_up = force.fence && !self.pairs.has_heard_any_leader(self.now, pg);
+        // A replica without a group gives up what it lacks, or may lack, and hears no leader by itself. It gives up no more than
+        // the order tells.
+        let has_all = self.end_without_group(slot).is_some_and(|end| end >= force.end);
+        let may_give_up = force.fence && has_all && !self.pairs.has_heard_any_leader(self.now, pg);
         let appended = match &held.state {
             State::Running(_) => self.force_running(slot, force),
             State::Repairing if may_give_up => {

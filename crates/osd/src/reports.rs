@@ -75,6 +75,7 @@ impl Osd {
         for key in self.pgs.keys() {
             let end = self.end_without_group(key);
             let slot = self.pgs.get_mut(key);
+            let floor = slot.members.floor;
             let report = match &slot.state {
                 State::Running(group) => {
                     let [unread, lost] =
@@ -86,10 +87,13 @@ impl Osd {
                     pg: slot.identity.pg,
                     replica: slot.identity.replica,
                     end,
+                    floor,
                     quarantined: true,
                     ..PgReport::default()
                 },
-                State::Repairing => PgReport { end, ..report_of_repair(&self.recovery.payloads, &slot.identity) },
+                State::Repairing => {
+                    PgReport { end, floor, ..report_of_repair(&self.recovery.payloads, &slot.identity) }
+                }
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());

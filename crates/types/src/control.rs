@@ -147,6 +147,8 @@ pub struct PgReport {
     /// Term and index of the last durable entry of its log; of a failed replica, the end of the log of an earlier moment that it
     /// still has. `None`: its contents are no state that the PG ever had, so no forced recovery can start from it (ADR 0020).
     pub end: Option<(Term, Index)>,
+    /// Floor of its members: that of the last forced recovery that it has applied; 0 without one.
+    pub floor: ReplicaId,
     /// R4: this replica has failed: it may lack a part of what it acknowledged, and it neither votes, acknowledges nor serves.
     pub quarantined: bool,
     /// R11: the log of this replica is being repaired from its peers; until then it neither votes nor serves.

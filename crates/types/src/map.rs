@@ -1,6 +1,6 @@
 //! Values of the cluster map that both planes use.
 
-use crate::ids::{Epoch, OsdId, PgId, ReplicaId};
+use crate::ids::{Epoch, Index, OsdId, PgId, ReplicaId, Term};
 use crate::limits::REPLICAS_MAX;
 use std::net::SocketAddr;
 
@@ -73,6 +73,9 @@ pub struct ForceMembers {
     pub fence: bool,
     /// The epoch of the members that result, unless they are newer already.
     pub epoch: Epoch,
+    /// End of the log of `keep`, or of its past, when the order was made. A log that ends below it has lost something since, and
+    /// the order is void.
+    pub end: (Term, Index),
 }
 
 /// Reason why a step has no effect.

@@ -60,7 +60,8 @@ fn ups() -> Vec<OsdUp> {
         let hears = leading.is_none().then_some(OsdId(3));
         let end = leading.is_none().then_some((term, applied));
         let quarantined = true;
-        PgReport { pg, replica, term, applied, end, quarantined, repairing, lost, unread, hears, leading }
+        let floor = ReplicaId(3);
+        PgReport { pg, replica, term, applied, end, floor, quarantined, repairing, lost, unread, hears, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,
@@ -117,6 +118,7 @@ fn downs() -> Vec<OsdDown> {
                 floor: ReplicaId(30),
                 fence: true,
                 epoch: Epoch(7),
+                end: (Term(3), Index(5)),
             },
         },
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
@@ -208,6 +210,13 @@ fn malformed_messages_are_errors() {
     let mut wide = pb::PgMap::from(&map());
     wide.members = vec![wide.members[0]; 11];
     assert_eq!(PgMap::try_from(wide), Err(Malformed::Range("members")));
+    let force = pb::ForceMembers {
+        pg: Some(pb::PgId::default()),
+        keep: Some(pb::Member { replica: 9, osd: 4 }),
+        floor: 30,
+        ..pb::ForceMembers::default()
+    };
+    assert_eq!(crate::convert_members::force_in(force), Err(Malformed::Missing("end")));
     let report = pb::PgReport {
         pg: Some(pb::PgId::default()),
         leading: Some(pb::LeadReport { followers_in_sync: 256, ..pb::LeadReport::default() }),

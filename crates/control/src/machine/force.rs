@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdDown, PgReport, Refusal};
-use types::map::Member;
+use types::map::{ForceMembers, Member};
 use types::{Epoch, Index, OsdId, PgId, ReplicaId, Term, Time};
 
 /// Volumes whose sessions one step ends.
@@ -39,6 +39,10 @@ struct Candidate {
     trouble: Option<&'static str>,
     /// Last entry of its log, if the PG can go on from it.
     end: Option<(Term, Index)>,
+    /// Floor of its members, as it has reported.
+    floor: ReplicaId,
+    /// Its members are not from before a forced recovery that other replicas of the PG know.
+    is_current: bool,
 }
 
 impl Candidate {
@@ -63,11 +67,14 @@ impl Control {
             None => Some("not reported"),
             Some(report) if report.quarantined => Some(FAILED),
             Some(report) if report.repairing => Some("repairing"),
+            Some(report) if report.floor < self.seen_floor(report.pg) => Some("ended"),
             Some(_) => None,
         };
+        let is_current = report.is_some_and(|report| report.floor >= self.seen_floor(report.pg));
         // The log of a failed replica may be one of an earlier moment.
         let end = report.filter(|_| is_up).and_then(|report| report.end);
-        Candidate { member, is_up, trouble, end }
+        let floor = report.map_or(ReplicaId(0), |report| report.floor);
+        Candidate { member, is_up, trouble, end, floor, is_current }
     }
 
     fn candidates(&self, now: Time, record: &PgRecord) -> Vec<Candidate> {
@@ -96,8 +103,8 @@ impl Control {
     /// Makes a replica the only member of its PG, or says what that would cost.
     ///
     /// # Errors
-    /// BSLT-2044 for an unknown PG. BSLT-2048 when the PG serves or may serve soon, when no replica can be kept, and when
-    /// acknowledged writes may be lost and `accept_loss` is not set.
+    /// BSLT-2044 for an unknown PG. BSLT-2048 when the PG serves or may serve soon, when no replica can be kept, when acknowledged
+    /// writes may be lost and `accept_loss` is not set, and when more would be lost than the last dry run showed.
     pub(super) fn force_pg(&mut self, now: Now, ask: &PgForce) -> Result<ForceView, Refusal> {
         let pg = ask.pg;
         let record = self.records.pgs.get(&pg);
@@ -105,9 +112,10 @@ impl Control {
         self.may_force(now.mono, &record).map_err(cannot)?;
         let candidates = self.candidates(now.mono, &record);
         let able = candidates.iter().filter(|c| c.end.is_some() && ask.osd.is_none_or(|osd| osd == c.member.osd));
-        // A whole replica comes before a failed one with an equal log.
+        // The timeline that goes on comes before a further log, and a whole replica before a failed one with an equal log.
         let loses_nothing = |c: &Candidate| is_lossless(&record, &candidates, c);
-        let keep = able.max_by_key(|c| (loses_nothing(c), c.end, c.is_whole(), Reverse(c.member.replica)));
+        let keep =
+            able.max_by_key(|c| (loses_nothing(c), c.is_current, c.end, c.is_whole(), Reverse(c.member.replica)));
         let Some(keep) = keep else {
             let of = ask.osd.map_or_else(|| "no member of it".to_owned(), |osd| osd.to_string());
             return Err(cannot(format!("PG {pg} cannot go on: {of} is up with contents that the PG had at some time")));
@@ -127,17 +135,26 @@ impl Control {
             volumes: volumes.iter().take(VOLUMES_SHOWN).map(|v| self.records.full_name(v)).collect(),
             ordered: !ask.dry_run,
         };
+        let end = keep.end.expect("only replicas with an end are able");
         if ask.dry_run {
+            self.shown.insert((pg, ask.osd), end);
             return Ok(view);
         }
         if !lossless && !ask.accept_loss {
             return Err(cannot(format!("acknowledged writes of {} volumes may be lost", view.volume_count)));
         }
+        if let Some(shown) = self.shown.get(&(pg, ask.osd)).filter(|shown| !lossless && end < **shown) {
+            let (osd, shown, end) = (keep.member.osd, end_words(*shown), end_words(end));
+            let text = format!(
+                "a dry run showed a log that ends at {shown}, and that of {osd} ends at {end}; repeat the dry run"
+            );
+            return Err(cannot(text));
+        }
         let done = self.reports.get(&keep.member.replica).and_then(void_floor_of(&record));
         // A replica ignores an order without a fence when its own log does not show that nothing is lost. Consent then helps.
         let stands_unfenced = record.forced.as_ref().is_some_and(|forced| !forced.force.fence);
         let fence = !is_safe || ask.accept_loss && stands_unfenced;
-        let order = ForceOrder { keep: keep.member, fence, automatic: false, done };
+        let order = ForceOrder { keep: keep.member, end, fence, automatic: false, done };
         let (writes, ()) = plan::pg_force(&self.records, pg, order)?;
         if !writes.is_empty() {
             self.write(writes);
@@ -159,6 +176,11 @@ impl Control {
             let text = format!("PG {pg} has a leader again: its forced recovery is given up");
             return self.note(now, Note::info("pg.force_cancelled", format!("pg {pg}"), text));
         }
+        if let Some(why) = self.has_lost(now.mono, &force) {
+            self.write(plan::give_up_force(record));
+            let text = format!("the forced recovery of PG {pg} is given up: {why}");
+            return self.note(now, Note::warning("pg.force_cancelled", format!("pg {pg}"), text));
+        }
         if !forced.fenced {
             let writes = if self.end_sessions(now, record, forced) { Vec::new() } else { plan::note_fenced(record) };
             self.write(writes);
@@ -177,11 +199,28 @@ impl Control {
     /// Whether what a forced recovery was ordered for still holds.
     fn is_in_order(&self, now: Time, record: &PgRecord, forced: &ForceRecord) -> bool {
         let candidates = self.candidates(now, record);
-        let keep = candidates.iter().find(|c| c.member == forced.force.keep);
-        match keep {
+        let has_all = |c: &&Candidate| c.member == forced.force.keep && c.end >= Some(forced.force.end);
+        match candidates.iter().find(has_all) {
             Some(keep) if forced.automatic => self.may_go_on_alone(now, record, &candidates, keep),
             Some(keep) => forced.force.fence || is_lossless(record, &candidates, keep),
             None => false,
+        }
+    }
+
+    /// Says what the replica that is to be kept has lost since the order was made, as its present process reports.
+    fn has_lost(&self, now: Time, force: &ForceMembers) -> Option<String> {
+        let ForceMembers { keep, end, .. } = *force;
+        let keep = Some(self.candidate(now, keep)).filter(|c| c.is_up && self.is_heard(c.member.osd))?;
+        let osd = keep.member.osd;
+        match keep.end {
+            Some(now) if now < end => {
+                let (end, now) = (end_words(end), end_words(now));
+                Some(format!(
+                    "the log of the replica on {osd} ended at {end} when it was ordered, and ends at {now} now"
+                ))
+            }
+            None if keep.has_failed() => Some(format!("the replica on {osd} has no contents any more that the PG had")),
+            _ => None,
         }
     }
 
@@ -217,9 +256,9 @@ impl Control {
             return is_voter;
         }
         let all = self.candidates(now.mono, record);
-        let keep = all.iter().find(|c| self.may_go_on_alone(now.mono, record, &all, c)).map(|c| c.member);
-        let Some(keep) = keep else { return is_voter };
-        let order = ForceOrder { keep, fence: false, automatic: true, done: None };
+        let keep = all.iter().find(|c| self.may_go_on_alone(now.mono, record, &all, c));
+        let Some((keep, end)) = keep.and_then(|c| Some((c.member, c.end?))) else { return is_voter };
+        let order = ForceOrder { keep, end, fence: false, automatic: true, done: None };
         let Ok((writes, ())) = plan::pg_force(&self.records, pg, order) else { return is_voter };
         self.write(writes);
         self.changing.insert(pg, Time::ZERO);
@@ -321,21 +360,20 @@ impl Control {
 fn void_floor_of(record: &PgRecord) -> impl Fn(&PgReport) -> Option<(ReplicaId, Epoch)> {
     |report| {
         let members = &report.leading.as_ref()?.members;
-        record.voided.contains(&members.floor).then_some((members.floor, members.epoch))
+        record.is_void(members.floor).then_some((members.floor, members.epoch))
     }
 }
 
-/// Whether the log of `keep` has every committed entry, and the others commit none without it. A replica that an earlier order named
-/// may have gone on alone.
+/// Whether the log of `keep` has every committed entry, and the others commit none without it.
+///
+/// Another member that an earlier order named may have gone on alone, unseen. Whether `keep` itself has done so, its floor tells.
+/// A replica that is no member any more has not (ADR 0020).
 fn is_lossless(record: &PgRecord, all: &[Candidate], keep: &Candidate) -> bool {
-    let is_other = |forced: &ForceRecord| forced.force.keep != keep.member;
+    let named = record.voided.iter().map(|void| void.keep).chain(record.forced.iter().map(|forced| forced.force.keep));
+    let untouched = !named.into_iter().any(|of| of != keep.member && record.everyone().any(|m| m == of));
     let furthest = all.iter().filter(|c| c.is_whole()).map(|c| c.end).max();
-    // A replica whose automatic order was withdrawn may have carried it out, and have gone on alone.
-    let may_have = |id: &ReplicaId| *id != keep.member.replica && record.everyone().any(|m| m.replica == *id);
-    let untouched = record.voided.is_empty()
-        && !record.withdrawn.iter().any(may_have)
-        && !record.forced.as_ref().is_some_and(is_other);
-    untouched && keep.is_whole() && is_needed(record, keep.member) && furthest == Some(keep.end)
+    let is_sure = untouched && !record.is_void(keep.floor);
+    is_sure && keep.is_whole() && is_needed(record, keep.member) && furthest == Some(keep.end)
 }
 
 /// Whether nothing commits without this member: it is one of at most two voters. A change of members that is under way may have
@@ -347,6 +385,10 @@ fn is_needed(record: &PgRecord, member: Member) -> bool {
         stays.chain([change.add]).collect::<Vec<Member>>()
     });
     is_one_of_two(&record.members) && after.is_none_or(|set| is_one_of_two(&set))
+}
+
+fn end_words((term, index): (Term, Index)) -> String {
+    format!("entry {} of term {}", index.0, term.0)
 }
 
 fn member_view(candidate: &Candidate) -> ForceMemberView {

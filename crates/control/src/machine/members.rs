@@ -276,6 +276,7 @@ impl Control {
         }
         let is_forced = members.floor > record.floor;
         if is_forced {
+            self.shown.retain(|(of, _), _| *of != pg);
             let osds = members.voters.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(", ");
             let text = format!("PG {pg} goes on from its replica on {osds}; its other replicas are made anew");
             self.note(now, Note::warning("pg.forced", format!("pg {pg}"), text));

@@ -375,7 +375,8 @@ impl Control {
         }
     }
 
-    fn take_report(&mut self, now: Now, stream: StreamId, osd: OsdId, report: PgReport) {
+    fn take_report(&mut self, now: Now, stream: StreamId, osd: OsdId, mut report: PgReport) {
+        self.heed_floor(now, &mut report);
         if !self.is_newer_member(osd, &report) && self.drop_if_stray(stream, osd, (report.pg, report.replica), false) {
             return;
         }
@@ -452,6 +453,7 @@ impl Control {
         for (pg, _) in gone {
             self.leads.remove(pg);
             self.unled.remove(pg);
+            self.shown.retain(|(of, _), _| of != pg);
         }
         self.drop_members(gone, false);
         // OSDs with contents of a PG that is no more are no members of it.

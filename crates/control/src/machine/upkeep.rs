@@ -9,6 +9,7 @@ use types::{OsdId, Time, VolumeId};
 impl Control {
     pub(super) fn upkeep(&mut self, now: Now) {
         self.admit_elector();
+        self.record_floors();
         self.move_pools(now.mono);
         self.drive_attaches(now);
         self.settle_volumes();

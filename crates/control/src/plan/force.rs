@@ -4,7 +4,7 @@ use super::Plan;
 use super::members::pg_of;
 use crate::records::{ForceRecord, PgRecord, Record, Records, VolumeRecord, Write};
 use types::map::{ForceMembers, Member, Membership};
-use types::{Epoch, OsdId, PgId, ReplicaId, SessionId};
+use types::{Epoch, Index, OsdId, PgId, ReplicaId, SessionId, Term};
 
 /// Distance of the members' epoch from all that replicas of the PG may have come to.
 const EPOCH_LEAP: u64 = 1 << 20;
@@ -14,6 +14,8 @@ const EPOCH_LEAP: u64 = 1 << 20;
 pub struct ForceOrder {
     /// The replica that will be the only member.
     pub keep: Member,
+    /// Last entry of its log, or of its past.
+    pub end: (Term, Index),
     /// Acknowledged writes may be lost: the sessions of the PG end.
     pub fence: bool,
     /// The metadata leader orders it by itself: moves of the PG that wait go on afterwards.
@@ -22,36 +24,39 @@ pub struct ForceOrder {
     pub done: Option<(ReplicaId, Epoch)>,
 }
 
-/// Records the forced recovery of a PG. A repeated command changes nothing, and a command takes the place of an automatic order.
+/// Records the forced recovery of a PG. A repeated command changes the end at most that the order names, and a command takes the
+/// place of an automatic order.
 ///
 /// # Errors
 /// BSLT-2044 for an unknown PG.
 pub fn pg_force(records: &Records, pg: PgId, order: ForceOrder) -> Plan<()> {
-    let ForceOrder { keep, fence, automatic, done } = order;
+    let ForceOrder { keep, end, fence, automatic, done } = order;
     let record = pg_of(records, pg)?;
     let stands = |forced: &ForceRecord| {
         forced.force.keep == keep && forced.force.fence >= fence && (automatic || !forced.automatic)
     };
-    if record.forced.as_ref().is_some_and(stands) {
-        return Ok((Vec::new(), ()));
+    if let Some(forced) = record.forced.as_ref().filter(|forced| stands(forced)) {
+        let force = ForceMembers { end, ..forced.force };
+        let new = PgRecord { forced: Some(ForceRecord { force, ..forced.clone() }), ..record.clone() };
+        return Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()));
     }
     let mut counters = records.counters.clone();
     let next = ReplicaId(counters.next_replica);
     // Each forced recovery has a floor of its own.
     counters.next_replica += 1;
     // An earlier order may have been carried out, and the one that counts has the higher epoch.
-    let earlier = record.forced.as_ref().map_or(Epoch(0), |forced| forced.force.epoch);
-    let leap = EPOCH_LEAP.saturating_mul((record.voided.len() + record.withdrawn.len()) as u64 + 1);
-    let epoch = Epoch(record.conf_epoch.max(earlier).0.saturating_add(leap));
+    let earlier =
+        record.forced.iter().map(|forced| forced.force.epoch).chain(record.voided.iter().map(|void| void.epoch));
+    let epoch = Epoch(earlier.fold(record.conf_epoch, Epoch::max).0.saturating_add(EPOCH_LEAP));
     let (floor, epoch) = done.unwrap_or((next, epoch));
     let sessions_below = SessionId(counters.next_session);
-    let force = ForceMembers { keep, floor, fence, epoch };
+    let force = ForceMembers { keep, floor, fence, epoch, end };
     let queue = if automatic { record.queue.clone() } else { Vec::new() };
     let mut new = PgRecord { queue, ..record.clone() };
     if record.forced.as_ref().is_some_and(|forced| forced.force.keep != keep) {
         new.void_force();
     }
-    new.voided.retain(|voided| *voided != floor);
+    new.voided.retain(|void| void.floor != floor);
     new.forced = Some(ForceRecord { force, sessions_below, fenced: !fence, automatic });
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], ()))
 }
@@ -61,6 +66,11 @@ pub fn give_up_force(record: &PgRecord) -> Vec<Write> {
     let mut new = record.clone();
     new.void_force();
     vec![Write::Put(Record::Pg(new))]
+}
+
+/// Notes a floor that replicas of a PG have, and the record does not know.
+pub fn note_floor(record: &PgRecord, seen_floor: ReplicaId) -> Vec<Write> {
+    vec![Write::Put(Record::Pg(PgRecord { seen_floor, ..record.clone() }))]
 }
 
 /// Notes that no session from before a forced recovery is left.

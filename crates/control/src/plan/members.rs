@@ -184,11 +184,9 @@ pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Writ
     let mut new =
         PgRecord { members: voters, conf_epoch: members.epoch, created, change: None, vacant, ..record.clone() };
     new.floor = members.floor;
-    new.voided.retain(|floor| *floor != members.floor);
-    if members.floor > record.floor {
-        // All members descend from the replica that has gone on alone.
-        new.withdrawn.clear();
-    }
+    // After a forced recovery all members descend from the replica that has gone on alone.
+    let is_forced = members.floor > record.floor;
+    new.voided.retain(|void| void.floor != members.floor && !(is_forced && void.automatic));
     match &record.forced {
         Some(forced) if members.floor >= forced.force.floor => new.forced = None,
         // The replica that was to be kept is no member any more.

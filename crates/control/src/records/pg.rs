@@ -29,18 +29,19 @@ pub struct PgRecord {
     /// Floor of the members: that of the last forced recovery that took effect; 0 without one.
     #[serde(default, skip_serializing_if = "is_no_floor")]
     pub floor: ReplicaId,
-    /// Floors of forced recoveries that were given up. A replica that has carried one out is void when the PG went on without it.
+    /// The highest floor that a replica has reported, and that no order explains: these records went back to before it. A leader
+    /// below it is of an ended timeline.
+    #[serde(default, skip_serializing_if = "is_no_floor")]
+    pub seen_floor: ReplicaId,
+    /// Forced recoveries that were given up. Each may have been carried out unseen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub voided: Vec<ReplicaId>,
-    /// Replicas that automatic orders of forced recovery, since withdrawn, were to keep. Each may have gone on alone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub withdrawn: Vec<ReplicaId>,
+    pub voided: Vec<VoidForce>,
     /// OSDs of the members that a forced recovery has given up. Each gets a new replica, there or elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vacant: Vec<OsdId>,
 }
 
-/// Most floors that a record keeps.
+/// Most forced recoveries that were given up, which a record keeps.
 const VOIDED_MAX: usize = 16;
 
 /// A forced recovery of a PG (ADR 0020).
@@ -51,6 +52,18 @@ pub struct ForceRecord {
     pub sessions_below: SessionId,
     pub fenced: bool,
     /// The metadata leader has ordered it by itself, for a PG of two.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
+}
+
+/// A forced recovery that was given up. `keep` may have carried it out, or do so later, and go on alone with this floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoidForce {
+    pub keep: Member,
+    pub floor: ReplicaId,
+    pub epoch: Epoch,
+    /// The metadata leader had ordered it by itself: `keep` loses nothing, so its report is taken over. That of a replica that a
+    /// command named is void when the PG went on without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub automatic: bool,
 }
@@ -117,7 +130,7 @@ impl PgRecord {
     pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
         let (conf_epoch, order) = (FIRST_EPOCH, 0);
         let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
-        let (forced, floor, voided, withdrawn, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new(), Vec::new());
+        let (forced, floor, seen_floor, voided, vacant) = (None, ReplicaId(0), ReplicaId(0), Vec::new(), Vec::new());
         PgRecord {
             pg,
             conf_epoch,
@@ -129,8 +142,8 @@ impl PgRecord {
             queue,
             forced,
             floor,
+            seen_floor,
             voided,
-            withdrawn,
             vacant,
         }
     }
@@ -148,15 +161,27 @@ impl PgRecord {
     /// Gives up the forced recovery that is ordered. Its replica may have carried it out, or do so later, and acknowledge writes
     /// then that no other replica has (ADR 0020).
     pub fn void_force(&mut self) {
-        if let Some(forced) = self.forced.take() {
-            let (list, id) = match forced.automatic {
-                true => (&mut self.withdrawn, forced.force.keep.replica),
-                false => (&mut self.voided, forced.force.floor),
-            };
-            list.push(id);
-            let excess = list.len().saturating_sub(VOIDED_MAX);
-            list.drain(..excess);
-        }
+        let Some(ForceRecord { force: ForceMembers { keep, floor, epoch, .. }, automatic, .. }) = self.forced.take()
+        else {
+            return;
+        };
+        // The last automatic order of each member says all.
+        let members: Vec<Member> = self.everyone().collect();
+        self.voided.retain(|void| !void.automatic || void.keep != keep && members.contains(&void.keep));
+        self.voided.push(VoidForce { keep, floor, epoch, automatic });
+        let excess = self.voided.len().saturating_sub(VOIDED_MAX);
+        self.voided.drain(..excess);
+    }
+
+    /// Whether members with this floor are explained by what this record tells.
+    pub fn knows_floor(&self, floor: ReplicaId) -> bool {
+        let is_ordered = self.forced.as_ref().is_some_and(|forced| forced.force.floor == floor);
+        is_ordered || floor <= self.floor.max(self.seen_floor) || self.voided.iter().any(|void| void.floor == floor)
+    }
+
+    /// Whether a replica with this floor has carried out a forced recovery that a command had ordered, and that was given up.
+    pub fn is_void(&self, floor: ReplicaId) -> bool {
+        self.voided.iter().any(|void| void.floor == floor && !void.automatic)
     }
 
     /// Iterates over the OSDs on which the PG has a member, a replica that is to become one, or a vacant place.

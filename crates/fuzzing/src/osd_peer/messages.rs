@@ -209,7 +209,8 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
         8 => {
             let keep = Member { replica: ReplicaId(source.number(me.0.into())), osd: me };
             let (floor, epoch) = (ReplicaId(source.number(1 << 20)), Epoch(source.number(1)));
-            OsdDown::ForceMembers { pg, force: ForceMembers { keep, floor, fence: source.flag(), epoch } }
+            let (fence, end) = (source.flag(), (Term(source.below(3).into()), Index(source.below(6).into())));
+            OsdDown::ForceMembers { pg, force: ForceMembers { keep, floor, fence, epoch, end } }
         }
         _ if source.byte() > 250 => match source.flag() {
             true => OsdDown::FailReplicas { reason: "it is older".into(), mount: source.u64() },

@@ -9,7 +9,8 @@ use types::{Entry, EntryKind, Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, Term
 use wire::{RaftKind, Reject, ReplyBody};
 
 const KEPT: Member = Member { replica: ReplicaId(3), osd: OsdId(3) };
-const FORCE: ForceMembers = ForceMembers { keep: KEPT, floor: ReplicaId(100), fence: true, epoch: Epoch(1000) };
+const FORCE: ForceMembers =
+    ForceMembers { keep: KEPT, floor: ReplicaId(100), fence: true, epoch: Epoch(1000), end: (Term(0), Index(0)) };
 
 fn force(rig: &mut Rig, order: ForceMembers) -> bool {
     rig.call(order.keep.osd.0, |g, now, _| g.handle_force(now, order))
@@ -315,4 +316,42 @@ fn new_group_is_kept_when_its_log_makes_it_a_voter() {
         let alone = Membership { floor: FORCE.floor, ..Membership::fresh(FORCE.epoch, &[new]) };
         assert_eq!(*rig.groups[&4].members() == alone && rig.groups[&4].serves(), voter, "{count} steps");
     }
+}
+
+#[test]
+fn log_that_ends_below_the_order_is_not_kept() {
+    let mut rig = lost_majority();
+    let (term, index) = rig.groups[&3].report(rig.at()).end.expect("it is whole");
+    for end in [(term, Index(index.0 + 1)), (Term(term.0 + 1), Index(1))] {
+        assert!(!force(&mut rig, ForceMembers { end, ..FORCE }), "it may have lost something since: {end:?}");
+    }
+    let order = ForceMembers { end: (term, index), ..FORCE };
+    assert!(force(&mut rig, order));
+    // The process dies before the step is durable, and once it is: the order is as good as before.
+    revived(&mut rig);
+    assert_eq!(rig.groups[&3].durable_end(), index);
+    assert!(force(&mut rig, order));
+    rig.pump();
+    revived(&mut rig);
+    assert!(
+        force(&mut rig, ForceMembers { floor: ReplicaId(200), epoch: Epoch(2000), ..order }),
+        "the step moved its end"
+    );
+    rig.advance(1500);
+    assert!(rig.groups[&3].serves());
+}
+
+#[test]
+fn report_names_no_end_while_a_forced_step_is_not_applied() {
+    let mut rig = lost_majority();
+    let report = |rig: &Rig| {
+        let report = rig.groups[&3].report(rig.at());
+        (report.end, report.floor)
+    };
+    let (end, floor) = report(&rig);
+    assert!(end.is_some() && floor == ReplicaId(0));
+    assert!(force(&mut rig, FORCE));
+    assert_eq!(report(&rig), (None, ReplicaId(0)), "the floor does not tell of the step yet");
+    rig.advance(1500);
+    assert!(report(&rig).0 > end && report(&rig).1 == FORCE.floor);
 }

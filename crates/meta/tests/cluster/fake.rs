@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::control::{Attach, AttachRefusal, LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Watermarks};
 use types::map::PgMap;
-use types::{ClusterId, Incarnation, Index, OsdId, OsdUuid, PgId, Term, VolumeId};
+use types::{ClusterId, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, Term, VolumeId};
 
 /// Waits until `condition` holds.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -145,6 +145,7 @@ impl Osd {
             term: Term(1),
             applied: Index(1),
             end: Some((Term(1), Index(1))),
+            floor: ReplicaId(0),
             quarantined: false,
             repairing: false,
             lost: Vec::new(),

@@ -4,17 +4,19 @@ use super::failures::{is_header, lose_records, spoil_log};
 use super::rig::{EPOCH, LONG, Rig, ms, pg};
 use types::control::{OsdDown, PgReport};
 use types::map::{ForceMembers, Member, MemberChange, PgMap};
-use types::{Epoch, OsdId, ReplicaId};
+use types::{Epoch, Index, OsdId, ReplicaId, Term};
 
 const KEPT: usize = 2;
 const FLOOR: ReplicaId = ReplicaId(100);
+const ANY_END: (Term, Index) = (Term(0), Index(0));
 
 fn member(n: u32) -> Member {
     Member { replica: ReplicaId(n.into()), osd: OsdId(n) }
 }
 
-fn order(fence: bool) -> OsdDown {
-    let force = ForceMembers { keep: member(3), floor: FLOOR, fence, epoch: Epoch(1 << 20) };
+/// An order for a log that ends there, or further on.
+fn order(fence: bool, end: (Term, Index)) -> OsdDown {
+    let force = ForceMembers { keep: member(3), floor: FLOOR, fence, epoch: Epoch(1 << 20), end };
     OsdDown::ForceMembers { pg: pg(0), force }
 }
 
@@ -24,9 +26,9 @@ fn is_alone(rig: &mut Rig) -> bool {
     lead.is_some_and(|lead| lead.active && lead.members.voters == [member(3)] && lead.members.floor == FLOOR)
 }
 
-fn forced(rig: &mut Rig, fence: bool) {
+fn forced(rig: &mut Rig, end: (Term, Index)) {
     for _ in 0..200 {
-        rig.tell(KEPT, order(fence));
+        rig.tell(KEPT, order(true, end));
         rig.run(ms(100));
         if is_alone(rig) {
             return;
@@ -57,7 +59,7 @@ fn kept_replica_serves_alone_and_new_ones_join_with_what_their_osds_had() {
     rig.start(KEPT);
     rig.run(ms(3000));
     assert!(!is_alone(&mut rig));
-    forced(&mut rig, true);
+    forced(&mut rig, ANY_END);
     // The sessions have ended; the client opens the volume again.
     rig.attach_again(pg(0), 2);
     rig.run(ms(200));
@@ -110,13 +112,20 @@ fn replica_that_lacks_log_records_or_payloads_goes_on_from_what_it_has() {
         rig.run(ms(3000));
         let report = kept(&mut rig);
         assert_eq!((report.quarantined, report.repairing), (headers, !headers), "it waits for members that are gone");
-        for _ in 0..30 {
-            rig.tell(KEPT, order(false));
-            rig.run(ms(100));
+        let end = report.end.expect("it can be kept");
+        let further = (end.0, Index(end.1.0 + 1));
+        for (order, why) in [
+            (order(false, end), "an order that ends no session keeps no such replica"),
+            (order(true, further), "the order was made for a log that ended further on"),
+        ] {
+            for _ in 0..30 {
+                rig.tell(KEPT, order.clone());
+                rig.run(ms(100));
+            }
+            assert_eq!(kept(&mut rig), report, "{why}");
         }
-        assert_eq!(kept(&mut rig), report, "an order that ends no session keeps no such replica");
-        forced(&mut rig, true);
-        let end = report.end.expect("it can be kept").1;
+        forced(&mut rig, end);
+        let end = end.1;
         for _ in 0..2 {
             restart(&mut rig);
             rig.until(LONG, "it serves again", is_alone);
@@ -137,8 +146,9 @@ fn crash_before_the_step_is_durable_finds_a_replica_failed_with_its_past() {
         rig.run(ms(3000));
         let report = kept(&mut rig);
         assert!(report.quarantined && report.end.is_some(), "{report:?}");
+        let end = report.end.expect("it can be kept");
         rig.stick_disk(KEPT, true);
-        rig.tell(KEPT, order(true));
+        rig.tell(KEPT, order(true, end));
         let groups: Vec<bool> = rig.osd(KEPT).groups_for_tools().map(|group| group.is_elected()).collect();
         assert_eq!(groups, [false], "its group has the step, which is not durable");
         // A member of before gets no answer of this group.
@@ -153,7 +163,7 @@ fn crash_before_the_step_is_durable_finds_a_replica_failed_with_its_past() {
         let is_forced = is_alone(&mut rig);
         assert!(is_forced || kept(&mut rig) == report, "nothing has happened, or the step is durable");
         found[usize::from(is_forced)] += 1;
-        forced(&mut rig, true);
+        forced(&mut rig, end);
         restart(&mut rig);
         rig.until(LONG, "it serves again", is_alone);
     }
@@ -169,13 +179,13 @@ fn order_for_a_failed_replica_waits_while_a_leader_is_heard() {
     rig.run(ms(3000));
     let report = kept(&mut rig);
     for _ in 0..30 {
-        rig.tell(KEPT, order(true));
+        rig.tell(KEPT, order(true, ANY_END));
         rig.run(ms(100));
     }
     assert_eq!(kept(&mut rig), report);
     rig.write(pg(0), 0, 400, 8);
     (0..2).for_each(|i| rig.kill(i));
-    forced(&mut rig, true);
+    forced(&mut rig, ANY_END);
 }
 
 #[test]
@@ -189,7 +199,7 @@ fn replica_that_failed_without_a_past_or_has_a_successor_is_not_kept() {
     rig.run(ms(300));
     let tried = |rig: &mut Rig| {
         for _ in 0..30 {
-            rig.tell(KEPT, order(true));
+            rig.tell(KEPT, order(true, ANY_END));
             rig.run(ms(100));
         }
         is_alone(rig)
@@ -198,10 +208,11 @@ fn replica_that_failed_without_a_past_or_has_a_successor_is_not_kept() {
     rig.tell(KEPT, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(90), keep: false });
     rig.run(ms(300));
     assert_eq!(kept(&mut rig), report);
-    forced(&mut rig, true);
+    forced(&mut rig, ANY_END);
     rig.osd(KEPT).fail_replica(member(3).replica, "for this test".to_owned());
     assert!(kept(&mut rig).end.is_none());
-    let later = ForceMembers { keep: member(3), floor: ReplicaId(200), fence: true, epoch: Epoch(1 << 21) };
+    let later =
+        ForceMembers { keep: member(3), floor: ReplicaId(200), fence: true, epoch: Epoch(1 << 21), end: ANY_END };
     for _ in 0..30 {
         rig.tell(KEPT, OsdDown::ForceMembers { pg: pg(0), force: later });
         rig.run(ms(100));
@@ -232,7 +243,7 @@ fn failed_replica_of_a_pg_that_has_changed_its_members_is_kept() {
     rig.run(ms(3000));
     let report = kept(&mut rig);
     assert!(report.quarantined && report.end.is_some_and(|(_, end)| end.0 > 10), "{report:?}");
-    forced(&mut rig, true);
+    forced(&mut rig, ANY_END);
     restart(&mut rig);
     rig.until(LONG, "it serves again", is_alone);
 }
@@ -248,7 +259,7 @@ fn whole_one_of_two_goes_on_without_loss_when_the_other_has_failed() {
     rig.run(ms(2000));
     assert!(rig.osd(1).leading().is_empty(), "one of two elects no leader");
     let keep = member(2);
-    let force = ForceMembers { keep, floor: FLOOR, fence: false, epoch: Epoch(1 << 20) };
+    let force = ForceMembers { keep, floor: FLOOR, fence: false, epoch: Epoch(1 << 20), end: ANY_END };
     rig.tell(1, OsdDown::ForceMembers { pg: pg(0), force });
     rig.until(ms(2000), "it serves", |rig| rig.osd(1).leading().contains_key(&pg(0)));
     // The session goes on.

@@ -263,3 +263,45 @@ fn failed_replica_and_its_successor_count_as_one_osd() {
     assert_eq!(others.iter().map(|m| m.osd.0).collect::<Vec<_>>(), [3, 2], "{others:?}");
     assert!(others.contains(&new));
 }
+
+/// OSD 2 is down, and its log has lost payloads. Replica 1 leads.
+fn lost_payloads(seed: u64) -> Rig {
+    let mut rig = three_of_four(seed);
+    rig.lead_all(0, 1);
+    (0..40).for_each(|n| rig.write(pg(0), 0, n, 8));
+    rig.run(ms(200));
+    rig.kill(1);
+    spoil_log(&rig, 1, 256 << 10..1 << 20, |page| !is_header(page));
+    rig
+}
+
+#[test]
+fn payloads_come_from_a_member_that_only_meta_names() {
+    let mut rig = lost_payloads(13);
+    // The log of replica 2 names replicas 1 and 3, which are down; replica 3 has moved to OSD 4.
+    ensure_new(&mut rig);
+    assert_eq!(osds(&change(&mut rig, replace(3))), [1, 2, 4]);
+    [0, 2].into_iter().for_each(|i| rig.kill(i));
+    rig.start(1);
+    rig.run(ms(10_000));
+    assert_eq!(rig.osd(1).repairing().len(), 1, "no member that it knows is up");
+    rig.tell(1, OsdDown::Peers(vec![NEW.osd]));
+    rig.until(LONG, "all payloads are fetched", |rig| rig.osd(1).repaired().1 == 1);
+    assert!(rig.osd(1).engine.stats().refilled_entries > 0);
+    rig.write(pg(0), 0, 400, 8);
+}
+
+#[test]
+fn payload_is_not_given_up_when_all_others_are_gone() {
+    let mut rig = lost_payloads(14);
+    [1, 3].into_iter().for_each(|replica| drop_old(&mut rig, replica));
+    rig.run(ms(500));
+    rig.start(1);
+    // OSD 4 has no replica of the PG.
+    rig.tell(1, OsdDown::Peers(vec![NEW.osd]));
+    let complaint = |rig: &mut Rig| rig.osd(1).complaints_for_tools().first().map(|(_, what)| what.clone());
+    let is_inconsistent = |rig: &mut Rig| complaint(rig).is_some_and(|what| what.starts_with("inconsistent"));
+    rig.until(LONG, "all have answered", is_inconsistent);
+    rig.run(ms(60_000));
+    assert_eq!((rig.osd(1).repairing().len(), rig.osd(1).quarantined()), (1, Vec::new()), "each may have held it");
+}

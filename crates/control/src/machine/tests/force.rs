@@ -269,7 +269,8 @@ fn carried_out_unseen() -> (World, PgId, Member) {
     world.seconds(3, &lost);
     let order = *world.forces.last().expect("it goes out");
     world.admin(AdminAsk::PgMoveCancel { pg }).expect("given up");
-    assert_eq!(world.control.records().pgs[&pg].voided, [order.floor]);
+    let voided = &world.control.records().pgs[&pg].voided;
+    assert!(voided.len() == 1 && (voided[0].keep, voided[0].floor) == (kept, order.floor), "{voided:?}");
     // The replica carries it out: its next report says so.
     let all = types::map::Membership::fresh(Epoch(1), &members(&world, pg));
     let step = types::map::MembersStep::Force { keep: order.keep, floor: order.floor, fence: order.fence };
@@ -313,4 +314,116 @@ fn replica_that_was_forced_unseen_is_replaced_when_others_lead() {
     world.seconds(20, &[]);
     let now = members(&world, pg);
     assert!(now.contains(&other) && !now.contains(&kept) && now.len() == 3, "{now:?}");
+}
+
+/// Orders a forced recovery that stands: the kept replica of three, whose log ends at entry 90, does not carry it out yet.
+fn ordered_at_90() -> (World, PgId, Vec<u32>, Member) {
+    let (mut world, pg) = with_pg(5, 3);
+    let kept = *members(&world, pg).last().expect("members");
+    world.ends.insert(kept.replica, (Term(3), Index(90)));
+    let (lost, _) = lose_majority(&mut world, pg);
+    world.changes_stand_still = true;
+    force(&mut world, PgForce { dry_run: true, ..ask(pg) }).expect("a view");
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.seconds(3, &lost);
+    assert!(world.forces.iter().all(|f| f.end == (Term(3), Index(90))) && !world.forces.is_empty());
+    (world, pg, lost, kept)
+}
+
+#[test]
+fn order_is_void_once_its_replica_has_lost_a_part_of_its_log() {
+    for (end, reason) in [(Some((Term(3), Index(60))), "entry 60 of term 3 now"), (None, "no contents any more")] {
+        let (mut world, pg, lost, kept) = ordered_at_90();
+        world.ends.remove(&kept.replica);
+        world.ends.extend(end.map(|end| (kept.replica, end)));
+        world.failed.insert(kept.replica);
+        world.restart(kept.osd);
+        let orders = world.forces.len();
+        world.seconds(10, &lost);
+        let record = &world.control.records().pgs[&pg];
+        assert!(record.forced.is_none() && record.voided[0].keep == kept, "{record:?}");
+        let told = |e: &&Event| e.kind == "pg.force_cancelled" && e.text.contains(reason);
+        assert_eq!((world.forces.len(), world.events.iter().filter(told).count()), (orders, 1), "{:?}", world.events);
+        // A later command orders no more than a dry run has shown.
+        let refused = force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect_err("no dry run showed it");
+        assert!(
+            refused.message.contains(if end.is_some() { "repeat the dry run" } else { "cannot go on" }),
+            "{refused}"
+        );
+        if let Some(end) = end {
+            force(&mut world, PgForce { dry_run: true, ..ask(pg) }).expect("a view");
+            force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+            world.seconds(3, &lost);
+            assert!(world.forces[orders..].iter().all(|f| f.end == end) && world.forces.len() > orders);
+        }
+    }
+}
+
+#[test]
+fn order_stands_while_the_log_of_its_replica_grows() {
+    let (mut world, pg, lost, kept) = ordered_at_90();
+    world.ends.insert(kept.replica, (Term(4), Index(91)));
+    world.restart(kept.osd);
+    world.seconds(10, &lost);
+    // A repeated command gives the order the end that it finds.
+    let (floor, orders) = (world.forces[0].floor, world.forces.len());
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.changes_stand_still = false;
+    world.seconds(3, &lost);
+    assert!(world.forces[orders..].iter().all(|f| (f.end, f.floor) == ((Term(4), Index(91)), floor)));
+    assert_eq!((members(&world, pg), event(&world, "pg.force_cancelled")), (vec![kept], 0));
+}
+
+#[test]
+fn members_of_an_ended_timeline_stay_out_of_records_that_went_back() {
+    let (mut world, pg) = with_pg(5, 3);
+    let (copy, before) = (world.store.clone(), members(&world, pg));
+    let (lost, kept) = lose_majority(&mut world, pg);
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.seconds(3, &lost);
+    assert_eq!(members(&world, pg), [kept]);
+    // The records are from before that. The kept replica has failed since, so it does not lead.
+    world.failed.insert(kept.replica);
+    world.ends.insert(kept.replica, (Term(9), Index(50)));
+    world.leaders.insert(pg, (OsdId(99), 9));
+    world.lead_on(copy);
+    // The others are back, as a majority of the members of before.
+    let ended = types::map::Membership::fresh(Epoch(1), &before);
+    for member in before.iter().filter(|m| **m != kept) {
+        world.own_members.insert(member.replica, ended.clone());
+        world.ends.insert(member.replica, (Term(20), Index(900)));
+        // Its process has run all the time, cut off from the cluster.
+        let osd = world.osd(member.osd);
+        (osd.deaf, osd.let_in) = (false, true);
+    }
+    world.connect_all();
+    super::past::recover(&mut world, false);
+    world.seconds(60, &[]);
+    assert_eq!(members(&world, pg), before);
+    world.leaders.insert(pg, (before[0].osd, 20));
+    world.seconds(60, &[]);
+    let stays_out = |world: &mut World| {
+        let Ok(AdminAnswer::Pgs(views)) = world.admin(AdminAsk::PgList { pool: "p".into() }) else { panic!("no list") };
+        let record = &world.control.records().pgs[&pg];
+        assert!(record.change.is_none() && record.queue.is_empty() && world.changes.is_empty(), "{record:?}");
+        let view = views.iter().find(|view| view.pg == pg).expect("it is listed");
+        assert!(!view.state.contains(&"active".to_owned()), "{view:?}");
+    };
+    stays_out(&mut world);
+    // Neither does a metadata leader take them in that does not hear the kept replica.
+    world.crash();
+    (1..=5).filter(|n| *n != kept.osd.0).for_each(|n| world.connect(OsdId(n)));
+    world.seconds(60, &[kept.osd.0]);
+    stays_out(&mut world);
+    // A command keeps the replica of the timeline that goes on, although its log is not the furthest.
+    world.connect(kept.osd);
+    world.leaders.insert(pg, (OsdId(99), 21));
+    world.seconds(60, &[]);
+    let view = force(&mut world, PgForce { dry_run: true, ..ask(pg) }).expect("a view");
+    assert_eq!((view.keep, view.lossless), (kept.osd, false));
+    assert!(view.members.iter().all(|m| (m.state == "ended") == (m.osd != kept.osd)), "{view:?}");
+    world.failed.remove(&kept.replica);
+    force(&mut world, PgForce { accept_loss: true, ..ask(pg) }).expect("ordered");
+    world.seconds(3, &lost);
+    assert_eq!(members(&world, pg), [kept]);
 }

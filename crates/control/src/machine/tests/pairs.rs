@@ -214,7 +214,8 @@ fn order_is_withdrawn_when_the_failed_replica_runs_again_and_comes_again() {
     world.leaders.insert(pg, (other.osd, 6));
     world.seconds(3, &[]);
     let record = &world.control.records().pgs[&pg];
-    assert!(record.forced.is_none() && record.voided.is_empty() && record.members == before, "{record:?}");
+    assert!(record.forced.is_none() && record.members == before, "{record:?}");
+    assert!(record.voided.iter().all(|void| void.automatic && void.keep == kept), "{record:?}");
     assert_eq!(event(&world, "pg.force_cancelled"), 1);
     world.changes_stand_still = false;
     world.failed.insert(other.replica);
@@ -231,7 +232,7 @@ fn replica_that_may_have_gone_on_alone_is_not_given_up_without_consent() {
     world.restart(other.osd);
     world.leaders.insert(pg, (other.osd, 6));
     world.seconds(5, &[]);
-    assert_eq!(world.control.records().pgs[&pg].withdrawn, [kept.replica]);
+    assert_eq!(world.control.records().pgs[&pg].voided[0].keep, kept);
     // The order may have come late, and the kept replica may have acknowledged writes alone before it failed.
     let orders = world.forces.len();
     world.failed.insert(kept.replica);
@@ -259,7 +260,7 @@ fn order_that_is_carried_out_late_is_taken_over() {
     world.seconds(60, &[]);
     let now = members(&world, pg);
     assert!(now.contains(&kept) && now.len() == 2 && !now.contains(&other), "{now:?}");
-    assert!(world.control.records().pgs[&pg].withdrawn.is_empty(), "all members descend from it");
+    assert!(world.control.records().pgs[&pg].voided.is_empty(), "all members descend from it");
 }
 
 #[test]
@@ -323,4 +324,69 @@ fn move_that_is_asked_for_when_a_pair_is_down_waits_until_it_goes_on() {
     let record = &world.control.records().pgs[&pg];
     assert!(record.members.contains(&kept) && record.members.iter().any(|m| m.osd == free), "{record:?}");
     assert!(record.queue.is_empty() && record.vacant.is_empty() && record.members.len() == 2, "{record:?}");
+}
+
+/// A pair that the whole second replica was to go on from by command; the order was given up, and its first replica is back.
+fn given_up() -> (World, PgId, Member, Member) {
+    let (mut world, pg, other, kept) = pair(4);
+    go(&mut world, other.osd);
+    world.seconds(20, &[other.osd.0]);
+    world.changes_stand_still = true;
+    force(&mut world, PgForce { pg, osd: None, dry_run: false, accept_loss: false }).expect("ordered");
+    world.seconds(3, &[other.osd.0]);
+    assert!(world.forces.iter().all(|f| f.keep == kept && !f.fence) && !world.forces.is_empty());
+    world.admin(AdminAsk::PgMoveCancel { pg }).expect("given up");
+    world.changes_stand_still = false;
+    world.osd(other.osd).deaf = false;
+    world.restart(other.osd);
+    (world, pg, kept, other)
+}
+
+#[test]
+fn pair_goes_on_from_the_replica_that_an_order_named_which_was_given_up() {
+    for unseen in [false, true] {
+        let (mut world, pg, kept, other) = given_up();
+        let orders = world.forces.len();
+        if unseen {
+            // It has carried the order out, and does not lead at the moment.
+            let force = world.forces[0];
+            let step = MembersStep::Force { keep: kept, floor: force.floor, fence: force.fence };
+            let before = types::map::Membership::fresh(Epoch(1), &[kept, other]);
+            world.members.insert(pg, before.after(force.epoch, step).expect("a forced step"));
+        }
+        world.failed.insert(other.replica);
+        world.seconds(60, &[]);
+        let now = members(&world, pg);
+        assert_eq!(world.forces.len() == orders, unseen, "its floor tells whether it has gone on alone");
+        let given_up = world.forces[0].epoch;
+        assert!(world.forces[orders..].iter().all(|f| f.epoch > given_up), "the last order counts");
+        assert_eq!(now.contains(&other), unseen, "{now:?}");
+        assert!(now.contains(&kept) && now.len() == 2, "{now:?}");
+    }
+}
+
+#[test]
+fn pair_goes_on_alone_when_the_replica_that_an_order_named_is_no_member() {
+    let (mut world, pg, named, kept) = given_up();
+    let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != named.osd).expect("a third OSD");
+    world.leaders.insert(pg, (kept.osd, 6));
+    world.seconds(5, &[]);
+    world.admin(AdminAsk::PgMove(PgMove { pg, from: named.osd, to: free })).expect("queued");
+    world.seconds(30, &[]);
+    let record = &world.control.records().pgs[&pg];
+    assert!(!record.members.contains(&named) && record.members.len() == 2 && record.change.is_none(), "{record:?}");
+    let voided = record.voided.clone();
+    assert_eq!(voided.iter().map(|void| void.keep).collect::<Vec<_>>(), [named], "a late report of it is still void");
+    let new = *record.members.iter().find(|m| **m != kept).expect("a second one");
+    let orders = world.forces.len();
+    world.leaders.insert(pg, (OsdId(99), 7));
+    world.failed.insert(new.replica);
+    world.seconds(60, &[]);
+    assert!(world.forces[orders..].iter().all(|f| f.keep == kept && f.epoch > voided[0].epoch));
+    let record = &world.control.records().pgs[&pg];
+    assert!(
+        record.members.contains(&kept) && !record.members.contains(&new) && record.members.len() == 2,
+        "{record:?}"
+    );
+    assert_eq!(record.voided, voided);
 }

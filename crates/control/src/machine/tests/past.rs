@@ -14,7 +14,7 @@ fn code(answer: Result<AdminAnswer, Refusal>) -> u32 {
     answer.expect_err("it is refused").code
 }
 
-fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
+pub fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
     recover_without(world, dry_run, &[]).expect("a report")
 }
 

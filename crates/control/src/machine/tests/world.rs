@@ -22,6 +22,8 @@ pub struct Osd {
     pub seen: Watermarks,
     /// Whether it receives nothing: its answers do not come.
     pub deaf: bool,
+    /// Whether meta has let this very process in before.
+    pub let_in: bool,
     /// Whether meta has said Welcome on this stream: before that the OSD keeps no watermarks.
     pub welcomed: bool,
     /// The last durable batch of its log.
@@ -40,6 +42,7 @@ impl Osd {
             stream: StreamId(0),
             seen: Watermarks::default(),
             deaf: false,
+            let_in: false,
             welcomed: false,
             log_seq: 1,
             peers: BTreeSet::new(),
@@ -88,6 +91,8 @@ pub struct World {
     pub elects: bool,
     /// Members that the leader reports, of PGs that have changed them.
     pub members: BTreeMap<PgId, Membership>,
+    /// Members that these replicas report in place of those: of a timeline of their own.
+    pub own_members: BTreeMap<ReplicaId, Membership>,
     /// Orders to change members, and whether the leaders carry them out.
     pub changes: Vec<MemberChange>,
     pub changes_stand_still: bool,
@@ -174,6 +179,7 @@ impl World {
             transfers: 0,
             elects: false,
             members: BTreeMap::new(),
+            own_members: BTreeMap::new(),
             changes: Vec::new(),
             changes_stand_still: false,
             failed: BTreeSet::new(),
@@ -204,6 +210,17 @@ impl World {
         self.ends.get(&replica).copied().or_else(|| (!self.failed.contains(&replica)).then(Default::default))
     }
 
+    /// Returns the members that a replica reports when it leads.
+    fn members_of(&self, pg: PgId, replica: ReplicaId) -> Membership {
+        self.own_members.get(&replica).or(self.members.get(&pg)).cloned().unwrap_or_default()
+    }
+
+    /// Returns the floor that a replica reports: that of the members that it is one of.
+    fn floor_of(&self, pg: PgId, replica: ReplicaId) -> ReplicaId {
+        let members = self.members_of(pg, replica);
+        if members.osd_of(replica).is_some() { members.floor } else { ReplicaId(0) }
+    }
+
     pub fn osd(&mut self, osd: OsdId) -> &mut Osd {
         &mut self.osds[osd.0 as usize - 1]
     }
@@ -221,14 +238,14 @@ impl World {
         let stream = StreamId(self.fresh());
         let it = self.osd(osd);
         (it.stream, it.welcomed) = (stream, false);
-        let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
+        let (incarnation, seen, let_in) = (Incarnation(it.incarnation), it.seen, it.let_in);
         let replicas = it.replicas.iter().copied().collect();
         let device = DevicePosition {
             mount: it.incarnation,
             log_seq: it.log_seq,
             durable_seq: it.log_seq,
             restored: false,
-            let_in: false,
+            let_in,
             behind: false,
         };
         let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
@@ -277,7 +294,7 @@ impl World {
         let report = |(pg, replica): (PgId, ReplicaId)| {
             let (leader, term) = self.leader(pg);
             let first = leader == Some(osd);
-            let members = self.members.get(&pg).cloned().unwrap_or_default();
+            let members = self.members_of(pg, replica);
             let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
             let leading = first.then_some(lead);
             PgReport {
@@ -286,6 +303,7 @@ impl World {
                 term: Term(term),
                 applied: Index(1),
                 end: self.end_of(replica),
+                floor: self.floor_of(pg, replica),
                 quarantined: self.failed.contains(&replica),
                 repairing: self.repairing.contains(&replica),
                 lost: Vec::new(),
@@ -582,7 +600,7 @@ impl World {
     fn beat_one(&mut self, osd: OsdId, pg: PgId, replica: ReplicaId) {
         let (leader, term) = self.leader(pg);
         let first = leader == Some(osd);
-        let members = self.members.get(&pg).cloned().unwrap_or_default();
+        let members = self.members_of(pg, replica);
         let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
         let leading = first.then_some(lead);
         let report = PgReport {
@@ -591,6 +609,7 @@ impl World {
             term: Term(term),
             applied: Index(1),
             end: self.end_of(replica),
+            floor: self.floor_of(pg, replica),
             quarantined: self.failed.contains(&replica),
             repairing: self.repairing.contains(&replica),
             lost: Vec::new(),
@@ -631,7 +650,12 @@ impl World {
     fn take_force(&mut self, osd: OsdId, pg: PgId, force: ForceMembers) {
         self.forces.push(force);
         let holds = self.osd(osd).replicas.contains(&(pg, force.keep.replica));
-        if self.changes_stand_still || !holds || self.members.get(&pg).is_some_and(|m| m.floor >= force.floor) {
+        let has_all = self.end_of(force.keep.replica) >= Some(force.end);
+        if self.changes_stand_still
+            || !holds
+            || !has_all
+            || self.members.get(&pg).is_some_and(|m| m.floor >= force.floor)
+        {
             return;
         }
         let (keep, floor, fence) = (force.keep, force.floor, force.fence);
