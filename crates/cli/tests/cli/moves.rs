@@ -87,7 +87,7 @@ fn moves_that_cannot_be_are_refused(dev: &Dev) {
     assert!(planned.code == 0 && planned.out.starts_with("nothing was changed; with the command"), "{planned:?}");
     let json = dev.json(&["pg", "move", name, "--from", &held, "--to", &free, "--dry-run"]);
     assert!(json["schema"] == "basalt.pg.move.plan/1" && json["change"].is_null(), "{json}");
-    assert!(json["moves"][0]["to"].to_string() == free && json["moves"][0]["bytes"].is_u64(), "{json}");
+    assert!(json["moves"][0]["to"].as_u64() == free.parse().ok() && json["moves"][0]["bytes"].is_u64(), "{json}");
     let json = dev.json(&["pg", "move", name, "--cancel"]);
     assert!(json["schema"] == "basalt.pg.move/1" && json["change"].is_null() && json["move"].is_null(), "{json}");
 }
