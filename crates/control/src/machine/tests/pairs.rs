@@ -371,7 +371,7 @@ fn pair_goes_on_alone_when_the_replica_that_an_order_named_is_no_member() {
     let free = (1..=4).map(OsdId).find(|osd| *osd != kept.osd && *osd != named.osd).expect("a third OSD");
     world.leaders.insert(pg, (kept.osd, 6));
     world.seconds(5, &[]);
-    world.admin(AdminAsk::PgMove(PgMove { pg, from: named.osd, to: free })).expect("queued");
+    world.admin(AdminAsk::PgMove(PgMove { pg, from: named.osd, to: free, dry_run: false })).expect("queued");
     world.seconds(30, &[]);
     let record = &world.control.records().pgs[&pg];
     assert!(!record.members.contains(&named) && record.members.len() == 2 && record.change.is_none(), "{record:?}");
