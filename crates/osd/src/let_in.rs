@@ -157,7 +157,8 @@ impl Osd {
         let marked = self.is_marked();
         let has_failed = self.config.engine.after_restore && !self.service.welcomed;
         let waiting = self.service.waiting.as_mut();
-        if code != codes::DEVICE_BEHIND || !has_failed && !(marked && waiting.is_some()) {
+        let asks = has_failed || marked && waiting.is_some();
+        if code != codes::DEVICE_BEHIND || !asks {
             return false;
         }
         if let Some(waiting) = waiting {
