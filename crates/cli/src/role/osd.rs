@@ -91,6 +91,16 @@ fn restore(asked: bool, again: Option<Restart>) -> (bool, u64) {
     }
 }
 
+fn open(args: &OsdRun, env: &mut RealEnv) -> Result<DiskInfo> {
+    if args.assume_plp {
+        tracing::warn!(
+            "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
+        );
+    }
+    let spec = DiskSpec { path: args.device.clone(), assume_plp: args.assume_plp, read_only: false };
+    env.open_disk(&spec).map_err(env_error)
+}
+
 /// Serves a device until asked to end, or until the process must start again on it.
 fn serve(
     args: &OsdRun,
@@ -103,13 +113,7 @@ fn serve(
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
     let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-    let spec = DiskSpec { path: args.device.clone(), assume_plp: args.assume_plp, read_only: false };
-    let disk = env.open_disk(&spec).map_err(env_error)?;
-    if args.assume_plp {
-        tracing::warn!(
-            "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
-        );
-    }
+    let disk = open(args, &mut env)?;
     let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
     let http_at = http.as_ref().map(|(_, addr)| *addr);
     let config = config(args, (listen, again), &mut env, &disk)?;
@@ -223,6 +227,7 @@ mod tests {
         let serve = |again| {
             runs += 1;
             assert!(runs == 1 || again == Some(Restart::Marked), "a later run knows why it starts");
+            assert!(runs <= 3, "no run starts after the request");
             if runs == 3 {
                 stop.set();
             }

@@ -86,7 +86,7 @@ pub struct Stop(Arc<Asked>);
 #[derive(Default)]
 struct Asked {
     is_set: AtomicBool,
-    /// Of the loop that runs now.
+    /// The waker belongs to the loop that runs now.
     waker: Mutex<Option<env::Waker>>,
 }
 

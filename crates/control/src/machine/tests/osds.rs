@@ -250,7 +250,7 @@ fn an_older_device_is_told_when_it_waits_for_trusted_records() {
 }
 
 #[test]
-fn a_device_that_was_restored_after_the_records_were_copied_is_no_older_one() {
+fn device_that_was_restored_after_a_copy_of_the_records_is_no_older_one() {
     let mut world = World::new(1, 3);
     world.restart(OsdId(2));
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
