@@ -130,9 +130,9 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Whether the PG waits for a follower that counts as soon as its log has begun (R16).
+    /// Whether the PG waits for a follower that counts as soon as its log has begun, or that counts already (R16).
     pub(crate) fn counts_at_once(&self) -> bool {
-        self.needs_follower && self.may_fill
+        self.needs_follower && (self.may_fill || self.room.is_some())
     }
 }
 

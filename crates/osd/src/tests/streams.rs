@@ -161,38 +161,41 @@ fn a_pg_commits_with_a_follower_that_is_being_filled() {
 }
 
 /// Under load the log of a filling follower begins again before its share is used up, so it has room when the PG comes to need it; and that
-/// room lasts until the stream has ended.
+/// room lasts until the stream has ended, also under another leader.
 #[test]
 fn writes_go_on_until_a_needed_follower_is_filled() {
-    let mut rig = left_behind(31, 60);
-    rig.osd(0).set_stream_rate(1 << 20);
-    rig.start(2);
-    rig.until(LONG, "its log has begun", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0));
-    let first = rig.osd(2).engine.fills_from(ReplicaId(3));
-    // More than the whole share of the follower.
-    for n in 0..100 {
-        rig.write(pg(0), n / 32, n % 32 * 128, 16);
-        rig.run(ms(10));
+    for dies in [1, 0] {
+        let (mut rig, goes_on) = (left_behind(31, 60), 1 - dies);
+        rig.osd(0).set_stream_rate(1 << 20);
+        rig.start(2);
+        rig.until(LONG, "its log has begun", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0));
+        let first = rig.osd(2).engine.fills_from(ReplicaId(3));
+        // More than the whole share of the follower.
+        for n in 0..100 {
+            rig.write(pg(0), n / 32, n % 32 * 128, 16);
+            rig.run(ms(10));
+        }
+        let room = rig.osd(2).engine.fill_room(ReplicaId(3)).expect("it is filled");
+        assert!(room.left > room.share / 4, "{room:?}");
+        assert!(rig.osd(2).engine.fills_from(ReplicaId(3)) > first, "its log has begun again");
+        rig.slow_reads(goes_on, 240);
+        rig.osd(goes_on).set_stream_rate(64 << 20);
+        rig.kill(dies);
+        rig.leader(pg(0));
+        let (begin, mut longest, mut written) = (rig.world.now(), ms(0), 0);
+        while rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0) {
+            let before = rig.world.now();
+            rig.write(pg(0), written / 32 % 8, written % 32 * 128, 16);
+            written += 1;
+            longest = longest.max(rig.world.now().since(before));
+        }
+        let took = rig.world.now().since(begin);
+        assert!(took > ms(1500), "osd.{} died: the stream took only {took:?}", dies + 1);
+        assert!(longest < ms(300), "osd.{} died: a write took {longest:?} of {took:?}", dies + 1);
+        assert!(u64::from(written) * (64 << 10) > room.left / 2, "{written} writes in {took:?}, of {room:?}");
+        rig.start(dies);
+        rig.until(LONG, "all are whole", |rig| rig.is_whole(pg(0)));
     }
-    let room = rig.osd(2).engine.fill_room(ReplicaId(3)).expect("it is filled");
-    assert!(room.left > room.share / 4, "{room:?}");
-    assert!(rig.osd(2).engine.fills_from(ReplicaId(3)) > first, "its log has begun again");
-    rig.slow_reads(0, 240);
-    rig.osd(0).set_stream_rate(64 << 20);
-    rig.kill(1);
-    let (begin, mut longest, mut written) = (rig.world.now(), ms(0), 0);
-    while rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0) {
-        let before = rig.world.now();
-        rig.write(pg(0), written / 32, written % 32 * 128, 16);
-        written += 1;
-        longest = longest.max(rig.world.now().since(before));
-    }
-    let took = rig.world.now().since(begin);
-    assert!(took > ms(1500), "the stream took only {took:?}");
-    assert!(longest < ms(300), "a write took {longest:?} of {took:?}");
-    assert!(u64::from(written) * (64 << 10) > room.left / 2, "{written} writes in {took:?}, of {room:?}");
-    rig.start(1);
-    rig.until(LONG, "all are whole", |rig| rig.is_whole(pg(0)));
 }
 
 /// Two streams run at a time. PGs that cannot commit do not wait for those of others (R16).

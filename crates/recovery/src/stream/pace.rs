@@ -19,13 +19,18 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Returns what may be proposed before the stream has done anything.
+    pub fn at_once(room: u64) -> u64 {
+        (room / AT_ONCE).max(PART_MAX).min(room)
+    }
+
     /// Returns the payload that may be proposed from now on, in bytes. `unused`: what is left of the last answer. `room`: bytes that the
     /// follower's log still takes. `done` and `left`: work of the stream so far, and an estimate of the rest, in one unit; the estimate
     /// is made only when it is used.
     pub fn next(&mut self, unused: Option<u64>, room: u64, done: u64, left: impl FnOnce() -> u64) -> u64 {
         let before = std::mem::replace(&mut self.done, done);
         let granted = match unused {
-            None => (room / AT_ONCE).max(PART_MAX),
+            None => Pace::at_once(room),
             Some(unused) if done <= before => unused,
             Some(unused) => {
                 let gain = u128::from(done - before);

@@ -1,6 +1,7 @@
 //! The leader's side: a stream begins when raft finds a follower behind the log; then rounds of reads and messages, and the end.
 
 use super::compare::digests;
+use super::pace::Pace;
 use super::plan::{self, Content, Part};
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use super::{Budget, PartRead, Streams};
@@ -53,6 +54,7 @@ impl Streams {
         let mut wanted = self.wanted(host, is_full);
         wanted.sort_by_key(|wanted| (!wanted.lead.needs_follower, wanted.chunks));
         for Wanted { pg, to, pair: (replica, follower), lead, .. } in wanted {
+            self.pace_at_once(host, (replica, follower), &lead);
             let limit = if lead.counts_at_once() { senders_max.max(needed_max) } else { senders_max };
             if self.senders.len() >= limit || self.senders.iter().any(|s| s.pg == pg) {
                 continue;
@@ -64,6 +66,15 @@ impl Streams {
             tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
             host.act(sender.message(StreamBody::Open { needed: lead.needs_follower }));
             self.senders.push(sender);
+        }
+    }
+
+    /// Sets the pace of a PG that needs a follower whose log has begun, for example under another leader. Until the stream gets on, the
+    /// room there is all that the PG may write.
+    fn pace_at_once(&mut self, host: &mut impl Host, (replica, follower): (ReplicaId, ReplicaId), lead: &Lead) {
+        if let (true, None, Some((room, _))) = (lead.needs_follower, lead.pace, lead.room) {
+            host.act(Action::SetPace { replica, pace: Some(Pace::at_once(room)) });
+            self.paced.push((replica, follower));
         }
     }
 

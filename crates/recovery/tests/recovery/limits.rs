@@ -103,3 +103,21 @@ fn opened(action: Action) -> Option<(PgId, u64)> {
         _ => None,
     }
 }
+
+/// Another leader has had the log of the follower begin, and has died: this one needs the follower before its own stream gets on.
+#[test]
+fn a_pg_that_needs_a_filling_follower_has_a_pace_before_its_stream_begins() {
+    let (tuning, mut host) =
+        (StreamTuning { senders_max: 1, needed_max: 2, ..StreamTuning::default() }, leader(true, false));
+    host.lead.as_mut().expect("it leads").room = Some((8 << 20, false));
+    let mut streams = begun(tuning, &mut host);
+    assert_eq!(streams.running(), 2, "a follower whose log has begun counts already");
+    let paced = host.actions.iter().filter(|a| matches!(a, Action::SetPace { pace: Some(1_048_576), .. })).count();
+    assert_eq!(paced, STREAMS as usize, "those that wait for their turn, too");
+    host.lead.as_mut().expect("it leads").pace = Some(1 << 20);
+    host.actions.clear();
+    host.now = host.now + Duration::from_millis(20);
+    streams.lift_paces(&mut host);
+    streams.step(&mut host);
+    assert!(host.actions.iter().all(|action| !matches!(action, Action::SetPace { .. })), "{:?}", host.actions);
+}
