@@ -21,6 +21,7 @@ use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 use types::failpoint::{Point, is_armed, pass};
 use types::limits::PART_MAX;
 use types::planted::{Bug, on};
@@ -496,6 +497,12 @@ impl Engine {
         self.overlay_bytes -= overlay.bytes();
         self.partial_blocks -= overlay.partial_blocks();
         overlay
+    }
+
+    /// Returns for how long the batch in flight has waited for the device; zero without one.
+    pub fn log_wait(&self) -> Duration {
+        let log = self.log.as_ref().filter(|log| log.in_flight.is_some());
+        log.map_or(Duration::ZERO, |log| self.now.since(log.batch_begun))
     }
 
     /// Returns how near the limits are; see [`Pressure`].

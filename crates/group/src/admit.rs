@@ -212,7 +212,8 @@ impl Group {
         let uncommitted = self.node.uncommitted_payload();
         let entries = self.node.last_index().0 - self.node.commit_index().0;
         let mut room = self.propose_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
-        room = room.min(self.pace.unwrap_or(u64::MAX));
+        let Some(leading) = &mut self.leading else { return };
+        room = room.min(leading.pace.unwrap_or(u64::MAX));
         let before = room;
         let limits = &self.config.limits;
         let free = limits.uncommitted_entries_max.saturating_sub(entries);
@@ -226,7 +227,7 @@ impl Group {
         if batch.is_empty() {
             return;
         }
-        self.pace = self.pace.map(|pace| pace - (before - room));
+        leading.pace = leading.pace.map(|pace| pace - (before - room));
         let mut bytes = BytesMut::with_capacity(batch.len() * 64);
         let mut descriptors = Vec::with_capacity(batch.len());
         for admitted in &batch {

@@ -63,8 +63,6 @@ pub struct Group {
     pub(crate) whole: bool,
     /// Most payload that this replica leaves uncommitted as a leader: every member has space for it.
     pub(crate) propose_payload_max: u64,
-    /// Payload that may be proposed while the PG needs a follower that is being filled.
-    pub(crate) pace: Option<u64>,
     ready: Ready,
 }
 
@@ -131,7 +129,6 @@ impl Group {
             blocked: false,
             quarantine: None,
             whole: !fills,
-            pace: None,
             ready: Ready::default(),
             identity,
         })

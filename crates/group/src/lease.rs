@@ -4,6 +4,7 @@
 //! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
 //! send times, which followers acknowledge; no time of another clock is used.
 
+use types::limits::PART_MAX;
 use types::map::{Member, Membership};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
@@ -11,6 +12,8 @@ use wire::Contents;
 
 /// State of a follower's contents before its first acknowledgement.
 const UNKNOWN: Contents = Contents::Filling { room_kib: u32::MAX, is_short: false };
+/// Payload that a new leader may propose before it knows whose contents are complete: one write of the largest size.
+const BLIND_PACE: u64 = PART_MAX;
 
 /// Last acknowledgement of one follower.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +42,25 @@ pub(crate) struct Leading {
     pub acks: Vec<FollowerAck>,
     /// The newest send time that a majority (with this leader) has acknowledged.
     pub majority_at: Time,
+    /// Payload that may be proposed from now on, in bytes, while a follower that is being filled counts. `None`: any.
+    pub pace: Option<u64>,
+    /// No majority has said yet that it has all its contents, and no pace was set: such a follower may count.
+    pub is_blind: bool,
 }
 
 impl Leading {
     pub fn new(term: Term, term_start_index: Index, since: Time, me: ReplicaId, members: &Membership) -> Leading {
-        let mut leading =
-            Leading { term, term_start_index, since, forfeited: false, acks: Vec::new(), majority_at: Time::ZERO };
+        let is_blind = !members.majority(|id| id == me);
+        let mut leading = Leading {
+            term,
+            term_start_index,
+            since,
+            forfeited: false,
+            acks: Vec::new(),
+            majority_at: Time::ZERO,
+            pace: is_blind.then_some(BLIND_PACE),
+            is_blind,
+        };
         leading.majority_at = leading.majority(me, members);
         leading
     }
@@ -57,14 +73,14 @@ impl Leading {
         me: ReplicaId,
         members: &Membership,
     ) -> &mut FollowerAck {
-        let at = self.ack_of(replica);
-        self.acks[at].sent_at = self.acks[at].sent_at.max(sent_at);
+        let ack = self.ack_of(replica);
+        ack.sent_at = ack.sent_at.max(sent_at);
         self.majority_at = self.majority(me, members);
-        &mut self.acks[at]
+        self.ack_of(replica)
     }
 
-    fn ack_of(&mut self, replica: ReplicaId) -> usize {
-        self.acks.iter().position(|e| e.replica == replica).unwrap_or_else(|| {
+    pub fn ack_of(&mut self, replica: ReplicaId) -> &mut FollowerAck {
+        let at = self.acks.iter().position(|e| e.replica == replica).unwrap_or_else(|| {
             let (sent_at, fills_since) = (Time::ZERO, Time::ZERO);
             self.acks.push(FollowerAck {
                 replica,
@@ -75,7 +91,8 @@ impl Leading {
                 idle_acks: 0,
             });
             self.acks.len() - 1
-        })
+        });
+        &mut self.acks[at]
     }
 
     /// Whether the follower has said within this time that it has all its contents.
@@ -87,8 +104,8 @@ impl Leading {
 
     /// Notes that the follower may give up its contents from now on.
     pub fn fills(&mut self, now: Time, replica: ReplicaId) {
-        let at = self.ack_of(replica);
-        (self.acks[at].contents, self.acks[at].fills_since) = (UNKNOWN, now);
+        let ack = self.ack_of(replica);
+        (ack.contents, ack.fills_since) = (UNKNOWN, now);
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.

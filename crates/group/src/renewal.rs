@@ -5,7 +5,7 @@
 
 use crate::{Action, Group};
 use types::planted::{Bug, on};
-use types::{OsdId, Term, Time};
+use types::{OsdId, ReplicaId, Term, Time};
 use wire::{Contents, RenewalItem};
 
 impl Group {
@@ -64,6 +64,12 @@ impl Group {
         if sent_at > ack.fills_since && sent_at >= ack.sent_at {
             ack.contents = contents;
         }
+        let silence_max = self.config.timing.ack_max;
+        let has = |id: ReplicaId| id == me || leading.is_whole(id, now, silence_max);
+        if leading.is_blind && members.majority(has) {
+            (leading.is_blind, leading.pace) = (false, None);
+        }
+        let ack = leading.ack_of(replica);
         let stuck = follower.matched < last && follower.matched == ack.matched;
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
         ack.matched = follower.matched;

@@ -111,7 +111,8 @@ impl Group {
     pub fn fill_room(&self, follower: ReplicaId) -> Option<(u64, bool)> {
         let ack = self.current()?.acks.iter().find(|ack| ack.replica == follower)?;
         let Contents::Filling { room_kib, is_short } = ack.contents else { return None };
-        let known = room_kib != u32::MAX;
+        // Which entries it has is unknown without its position.
+        let known = room_kib != u32::MAX && ack.matched > Index(0);
         // The follower has the rest in its log, or will have it.
         known.then(|| ((u64::from(room_kib) << 10).saturating_sub(self.node.payload_after(ack.matched)), is_short))
     }
@@ -119,12 +120,14 @@ impl Group {
     /// Sets the payload that may be proposed from now on, in bytes, while this PG cannot commit without a follower that is being
     /// filled. `None`: any.
     pub fn set_pace(&mut self, pace: Option<u64>) {
-        self.pace = pace;
+        if let Some(leading) = self.leading.as_mut().filter(|leading| pace.is_some() || !leading.is_blind) {
+            (leading.is_blind, leading.pace) = (false, pace);
+        }
     }
 
-    /// Returns what is left of the pace.
+    /// Returns what is left of the pace that was set.
     pub fn pace(&self) -> Option<u64> {
-        self.pace
+        self.leading.as_ref().filter(|leading| !leading.is_blind)?.pace
     }
 
     /// Notes that the contents of this replica are installed.

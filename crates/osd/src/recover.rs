@@ -17,6 +17,7 @@ use recovery::{
     ANY_REPLICA, Action, BlockKey, Follow, Host, Lead, Named, Part, PayloadRepairs, Recovery, Staged, answer_fetch,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
 use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
@@ -100,6 +101,10 @@ impl Host for Here<'_> {
 
     fn is_pressed(&self) -> bool {
         self.engine.pressure().max() >= PRESSURE_SLOW
+    }
+
+    fn log_wait(&self) -> Duration {
+        self.engine.log_wait()
     }
 
     fn pair_with(&self, pg: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)> {

@@ -3,6 +3,7 @@
 use crate::block::{BlockKey, HeldRead};
 use crate::digest::DigestAnswer;
 use crate::stream::{BaseRead, PartRead};
+use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{BlockCopy, DecisionState, ReadData, ReadError};
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
@@ -48,8 +49,11 @@ pub trait Host {
     /// Whether the log holds proposals back.
     fn is_log_full(&self) -> bool;
 
-    /// Whether foreground I/O needs the device.
+    /// Whether rounds that free the log need the device.
     fn is_pressed(&self) -> bool;
+
+    /// Returns for how long the log has waited for its device.
+    fn log_wait(&self) -> Duration;
 
     /// Returns the replica of the PG here that has all contents, and the follower on `osd`.
     fn pair_with(&self, pg: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)>;

@@ -6,6 +6,7 @@
 //! Invariant: a stream may be dropped at every moment on either side, and the leader begins another while the follower is behind
 //! or lacks contents. Nothing that it has brought is served or durable before all of it is (R16).
 
+mod budget;
 mod compare;
 mod pace;
 mod plan;
@@ -16,12 +17,12 @@ mod sender;
 
 use crate::host::{Action, Host};
 use crate::tuning::StreamTuning;
+use budget::Budget;
 use bytes::Bytes;
 pub(crate) use plan::Blocks;
 use receiver::Receiver;
 use sender::Sender;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use types::control::RecoveryTotals;
 use types::store::Effect;
 use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
@@ -74,36 +75,9 @@ pub struct Streams {
     pub equal_bytes: u64,
 }
 
-/// Bytes that may be read for streams now.
-#[derive(Default)]
-struct Budget {
-    rate: u64,
-    tokens: i64,
-    filled_at: Time,
-}
-
-impl Budget {
-    /// Adds the tokens earned since the last call. `slow`: foreground I/O needs the device.
-    fn fill(&mut self, now: Time, slow: bool) {
-        let rate = if slow { self.rate / 4 } else { self.rate }.max(1);
-        let earned = (now.since(self.filled_at).as_nanos() * u128::from(rate) / 1_000_000_000) as i64;
-        // When less than a token was earned, the time is kept.
-        if earned > 0 {
-            self.tokens = (self.tokens + earned).min((rate / 16) as i64);
-            self.filled_at = now;
-        }
-    }
-
-    fn ready_at(&self) -> Time {
-        let short = (1 - self.tokens).max(1) as u64;
-        // Rounded up: a deadline before the token would make the loop spin.
-        self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000).div_ceil(self.rate.max(1)))
-    }
-}
-
 impl Streams {
     pub fn new(tuning: StreamTuning, seed: u64) -> Streams {
-        let budget = Budget { rate: tuning.bytes_per_s, ..Budget::default() };
+        let budget = Budget::new(tuning.bytes_per_s);
         Streams { tuning, next_id: seed | 1, budget, ..Streams::default() }
     }
 
@@ -155,7 +129,8 @@ impl Streams {
             let answer = s.heard_at + if s.phase == sender::Phase::Ending { install_max } else { answer_max };
             let wants_to_read = s.tracks() && s.has_room() && !s.plan.is_round_over();
             let mended = s.mends_since.map_or(Time::NEVER, |since| since + mend_max);
-            answer.min(mended).min(s.begins_again_at).min(if wants_to_read { budget } else { Time::NEVER })
+            let reads = if wants_to_read { budget } else { Time::NEVER };
+            answer.min(mended).min(s.begins_again_at).min(s.pace.next_at()).min(reads)
         });
         let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + install_max);
         senders.chain(receivers).min().unwrap_or(Time::NEVER)
@@ -168,7 +143,7 @@ impl Streams {
 
     /// Sets the bytes a second that streams may read here; for tests and tools.
     pub fn set_rate(&mut self, bytes_per_s: u64) {
-        self.budget.rate = bytes_per_s;
+        self.budget.set_limit(bytes_per_s);
     }
 
     /// Handles a message of a peer. The group has heard of the follower's commit index before.

@@ -21,7 +21,7 @@ pub struct StreamTuning {
     /// asks. Default 100 ms; above the renewal interval.
     pub asked_max: Duration,
     /// Most bytes a second that one OSD sends in streams, but for those that a PG waits for. Bytes that are compared count a
-    /// quarter, and so do those for a follower that counts already and that the PG needs. Default 64 MiB; at least 64 KiB.
+    /// quarter. Streams begin at an eighth of it, and are slower while I/O waits for the device. Default 64 MiB; at least 64 KiB.
     pub bytes_per_s: u64,
     /// An answer that does not come within this time ends the stream. Default 10 s.
     pub answer_max: Duration,

@@ -1,10 +1,10 @@
 //! Replicas whose contents a stream has still to bring: they vote and acknowledge, and do not serve (R16).
 
-use crate::rig::{Rig, recovered};
+use crate::rig::{CHUNK, Rig, recovered};
 use group::{Action, Group, GroupConfig};
 use types::store::Recovered;
-use types::{OsdId, ReplicaId};
-use wire::{Reject, ReplyBody};
+use types::{IoBuf, OsdId, ReplicaId, SectorRange};
+use wire::{Reject, ReplyBody, RequestBody};
 
 const DONE: Option<Result<ReplyBody, Reject>> = Some(Ok(ReplyBody::Done));
 
@@ -63,4 +63,41 @@ fn a_voter_is_filled_only_beside_a_majority_with_contents() {
     rig.advance(1);
     rig.list(1);
     assert!(fill(&mut rig, 2).is_some(), "the third one has said that it has contents");
+}
+
+/// A new leader does not know yet that its PG needs a follower with little room: it paces writes until it knows whose contents are
+/// complete.
+#[test]
+fn a_leader_proposes_little_before_it_knows_whose_contents_are_complete() {
+    let mut rig = Rig::led(3, true);
+    rig.crash(1);
+    let elected = (0..3000).any(|_| {
+        rig.advance(1);
+        rig.groups[&2].serves()
+    });
+    assert!(elected && rig.groups[&2].pace().is_none(), "nobody has set a pace");
+    let write = |rig: &mut Rig, seq: u64, sectors: u32| {
+        let range = SectorRange::new(0, sectors);
+        let payload = IoBuf::zeros(range.len_bytes());
+        let crcs = range.fragment_crcs(&payload);
+        let id = rig.request(2, RequestBody::Write { chunk: CHUNK, range, seq, watermark: 0, crcs, payload });
+        rig.pump();
+        id
+    };
+    let first = write(&mut rig, 0, 1000);
+    assert_eq!(rig.answer(first), DONE);
+    let second = write(&mut rig, 1, 1000);
+    assert_eq!(rig.answer(second), None, "it is admitted and not proposed");
+    rig.advance(1);
+    rig.list(2);
+    rig.pump();
+    assert_eq!(rig.answer(second), DONE, "the third one has said that it has its contents");
+    let (third, fourth) = (write(&mut rig, 2, 1000), write(&mut rig, 3, 1000));
+    assert_eq!((rig.answer(third), rig.answer(fourth)), (DONE, DONE));
+    rig.call(2, |g, _, _| g.set_pace(Some(600 << 10)));
+    let (fifth, sixth) = (write(&mut rig, 4, 1000), write(&mut rig, 5, 1000));
+    assert_eq!((rig.answer(fifth), rig.answer(sixth)), (DONE, None), "a pace was set");
+    rig.call(2, |g, _, _| g.set_pace(None));
+    rig.pump();
+    assert_eq!(rig.answer(sixth), DONE);
 }

@@ -198,6 +198,31 @@ fn writes_go_on_until_a_needed_follower_is_filled() {
     }
 }
 
+/// A new leader hears only after some milliseconds what room the follower's log has: large writes that are there at once do not take
+/// all of it.
+#[test]
+fn large_writes_at_a_new_leader_leave_a_filling_follower_room() {
+    let mut rig = left_behind(41, 60);
+    (0..2).for_each(|i| rig.osd(i).set_stream_rate(4 << 20));
+    rig.start(2);
+    rig.until(LONG, "its log has begun", |rig| rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0));
+    rig.kill(0);
+    assert_eq!(rig.leader(pg(0)), 1);
+    let before = rig.answered(1);
+    for part in 0..8 {
+        rig.submit(pg(0), 20, part * 128, 128);
+    }
+    let answered = |rig: &mut Rig| {
+        rig.run(ms(5000));
+        assert!(rig.osd(2).engine.fills_from(ReplicaId(3)) > Index(0), "it is still being filled");
+        rig.answered(1).0 - before.0
+    };
+    let (soon, later) = (answered(&mut rig), answered(&mut rig));
+    let room = rig.osd(2).engine.fill_room(ReplicaId(3)).expect("it is filled");
+    assert!(soon < 5 && later > soon, "{soon} and {later} of 8 writes, {room:?}");
+    assert!(room.left > room.share / 4, "{room:?}");
+}
+
 /// Two streams run at a time. PGs that cannot commit do not wait for those of others (R16).
 #[test]
 fn a_pg_that_needs_its_follower_waits_for_no_other_stream() {

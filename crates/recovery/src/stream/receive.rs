@@ -3,6 +3,7 @@
 
 use super::compare;
 use super::receiver::{Contents, Receiver, Step, Wrong, aus};
+use super::send::LOG_WAIT_MAX;
 use super::{BaseRead, Streams, message};
 use crate::host::{Action, Follow, Host, Read, ReadResult, Staged};
 use crate::tuning::StreamTuning;
@@ -169,7 +170,8 @@ impl Streams {
         for pg in self.receivers.keys().copied().collect::<Vec<_>>() {
             let receiver = self.receivers.get_mut(&pg).expect("listed above");
             let replica = receiver.replica;
-            let ack = receiver.ack_due();
+            // Contents that come more slowly leave the device to a log that waits for it.
+            let ack = if host.log_wait() >= LOG_WAIT_MAX { None } else { receiver.ack_due() };
             let (is_late, beginning) =
                 (host.now() >= receiver.heard_at + self.tuning.install_max, receiver.take_beginning());
             let Some(group) = host.follow(replica) else {

@@ -1,10 +1,11 @@
 //! The leader's side: a stream begins when raft finds a follower behind the log; then rounds of reads and messages, and the end.
 
+use super::budget::Budget;
 use super::compare::digests;
 use super::pace::Pace;
 use super::plan::{self, Content, Part};
 use super::sender::{MESSAGE_COST, Phase, Sender};
-use super::{Budget, PartRead, Streams};
+use super::{PartRead, Streams};
 use crate::host::{Action, Host, Lead, Read, ReadResult};
 use crate::tuning::StreamTuning;
 use std::time::Duration;
@@ -19,6 +20,10 @@ const SHORT_ROUNDS_MAX: u32 = 2;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A stream that has read nothing for this long reads one part, whatever is left of the budget: streams before it may use all of it.
 const STARVED: Duration = Duration::from_secs(1);
+
+/// The log, or a follower that stores contents, waits for its device when that takes so long.
+pub(super) const LOG_WAIT_MAX: Duration = Duration::from_millis(30);
+const ANSWER_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// A stream that may begin.
 struct Wanted {
@@ -65,6 +70,9 @@ impl Streams {
             let sender = Sender::new(id, pg, (replica, lead.term), (to, follower), now);
             tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
             host.act(sender.message(StreamBody::Open { needed: lead.needs_follower }));
+            if self.senders.is_empty() {
+                self.budget.begin(now);
+            }
             self.senders.push(sender);
         }
     }
@@ -148,8 +156,10 @@ impl Streams {
             StreamBody::Ack { .. } => "acknowledged what was never sent",
             StreamBody::Wants { seq, blocks } => match sender.wanted(seq, blocks) {
                 // The follower copies the other blocks of these AUs.
-                Some(written) if !sender.is_free() => return self.budget.tokens -= written as i64,
-                Some(_) => return,
+                Some(written) => {
+                    let price = sender.pays(written);
+                    return self.budget.tokens -= price;
+                }
                 None => "asked for blocks of which no digest was sent",
             },
             StreamBody::Done { commit, .. } => return self.is_done(host, id, commit),
@@ -171,7 +181,9 @@ impl Streams {
 
     pub(super) fn step_senders(&mut self, host: &mut impl Host) {
         let now = host.now();
-        self.budget.fill(now, host.is_pressed());
+        let waits =
+            host.log_wait() >= LOG_WAIT_MAX || self.senders.iter().any(|s| s.answer_wait(now) >= ANSWER_WAIT_MAX);
+        self.budget.fill(now, waits, host.is_pressed());
         for id in self.senders.iter().map(|s| s.id).collect::<Vec<_>>() {
             let sender = self.senders.iter_mut().find(|s| s.id == id).expect("it was just listed");
             if let Err(reason) = sender.step(host, &self.tuning, &mut self.budget) {
@@ -227,7 +239,7 @@ impl Sender {
     }
 
     fn pump(&mut self, host: &mut impl Host) {
-        while let Some(body) = self.next_message() {
+        while let Some(body) = self.next_message(host.now()) {
             host.act(self.message(body));
         }
     }
@@ -279,9 +291,10 @@ impl Sender {
         // A follower whose room is not known yet keeps the pace that was set for an earlier stream.
         let unknown = lead.pace.filter(|_| self.urgent && self.phase != Phase::Ending);
         let room = lead.room.filter(|_| self.urgent && self.fills());
-        let mut next = std::mem::take(&mut self.pace);
-        let pace =
-            room.map_or(unknown, |(room, _)| Some(next.next(lead.pace, room, self.read_cost, || self.left_cost())));
+        let now = host.now();
+        let mut next = if room.is_some() { std::mem::take(&mut self.pace) } else { Pace::default() };
+        let pace = room
+            .map_or(unknown, |(room, _)| Some(next.next(now, lead.pace, room, self.read_cost, || self.left_cost())));
         self.pace = next;
         if pace != lead.pace {
             host.act(Action::SetPace { replica: self.replica, pace });
@@ -294,17 +307,20 @@ impl Sender {
         while self.tracks() && self.has_room() && (is_free || budget.tokens > 0 || now >= self.read_at + STARVED) {
             self.read_at = now;
             let Some(part) = self.plan.next(|chunk| host.extents(self.replica, chunk)) else { return };
-            // A stream that does not converge gets more: each round beyond the second halves the price.
-            let ease = self.plan.rounds.saturating_sub(2).min(4);
             let cost = plan::cost(part.content, part.range.len_bytes() as u64);
-            self.read_cost += cost;
-            // One that a PG needs, and that counts, gets four times the rate: its log needs the device, too.
-            let ease = ease + if self.urgent { 2 } else { 0 };
-            if !is_free {
-                budget.tokens -= ((cost + MESSAGE_COST as u64) >> ease) as i64;
-            }
+            budget.tokens -= self.pays(cost + MESSAGE_COST as u64);
             self.read_part(host, part);
         }
+    }
+
+    /// Counts work of this cost. Returns its price in the budget.
+    fn pays(&mut self, cost: u64) -> i64 {
+        self.read_cost += cost;
+        if self.is_free() {
+            return 0;
+        }
+        // A stream that does not converge gets more: each round beyond the second halves the price.
+        (cost >> self.plan.rounds.saturating_sub(2).min(4)) as i64
     }
 
     fn read_part(&mut self, host: &mut impl Host, Part { chunk, range, content }: Part) {

@@ -12,6 +12,7 @@ use super::pace::Pace;
 use super::plan::{self, Content, Plan};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::BLOCKS_PER_AU;
@@ -51,7 +52,8 @@ pub(crate) struct Sender {
     pub reading_bytes: usize,
     outbox: VecDeque<StreamBody>,
     outbox_bytes: usize,
-    unacked: VecDeque<(u64, usize)>,
+    /// Number, weight and time of each message that was sent and is not acknowledged.
+    unacked: VecDeque<(u64, usize, Time)>,
     unacked_bytes: usize,
     next_seq: u64,
     /// Digests that the follower has not answered: chunk, first sector, blocks with data.
@@ -80,7 +82,7 @@ pub(crate) struct Sender {
     pub mends_since: Option<Time>,
     /// Time of the last read.
     pub read_at: Time,
-    /// Cost of all reads.
+    /// Cost of all reads, and of what the follower writes for them.
     pub read_cost: u64,
     /// Bytes of contents and digests.
     pub sent_bytes: u64,
@@ -241,7 +243,7 @@ impl Sender {
     }
 
     /// Returns the next message that may leave now, with its number.
-    pub fn next_message(&mut self) -> Option<StreamBody> {
+    pub fn next_message(&mut self, now: Time) -> Option<StreamBody> {
         let weight = cost(self.outbox.front()?);
         if self.unacked_bytes > 0 && self.unacked_bytes + weight > WINDOW_BYTES {
             return None;
@@ -261,7 +263,7 @@ impl Sender {
             other => panic!("{other:?} is not numbered"),
         }
         self.outbox_bytes -= weight;
-        self.unacked.push_back((self.next_seq, weight));
+        self.unacked.push_back((self.next_seq, weight, now));
         self.unacked_bytes += weight;
         self.sent_bytes += (weight - MESSAGE_COST) as u64;
         self.next_seq += 1;
@@ -271,7 +273,7 @@ impl Sender {
     /// Notes that the follower has stored everything up to `seq`. False when `seq` was never sent.
     pub fn acked(&mut self, now: Time, seq: u64) -> bool {
         self.heard_at = now;
-        while let Some((first, weight)) = self.unacked.front().copied()
+        while let Some((first, weight, _)) = self.unacked.front().copied()
             && first <= seq
         {
             self.unacked.pop_front();
@@ -279,6 +281,12 @@ impl Sender {
         }
         // Digests are answered before they are acknowledged.
         seq < self.next_seq && self.compared.first_key_value().is_none_or(|(first, _)| *first > seq)
+    }
+
+    /// Returns for how long the follower has had contents that it has not stored.
+    pub fn answer_wait(&self, now: Time) -> Duration {
+        let first = self.unacked.front().filter(|_| self.tracks());
+        first.map_or(Duration::ZERO, |(_, _, sent)| now.since(*sent))
     }
 
     /// Whether the follower owes an answer.
@@ -307,12 +315,14 @@ mod tests {
             s.push_blocks(chunk, range, Some((IoBuf::zeros(512 << 10), vec![0; 128])));
         }
         assert!(!s.has_room());
-        let sent: Vec<StreamBody> = std::iter::from_fn(|| s.next_message()).collect();
+        let sent: Vec<StreamBody> = std::iter::from_fn(|| s.next_message(Time(1))).collect();
         assert_eq!(sent.len(), 3, "a fourth would pass the window");
         let seqs = sent.iter().map(|b| if let StreamBody::Blocks { seq, .. } = b { *seq } else { 0 });
         assert_eq!(seqs.collect::<Vec<_>>(), [1, 2, 3]);
         assert!(s.acked(Time(2), 2));
-        assert!(s.next_message().is_some() && s.next_message().is_some() && s.next_message().is_none());
+        assert!(
+            s.next_message(Time(1)).is_some() && s.next_message(Time(1)).is_some() && s.next_message(Time(1)).is_none()
+        );
         assert!(!s.acked(Time(3), 6), "an acknowledgement of an unsent message");
     }
 
@@ -324,13 +334,14 @@ mod tests {
         s.push_fill(&state);
         s.begin([], false, Index(40));
         assert!(s.is_round_read() && !s.may_end(), "the follower has not begun its log");
-        let lens: Vec<usize> = std::iter::from_fn(|| s.next_message()).map(|b| cost(&b) - MESSAGE_COST).collect();
+        let lens: Vec<usize> =
+            std::iter::from_fn(|| s.next_message(Time(1))).map(|b| cost(&b) - MESSAGE_COST).collect();
         assert_eq!(lens, [STREAM_PIECE_MAX, 10, 0]);
         s.is_beginning = false;
         assert!(s.may_end());
         s.push_end(Index(41), Term(2));
         assert!(
-            s.next_message().is_some() && s.waits() && s.acked(Time(2), 4) && s.waits(),
+            s.next_message(Time(1)).is_some() && s.waits() && s.acked(Time(2), 4) && s.waits(),
             "Done alone answers the end"
         );
     }
@@ -353,7 +364,7 @@ mod tests {
             let mut digests = vec![1u8; 128 * DIGEST_LEN];
             digests[..DIGEST_LEN].fill(0);
             s.push_digests(ChunkKey { volume: VolumeId(1), index: 0 }, 1024, digests.into());
-            assert!(!s.is_round_read() && s.next_message().is_some() && !s.is_round_read());
+            assert!(!s.is_round_read() && s.next_message(Time(1)).is_some() && !s.is_round_read());
             s
         };
         assert!(!compared().acked(Time(2), 1), "acknowledged before it was answered");

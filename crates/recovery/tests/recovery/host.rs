@@ -2,6 +2,7 @@
 
 use recovery::{Action, BlockKey, Follow, Host, Lead, Part, Staged};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{DecisionState, ReadData};
 use types::units::{AU, BLOCK, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
@@ -19,6 +20,7 @@ pub struct Fake {
     pub is_full: bool,
     /// Every bad block delays a destage round.
     pub delays_destage: bool,
+    pub log_wait: Duration,
     /// The applied index of the replica.
     pub applied: Index,
     pub members: Membership,
@@ -59,6 +61,7 @@ impl Fake {
             is_led: true,
             is_full: false,
             delays_destage: false,
+            log_wait: Duration::ZERO,
             applied: Index(10),
             members: Membership::fresh(Epoch(1), &members),
             actions: Vec::new(),
@@ -128,6 +131,9 @@ impl Host for Fake {
     }
     fn is_pressed(&self) -> bool {
         false
+    }
+    fn log_wait(&self) -> Duration {
+        self.log_wait
     }
     fn pair_with(&self, _: PgId, osd: OsdId) -> Option<(ReplicaId, ReplicaId)> {
         Some((ME, ReplicaId(u64::from(osd.0))))

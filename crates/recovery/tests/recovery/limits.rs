@@ -4,6 +4,7 @@ use crate::host::{Fake, ME, PG};
 use recovery::{Action, Lead, Read, StreamTuning, Streams};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use types::store::ReadData;
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 use wire::{Message, StreamBody, StreamMsg};
 
@@ -93,6 +94,59 @@ fn every_stream_reads_within_two_seconds() {
         reads.extend(parts.map(|part| part.split(',').next().expect("its stream").to_owned()));
     }
     assert_eq!((reads.len(), opened.len()), (tuning.needed_max, tuning.needed_max), "{reads:?}");
+}
+
+/// Returns the MiB that a stream reads in 4 s with a limit of 4 MiB/s, when each acknowledgement takes so long.
+fn read_in_4_s(mut host: Fake, answer: Duration) -> usize {
+    let mut streams = Streams::new(StreamTuning { bytes_per_s: 4 << 20, ..StreamTuning::default() }, 7);
+    streams.want(host.now, pg(0), TO);
+    streams.step(&mut host);
+    let stream = host.actions.drain(..).find_map(opened).expect("a stream").1;
+    let from_follower = |body| StreamMsg { pg: pg(0), from: FOLLOWER, to: ME, stream, body };
+    let accept = StreamBody::Accept { term: Term(2), commit: Index(3), compare: false, fills_from: Index(0) };
+    streams.handle_message(&mut host, TO, from_follower(accept));
+    streams.handle_message(&mut host, TO, from_follower(StreamBody::Filling { term: Term(2), commit: Index(10) }));
+    host.lead.as_mut().expect("it leads").is_behind = false;
+    let (mut bytes, mut answers, end) = (0, Vec::new(), host.now + Duration::from_secs(4));
+    while host.now < end {
+        host.now = host.now + Duration::from_millis(5);
+        streams.step(&mut host);
+        for action in std::mem::take(&mut host.actions) {
+            match action {
+                Action::Read { read: Read::Part(part), range, .. } => {
+                    bytes += range.len_bytes();
+                    streams.handle_part(&mut host, &part, Ok(ReadData::Zeros));
+                }
+                Action::Send { message: Message::Stream(msg), .. } => {
+                    if let StreamBody::Blocks { seq, .. }
+                    | StreamBody::Decision { seq, .. }
+                    | StreamBody::Fill { seq, .. } = msg.body
+                    {
+                        answers.push((host.now + answer, seq));
+                    }
+                }
+                _ => {}
+            }
+        }
+        while answers.first().is_some_and(|(at, _)| *at <= host.now) {
+            let (_, seq) = answers.remove(0);
+            streams.handle_message(&mut host, TO, from_follower(StreamBody::Ack { seq }));
+        }
+    }
+    bytes >> 20
+}
+
+#[test]
+fn a_stream_yields_to_io_that_waits() {
+    let ms = Duration::from_millis;
+    let waits = |log_wait| Fake { log_wait, ..leader(false, true) };
+    let all = read_in_4_s(waits(ms(0)), ms(5));
+    let (log, follower) = (read_in_4_s(waits(ms(60)), ms(5)), read_in_4_s(waits(ms(0)), ms(150)));
+    assert!((9..16).contains(&all), "{all} MiB");
+    let exact = read_in_4_s(Fake { log_wait: ms(60), ..leader(true, false) }, ms(5));
+    assert_eq!(exact, 16, "the PG waits for contents: all MiB without a limit");
+    assert!(log < 3, "{log} MiB while the log waits for its device");
+    assert!(follower < all / 2, "{follower} MiB while the follower waits for its device");
 }
 
 fn opened(action: Action) -> Option<(PgId, u64)> {

@@ -76,7 +76,9 @@ fn streams_act_as_the_testdata_scripts_record() {
 impl End {
     fn new(seed: u64) -> End {
         let host = Fake { now: Time(1_000_000_000), ..Fake::new(2) };
-        End { host, streams: Streams::new(StreamTuning::default(), seed), reads: VecDeque::new() }
+        // Streams begin at an eighth of the limit, 64 MiB/s.
+        let tuning = StreamTuning { bytes_per_s: 512 << 20, ..StreamTuning::default() };
+        End { host, streams: Streams::new(tuning, seed), reads: VecDeque::new() }
     }
 }
 
