@@ -3,15 +3,13 @@
 //! A stream that takes all that a device can do makes each flush of a log behind it slow, and writes wait for several flushes. So
 //! the rate is halved when I/O waits, and grows again: fast from its start until I/O has waited once, slowly after that.
 //!
-//! Invariant: the rate stays between a sixteenth of its limit and the limit.
+//! Invariant: the rate stays between an eighth of its limit and the limit.
 
 use std::time::Duration;
 use types::Time;
 
-/// The rate begins at one part of the limit in so many.
-const FIRST: u64 = 8;
-/// The least rate, as a part of the limit.
-const LEAST: u64 = 16;
+/// The first and least rate, as a part of the limit.
+const LEAST: u64 = 8;
 /// Interval between two cuts: the first one has to show.
 const CUT_EVERY: Duration = Duration::from_millis(100);
 /// Time in which a rate that was never cut doubles.
@@ -33,7 +31,7 @@ pub(super) struct Budget {
 impl Budget {
     /// Returns the budget of an OSD without streams.
     pub fn new(limit: u64) -> Budget {
-        Budget { limit, rate: limit / FIRST, ..Budget::default() }
+        Budget { limit, rate: limit / LEAST, ..Budget::default() }
     }
 
     /// Sets the limit, and the rate to it.
@@ -43,7 +41,7 @@ impl Budget {
 
     /// Begins again, before the first of several streams.
     pub fn begin(&mut self, now: Time) {
-        (self.rate, self.cut_at, self.filled_at) = (self.limit / FIRST, None, now);
+        (self.rate, self.cut_at, self.filled_at) = (self.limit / LEAST, None, now);
         if self.tokens >= 0 {
             self.tokens = self.most();
         }
@@ -121,10 +119,10 @@ mod tests {
         assert!((LIMIT / 21..LIMIT / 19).contains(&half), "{half} bytes in 100 ms after one cut");
         run(&mut budget, &mut now, 5000, true);
         let least = run(&mut budget, &mut now, 10, false);
-        assert!((LIMIT / 1700..LIMIT / 1500).contains(&least), "{least} bytes in 10 ms at the least rate");
+        assert!((LIMIT / 820..LIMIT / 750).contains(&least), "{least} bytes in 10 ms at the least rate");
         run(&mut budget, &mut now, 4000, false);
         let again = run(&mut budget, &mut now, 100, false);
-        assert!((LIMIT / 18..LIMIT / 16).contains(&again), "{again} bytes in 100 ms, 4 s later");
+        assert!((LIMIT / 16..LIMIT / 15).contains(&again), "{again} bytes in 100 ms, 4 s later");
     }
 
     #[test]
