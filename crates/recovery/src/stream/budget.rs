@@ -1,7 +1,7 @@
 //! Bytes that the streams of one OSD may read: a rate that yields to other I/O of the devices. Sans-IO.
 //!
-//! A stream that takes all that a device can do makes each flush of a log behind it slow, and writes wait for several flushes. So
-//! the rate is halved when I/O waits, and grows again: fast from its start until I/O has waited once, slowly after that.
+//! A stream that saturates a device delays every log flush, and an election takes several flushes. So the rate is halved when I/O
+//! waits. It doubles every half second until the first cut, and grows slowly after that.
 //!
 //! Invariant: the rate stays between an eighth of its limit and the limit.
 
@@ -43,40 +43,34 @@ impl Budget {
     pub fn begin(&mut self, now: Time) {
         (self.rate, self.cut_at, self.filled_at) = (self.limit / LEAST, None, now);
         if self.tokens >= 0 {
-            self.tokens = self.most();
+            self.tokens = most(self.rate);
         }
-    }
-
-    /// Returns the most tokens that are kept.
-    fn most(&self) -> i64 {
-        (self.rate / 16) as i64
     }
 
     /// Adds the tokens earned since the last call. `waits`: I/O waits for the device at this moment. `pressed`: rounds that free the
     /// log need the device.
     pub fn fill(&mut self, now: Time, waits: bool, pressed: bool) {
         let nanos = now.since(self.filled_at).as_nanos();
-        self.adapt(now, nanos, waits);
-        let rate = if pressed { self.rate / 4 } else { self.rate }.max(1);
-        let earned = i64::try_from(nanos * u128::from(rate) / 1_000_000_000).unwrap_or(i64::MAX);
-        // When less than a token was earned, the time is kept.
-        if earned > 0 {
-            self.tokens = self.tokens.saturating_add(earned).min(self.most());
-            self.filled_at = now;
-        }
-    }
-
-    fn adapt(&mut self, now: Time, nanos: u128, waits: bool) {
-        let grown = match self.cut_at {
-            _ if waits => 0,
-            None => u128::from(self.rate) * nanos / DOUBLED_IN.as_nanos(),
-            Some(_) => u128::from(self.limit) * nanos / FULL_IN.as_nanos(),
-        };
-        self.rate = self.rate.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX)).min(self.limit);
         if waits && self.cut_at.is_none_or(|at| now >= at + CUT_EVERY) {
             self.cut_at = Some(now);
             self.rate = (self.rate / 2).max(self.limit / LEAST);
         }
+        let rate = if pressed { self.rate / 4 } else { self.rate }.max(1);
+        let earned = i64::try_from(nanos * u128::from(rate) / 1_000_000_000).unwrap_or(i64::MAX);
+        // When less than a token was earned, the time is kept.
+        if earned > 0 {
+            self.tokens = self.tokens.saturating_add(earned).min(most(rate));
+            self.filled_at = now;
+            self.rate = if waits { self.rate } else { self.grown(nanos) };
+        }
+    }
+
+    fn grown(&self, nanos: u128) -> u64 {
+        let grown = match self.cut_at {
+            None => u128::from(self.rate) * nanos / DOUBLED_IN.as_nanos(),
+            Some(_) => u128::from(self.limit) * nanos / FULL_IN.as_nanos(),
+        };
+        self.rate.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX)).min(self.limit)
     }
 
     /// Returns the time at which there are tokens again.
@@ -85,6 +79,11 @@ impl Budget {
         // Rounded up: a deadline before the token would make the loop spin.
         self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000).div_ceil(self.rate.max(1)))
     }
+}
+
+/// Returns the most tokens that are kept at this rate.
+fn most(rate: u64) -> i64 {
+    (rate / 16) as i64
 }
 
 #[cfg(test)]

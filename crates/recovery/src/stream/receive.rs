@@ -170,7 +170,7 @@ impl Streams {
         for pg in self.receivers.keys().copied().collect::<Vec<_>>() {
             let receiver = self.receivers.get_mut(&pg).expect("listed above");
             let replica = receiver.replica;
-            // Contents that come more slowly leave the device to a log that waits for it.
+            // A late acknowledgement slows the stream down, so that the log gets the device.
             let ack = if host.log_wait() >= LOG_WAIT_MAX { None } else { receiver.ack_due() };
             let (is_late, beginning) =
                 (host.now() >= receiver.heard_at + self.tuning.install_max, receiver.take_beginning());
