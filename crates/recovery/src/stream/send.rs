@@ -33,6 +33,8 @@ struct Wanted {
     pair: (ReplicaId, ReplicaId),
     lead: Lead,
     chunks: usize,
+    /// The last stream has ended early: the next one does not begin yet.
+    rests: bool,
 }
 
 impl Streams {
@@ -58,10 +60,10 @@ impl Streams {
         self.look_at = now + LOOK_EVERY;
         let mut wanted = self.wanted(host, is_full);
         wanted.sort_by_key(|wanted| (!wanted.lead.needs_follower, wanted.chunks));
-        for Wanted { pg, to, pair: (replica, follower), lead, .. } in wanted {
+        for Wanted { pg, to, pair: (replica, follower), lead, rests, .. } in wanted {
             self.pace_at_once(host, (replica, follower), &lead);
             let limit = if lead.counts_at_once() { senders_max.max(needed_max) } else { senders_max };
-            if self.senders.len() >= limit || self.senders.iter().any(|s| s.pg == pg) {
+            if rests || self.senders.len() >= limit || self.senders.iter().any(|s| s.pg == pg) {
                 continue;
             }
             self.waiting.remove(&(pg, to));
@@ -86,16 +88,14 @@ impl Streams {
         }
     }
 
-    /// Returns the streams that may begin; `is_full`: only those that count at once.
+    /// Returns the streams that may begin, now or after a rest; `is_full`: only those that count at once.
     fn wanted(&self, host: &mut impl Host, is_full: bool) -> Vec<Wanted> {
-        let is_due = |key: &&(PgId, OsdId)| {
-            let rests = self.resting.get(key).is_some_and(|(until, _)| host.now() < *until);
-            !rests && host.reaches(key.1) && !self.senders.iter().any(|s| s.pg == key.0)
-        };
+        let is_due = |key: &&(PgId, OsdId)| host.reaches(key.1) && !self.senders.iter().any(|s| s.pg == key.0);
         let wanted = self.waiting.keys().filter(is_due).filter_map(|(pg, to)| {
+            let rests = self.resting.get(&(*pg, *to)).is_some_and(|(until, _)| host.now() < *until);
             let pair = host.pair_with(*pg, *to)?;
             let lead = host.lead(pair.0, pair.1).filter(|lead| !is_full || lead.counts_at_once())?;
-            Some(Wanted { pg: *pg, to: *to, pair, lead, chunks: host.chunks(pair.0).len() })
+            Some(Wanted { pg: *pg, to: *to, pair, lead, chunks: host.chunks(pair.0).len(), rests })
         });
         wanted.collect()
     }

@@ -149,6 +149,27 @@ fn a_stream_yields_to_io_that_waits() {
     assert!(follower < all / 2, "{follower} MiB while the follower waits for its device");
 }
 
+/// A stream has failed while this replica led before: the new term has no pace yet.
+#[test]
+fn a_pg_has_a_pace_while_its_stream_rests() {
+    let mut host = leader(true, false);
+    host.lead.as_mut().expect("it leads").room = Some((8 << 20, false));
+    let mut streams = Streams::new(StreamTuning::default(), 7);
+    streams.want(host.now, pg(0), TO);
+    streams.step(&mut host);
+    streams.handle_link_lost(&mut host, TO);
+    host.actions.clear();
+    host.now = host.now + Duration::from_millis(20);
+    streams.want(host.now, pg(0), TO);
+    streams.step(&mut host);
+    assert_eq!(streams.running(), 0, "it rests");
+    assert!(
+        host.actions.iter().any(|a| matches!(a, Action::SetPace { pace: Some(1_048_576), .. })),
+        "{:?}",
+        host.actions
+    );
+}
+
 fn opened(action: Action) -> Option<(PgId, u64)> {
     match action {
         Action::Send {
