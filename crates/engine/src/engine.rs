@@ -42,6 +42,8 @@ pub(crate) mod key {
 
 /// Damage of a replica whose create record may be lost.
 pub const CREATE_LOST: &str = "the log has lost records, and the replica may have been here before";
+/// A batch of the log that takes so long to write is logged.
+const SLOW_BATCH: Duration = Duration::from_millis(50);
 /// Bound of lost create records while meta has told none.
 pub(crate) const ANY_REPLICA: ReplicaId = ReplicaId(u64::MAX);
 
@@ -641,6 +643,10 @@ impl Engine {
         let log = self.log.as_mut().expect("a batch was in flight");
         let batch = log.in_flight.take().expect("a batch was in flight");
         assert_eq!(batch.seq, log.durable_seq + 1, "acknowledgements follow batch order");
+        let took = now.since(log.batch_begun);
+        if took >= SLOW_BATCH {
+            tracing::debug!(ms = took.as_millis() as u64, "slow write of a log batch");
+        }
         log.durable_seq = batch.seq;
         log.unsealed = !batch.is_seal;
         if !batch.is_seal {

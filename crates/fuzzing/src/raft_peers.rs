@@ -197,7 +197,14 @@ impl Table {
 
     fn invented_item(&self, from: u32, to: u32) -> RenewalItem {
         let (from, to) = (ReplicaId(from.into()), ReplicaId(to.into()));
-        RenewalItem { pg: PG, from, to, term: self.members[to.0 as usize - 1].hard_state.term, commit: Index(0) }
+        RenewalItem {
+            pg: PG,
+            from,
+            to,
+            term: self.members[to.0 as usize - 1].hard_state.term,
+            commit: Index(0),
+            complete: Index(0),
+        }
     }
 
     /// Restarts a member from its log. Unanswered tickets count as durable, because this target tests peers, not disks.

@@ -9,7 +9,7 @@
 use crate::admit::Queue;
 use crate::decision::Decision;
 use crate::election::Election;
-use crate::lease::Leading;
+use crate::lease::{Heard, Leading};
 use crate::pending_payloads::PendingPayloads;
 use crate::reads::Reads;
 use crate::transfer::Transfer;
@@ -45,6 +45,8 @@ pub struct Group {
     pub(crate) election: Election,
     /// Set while this replica leads.
     pub(crate) leading: Option<Leading>,
+    /// The newest lease renewal that was accepted.
+    pub(crate) heard: Option<Heard>,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) changing: crate::members::Changing,
     pub(crate) strangers: crate::peers::Strangers,
@@ -115,6 +117,7 @@ impl Group {
             applied_term: checkpoint.term,
             election,
             leading: None,
+            heard: None,
             transfer: None,
             changing: crate::members::Changing::new(replica, checkpoint.index, &entries),
             strangers: crate::peers::Strangers::default(),
@@ -203,11 +206,19 @@ impl Group {
 
     /// Whether requests may be taken: this replica leads, its first own entry is applied, and it does not hand over (R3).
     pub fn serves(&self) -> bool {
-        let applied = self.node.applied();
-        let began = |term_start_index| term_start_index <= applied || on(Bug::ServedBeforeOwnEntry);
+        self.leads_whole() && self.current().is_some_and(|leading| self.has_begun(leading))
+    }
+
+    /// Whether this replica has applied its own first entry, and so everything that was committed before its term.
+    fn has_begun(&self, leading: &Leading) -> bool {
+        leading.term_start_index <= self.node.applied() || on(Bug::ServedBeforeOwnEntry)
+    }
+
+    /// Whether this replica leads with all contents, and does not hand over.
+    pub(crate) fn leads_whole(&self) -> bool {
         let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptAfterRelease);
         let whole = self.whole || on(Bug::FillingServes);
-        whole && !handed_over && self.current().is_some_and(|leading| began(leading.term_start_index))
+        whole && !handed_over && self.current().is_some()
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {

@@ -6,7 +6,7 @@
 use crate::lease::Leading;
 use crate::{Action, Group};
 use consensus::Role;
-use types::Time;
+use types::{Index, Time};
 use wire::Reject;
 
 impl Group {
@@ -20,7 +20,9 @@ impl Group {
         if self.leading.is_none() && self.node.is_leader() && self.quarantine.is_none() {
             let (me, members) = (self.identity.replica, &self.decision.members);
             // Raft has appended its empty entry, and no proposal could come before this leadership began.
-            self.leading = Some(Leading::new(term, self.node.last_index(), now, me, members));
+            let mut leading = Leading::new(term, self.node.last_index(), now, me, members);
+            leading.former = self.heard.filter(|heard| heard.term.0 + 1 == term.0 && heard.complete > Index(0));
+            self.leading = Some(leading);
             assert!(self.waiting.is_empty(), "an earlier leadership left waiters behind");
             actions.push(Action::BecameLeader);
         }

@@ -30,6 +30,15 @@ pub(crate) struct FollowerAck {
     pub idle_acks: u32,
 }
 
+/// A lease renewal that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub term: Term,
+    pub leader: ReplicaId,
+    /// Up to here it had all contents and all committed entries, durably.
+    pub complete: Index,
+}
+
 /// One term of leadership.
 #[derive(Clone, Debug)]
 pub(crate) struct Leading {
@@ -46,6 +55,9 @@ pub(crate) struct Leading {
     pub pace: Option<u64>,
     /// No majority has said yet that it has all its contents, and no pace was set: such a follower may count.
     pub is_blind: bool,
+    /// The leader of the term before this one, until its OSD is heard again or its log may begin. Its log begins only at the order of a
+    /// leader, and there was none in between: it still has all contents.
+    pub former: Option<Heard>,
 }
 
 impl Leading {
@@ -60,6 +72,7 @@ impl Leading {
             majority_at: Time::ZERO,
             pace: is_blind.then_some(BLIND_PACE),
             is_blind,
+            former: None,
         };
         leading.majority_at = leading.majority(me, members);
         leading
@@ -106,6 +119,7 @@ impl Leading {
     pub fn fills(&mut self, now: Time, replica: ReplicaId) {
         let ack = self.ack_of(replica);
         (ack.contents, ack.fills_since) = (UNKNOWN, now);
+        self.former = self.former.filter(|former| former.leader != replica);
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.

@@ -135,6 +135,12 @@ impl Group {
         all
     }
 
+    /// Whether the log holds no step that is not applied. The log of a leader has every committed step, so the members at the applied
+    /// index are the newest ones then, and stay so until this leader proposes a step.
+    pub(crate) fn has_applied_steps(&self) -> bool {
+        !self.changing.seen || self.memberships().len() == 1
+    }
+
     /// Whether a forced step of this replica is not applied yet: until then no other replica has a part in the PG.
     pub(crate) fn is_forcing(&self) -> bool {
         self.changing.forced.is_some_and(|index| index > self.node.applied())

@@ -127,8 +127,14 @@ mod tests {
     }
 
     fn renewal(full: bool, pgs: &[PgId]) -> LeaseRenewal {
-        let item =
-            |pg: &PgId| RenewalItem { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
+        let item = |pg: &PgId| RenewalItem {
+            pg: *pg,
+            from: ReplicaId(1),
+            to: ReplicaId(2),
+            term: Term(3),
+            commit: Index(0),
+            complete: Index(0),
+        };
         LeaseRenewal { sent_at: 5, full, spent_aus: 0, items: pgs.iter().map(item).collect() }
     }
 

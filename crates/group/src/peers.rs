@@ -142,6 +142,10 @@ impl Group {
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool, _actions: &mut Vec<Action>) {
         let Some(replica) = self.replica_on(osd).filter(|_| self.quarantine.is_none()) else { return };
         if up {
+            // It may have come back with a failed replica.
+            if let Some(leading) = &mut self.leading {
+                leading.former = leading.former.filter(|former| former.leader != replica);
+            }
             if self.node.leader().is_none() {
                 self.election.voter_up(now);
             }

@@ -3,9 +3,10 @@
 //! `pairs` decides on the time; this module handles one item for one PG. Invariant: a follower renews only when it
 //! is in the leader's term with that leader; an acknowledgement counts only in the term that it names.
 
+use crate::lease::Heard;
 use crate::{Action, Group};
 use types::planted::{Bug, on};
-use types::{OsdId, ReplicaId, Term, Time};
+use types::{Index, OsdId, ReplicaId, Term, Time};
 use wire::{Contents, RenewalItem};
 
 impl Group {
@@ -38,6 +39,7 @@ impl Group {
         let renewed = self.quarantine.is_none() && agrees(self);
         if renewed {
             self.election.renewed(now, item.from);
+            self.heard = Some(Heard { term: item.term, leader: item.from, complete: item.complete });
         }
         renewed
     }
@@ -60,6 +62,8 @@ impl Group {
         let last = self.node.last_index();
         let (me, members) = (self.identity.replica, &self.decision.members);
         let leading = self.leading.as_mut().expect("it was just seen");
+        // From now on its own acknowledgements count.
+        leading.former = leading.former.filter(|former| former.leader != replica);
         let ack = leading.acknowledged(replica, sent_at, me, members);
         if sent_at > ack.fills_since && sent_at >= ack.sent_at {
             ack.contents = contents;
@@ -95,7 +99,9 @@ impl Group {
         if commit < self.node.commit_index() && on(Bug::CommitBeyondMatch) {
             commit = self.node.commit_index();
         }
-        let item = RenewalItem { pg: self.identity.pg, from: self.identity.replica, to, term: leading.term, commit };
+        let complete = if self.whole { self.durable_commit() } else { Index(0) };
+        let (pg, from) = (self.identity.pg, self.identity.replica);
+        let item = RenewalItem { pg, from, to, term: leading.term, commit, complete };
         let behind = follower.matched < self.node.last_index() || !follower.streaming;
         let io = self.last_io.is_some_and(|at| now.since(at) < self.config.timing.active);
         Some((item, io || behind))

@@ -82,6 +82,15 @@ impl Group {
         matched && self.has_contents(now, id)
     }
 
+    /// Whether `id` led in the term before this one, is silent since, and is known to have all contents and everything that is
+    /// committed: up to `end` by its own word. Above `end`, which the log of `follower` does not pass, every majority needs it.
+    fn former_has_everything(&self, id: ReplicaId, (follower, end): (ReplicaId, Option<Index>)) -> bool {
+        let former = self.current().and_then(|leading| leading.former).filter(|former| former.leader == id);
+        let covers = former.zip(end).is_some_and(|(former, end)| former.complete >= end);
+        let is_member = self.osd_of(id).is_some_and(|osd| self.replica_on(osd) == Some(id));
+        covers && is_member && !self.decision.members.majority(|other| other != id && other != follower)
+    }
+
     /// Notes that the log of the follower may begin, or has begun: what it has said of its contents before does not count.
     pub fn note_filling(&mut self, now: Time, follower: ReplicaId) {
         if let Some(leading) = &mut self.leading {
@@ -89,17 +98,23 @@ impl Group {
         }
     }
 
-    /// Whether the log of `follower` may begin at the applied index of this leader. What is committed up to there must be on a majority
-    /// without the follower, and with all contents.
-    pub fn may_fill(&self, now: Time, follower: ReplicaId) -> bool {
-        let has = |id: ReplicaId| id != follower && self.has_everything(now, id);
-        self.serves() && (!self.decision.members.is_voter(follower) || self.decision.members.majority(has))
+    /// Whether the log of `follower`, whose last entry is `end` at most, may begin at the applied index of this leader. What is
+    /// committed up to there must be on a majority without the follower, and with all contents; under other members, too.
+    pub fn may_fill(&self, now: Time, follower: ReplicaId, end: Option<Index>) -> bool {
+        let applied = self.node.applied();
+        let complete = |id| self.has_everything(now, id) || self.former_has_everything(id, (follower, end));
+        let has = |id: ReplicaId| id != follower && complete(id);
+        let members = &self.decision.members;
+        self.leads_whole()
+            && applied > Index(0)
+            && self.has_applied_steps()
+            && (!members.is_voter(follower) || members.majority(has))
     }
 
     /// Returns the state at which the log of `follower` may begin, now that it is behind this leader's: the applied one. From here on
     /// the follower does not count as one with all its contents. `None`: its log may not begin ([`Group::may_fill`]).
-    pub fn fill_state(&mut self, now: Time, follower: ReplicaId) -> Option<DecisionState> {
-        if !self.may_fill(now, follower) {
+    pub fn fill_state(&mut self, now: Time, follower: ReplicaId, end: Option<Index>) -> Option<DecisionState> {
+        if !self.may_fill(now, follower, end) {
             return None;
         }
         self.note_filling(now, follower);

@@ -34,8 +34,15 @@ impl Osd {
                 Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
                 // Meta learns of a leader when it serves: otherwise the PG would be reported as down until
                 // the next heartbeat.
-                Action::BecameLeader => {}
-                Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
+                Action::BecameLeader => self.log_leadership(slot, "elected"),
+                Action::Serves => {
+                    self.log_leadership(slot, "serving");
+                    self.meta.report_soon(self.now);
+                }
+                Action::LostLeadership => {
+                    self.log_leadership(slot, "no longer the leader");
+                    self.meta.report_soon(self.now);
+                }
                 Action::MembersChanged => self.members_changed(slot),
                 Action::Yielded { to, volume } => {
                     let pg = self.pgs.get(slot).identity.pg;
@@ -50,6 +57,12 @@ impl Osd {
                 Action::Quarantined(reason) => return self.fail_replica(replica, reason),
             }
         }
+    }
+
+    fn log_leadership(&mut self, slot: usize, what: &'static str) {
+        let slot = self.pgs.get(slot);
+        let term = slot.group().map_or(0, |group| group.term().0);
+        tracing::debug!(pg = %slot.identity.pg, term, "{what}");
     }
 
     pub(crate) fn send_peer(&mut self, slot: usize, to: OsdId, mut message: Message) {

@@ -123,7 +123,7 @@ impl Host for Here<'_> {
             is_behind: group.is_behind_log(follower, first),
             matched: group.matched(follower),
             needs_follower: group.stands_still_without(self.now, follower),
-            may_fill: group.may_fill(self.now, follower),
+            may_fill: group.may_fill(self.now, follower, Some(Index(0))),
             has_contents: group.has_contents(self.now, follower),
             room: group.fill_room(follower),
             pace: group.pace(),
@@ -135,9 +135,9 @@ impl Host for Here<'_> {
         self.group(replica).map(Group::decision)
     }
 
-    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId) -> Option<DecisionState> {
+    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId, end: Option<Index>) -> Option<DecisionState> {
         let group = self.pgs.group(self.pgs.by_replica(replica)?)?;
-        group.fill_state(self.now, follower).filter(|state| state.bytes.len() <= FILL_DECISION_MAX)
+        group.fill_state(self.now, follower, end).filter(|state| state.bytes.len() <= FILL_DECISION_MAX)
     }
 
     fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey> {
@@ -164,6 +164,7 @@ impl Host for Here<'_> {
             term: group.term(),
             commit: group.durable_commit(),
             applied: group.applied(),
+            end: group.last_index(),
             is_elected: group.is_elected(),
             leads: group.is_leader(),
             is_paused,
@@ -433,6 +434,11 @@ impl Osd {
             return self.stream_installed(replica);
         }
         let Some(stands) = self.pgs.group(slot).map(|group| (group.term(), commit)) else { return };
+        tracing::debug!(
+            replica = replica.0,
+            commit = stands.1.0,
+            "the log has begun at an applied index of the leader"
+        );
         self.recover(|r, here| r.streams.handle_begun(here, replica, stands));
     }
 

@@ -64,9 +64,9 @@ pub trait Host {
     /// Returns the applied state of a local replica.
     fn decision(&self, replica: ReplicaId) -> Option<DecisionState>;
 
-    /// Returns the applied state if the log of the follower may begin there. From here on the follower does not count as one with all
-    /// its contents.
-    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId) -> Option<DecisionState>;
+    /// Returns the applied state if the log of the follower, whose last entry is `end` at most (`None`: unknown), may begin there. From here on the
+    /// follower does not count as one with all its contents.
+    fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId, end: Option<Index>) -> Option<DecisionState>;
 
     fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey>;
 
@@ -121,7 +121,7 @@ pub struct Lead {
     pub matched: Option<Index>,
     /// The PG cannot commit without the follower.
     pub needs_follower: bool,
-    /// The follower's log may begin before its contents come.
+    /// The follower's log may begin before its contents come, unless it has more entries than it seems.
     pub may_fill: bool,
     /// The follower is known to have all its contents.
     pub has_contents: bool,
@@ -148,6 +148,8 @@ pub struct Follow {
     /// The last entry that is both durable and known to be committed.
     pub commit: Index,
     pub applied: Index,
+    /// The last entry of its log, durable or not.
+    pub end: Index,
     /// It is elected, and may not have taken over yet.
     pub is_elected: bool,
     /// It leads.

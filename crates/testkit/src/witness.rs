@@ -118,11 +118,13 @@ impl Witness {
         inside.map(|gap| gap.len).max().unwrap_or_default()
     }
 
-    /// Returns the longest time of an answered request that overlaps the time from `from` to `to`. Short ones are not kept.
-    pub fn longest_request(&self, from: Instant, to: Instant) -> Duration {
+    /// Returns the longest time of an answered request that overlaps the time from `from` to `to`, and how long after `from` the
+    /// answer came. Short ones are not kept.
+    pub fn longest_request(&self, from: Instant, to: Instant) -> (Duration, Duration) {
         let known = self.known();
         let inside = known.slow.iter().filter(|slow| slow.from <= to && slow.from + slow.len >= from);
-        inside.map(|slow| slow.len).max().unwrap_or_default()
+        let longest = inside.max_by_key(|slow| slow.len);
+        longest.map_or_else(Default::default, |slow| (slow.len, slow.from + slow.len - from))
     }
 
     /// Fails when a loader has found anything wrong.
@@ -231,9 +233,9 @@ mod tests {
     fn longest_request_is_the_slowest_one_of_the_time_in_question() {
         let witness = heard("s 30\ns 200\ns 50\n");
         let now = clock::now();
-        assert_eq!(witness.longest_request(now, now), Duration::ZERO, "all were answered before");
+        assert_eq!(witness.longest_request(now, now).0, Duration::ZERO, "all were answered before");
         let before = now.checked_sub(Duration::from_secs(1)).unwrap();
-        assert_eq!(witness.longest_request(before, now), Duration::from_millis(200));
+        assert_eq!(witness.longest_request(before, now).0, Duration::from_millis(200));
     }
 
     #[test]

@@ -300,6 +300,7 @@ fn read_lease_renewal(input: &mut Input<'_>) -> Result<LeaseRenewal, WireError> 
             to: ReplicaId(item.to.get()),
             term: Term(item.term.get()),
             commit: Index(item.commit.get()),
+            complete: Index(item.complete.get()),
         })
     })?;
     Ok(LeaseRenewal { sent_at: r.sent_at.get(), full, spent_aus: r.spent_aus.get(), items })

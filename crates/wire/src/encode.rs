@@ -201,6 +201,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                     to: U64::new(item.to.0),
                     term: U64::new(item.term.0),
                     commit: U64::new(item.commit.0),
+                    complete: U64::new(item.complete.0),
                 });
             }
         }

@@ -226,6 +226,8 @@ pub struct RenewalItem {
     pub term: Term,
     /// min(match of the receiver, commit).
     pub commit: Index,
+    /// Up to here the sender has all contents and all committed entries, durably. Zero: it lacks contents.
+    pub complete: Index,
 }
 
 /// The items of a lease renewal for which the receiver has renewed its promise.
@@ -270,9 +272,10 @@ pub struct StreamMsg {
 pub enum StreamBody {
     /// Leader: the whole contents of this PG will follow. `needed`: the PG commits nothing until the follower takes entries.
     Open { needed: bool },
-    /// Follower: send, from the beginning. Carries the follower's term and commit index. `compare`: it has older contents, and
-    /// the leader sends digests of its own first. `fills_from`: the index behind which its log begins, while it lacks contents; else 0.
-    Accept { term: Term, commit: Index, compare: bool, fills_from: Index },
+    /// Follower: send, from the beginning. Carries the follower's term, its commit index, and the end of its log in that term.
+    /// `compare`: it has older contents, and the leader sends digests of its own first. `fills_from`: the index behind which its log
+    /// begins, while it lacks contents; else 0.
+    Accept { term: Term, commit: Index, end: Index, compare: bool, fills_from: Index },
     /// Leader: digests of the blocks from `start` (in sectors) on, [`DIGEST_LEN`] bytes each; zeros for a block of zeros.
     Digests { seq: u64, chunk: ChunkKey, start: u32, digests: Bytes },
     /// Follower: of the blocks whose digests came with `seq` it needs these; bit 0 is the first one.

@@ -79,7 +79,7 @@ records! {
     /// Tail: `count` items.
     LeaseRenewalRecord 24 { sent_at: U64, spent_aus: U64, count: U32, full: u8, reserved: [u8; 3] }
 
-    RenewalItemRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
+    RenewalItemRecord 48 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64, complete: U64 }
 
     /// Tail: `count` items.
     LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }

@@ -175,7 +175,11 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
     let (seq, term, commit) = (number(rng), Term(number(rng)), Index(number(rng)));
     let body = match rng.below(11) {
         0 => StreamBody::Open { needed: rng.chance(1, 2) },
-        1 => StreamBody::Accept { term, commit, compare: rng.chance(1, 2), fills_from: Index(number(rng)) },
+        1 => {
+            let commit = Index(commit.0 >> 1);
+            let end = Index(commit.0 + rng.below(1 << 32));
+            StreamBody::Accept { term, commit, end, compare: rng.chance(1, 2), fills_from: Index(number(rng)) }
+        }
         8 => {
             let digests = Bytes::from(vec![rng.next_u64() as u8; DIGEST_LEN * rng.between(1, 128) as usize]);
             StreamBody::Digests { seq, chunk: chunk(rng), start: 1024 * rng.below(32) as u32, digests }
@@ -282,6 +286,7 @@ pub fn message(rng: &mut Rng) -> Message {
                     to: ReplicaId(number(rng)),
                     term: Term(number(rng)),
                     commit: Index(number(rng)),
+                    complete: Index(number(rng)),
                 })
                 .collect(),
         }),

@@ -43,7 +43,8 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
             record.body = stream_body::OPEN;
             record.flag = u8::from(*needed);
         }
-        StreamBody::Accept { term, commit, compare, fills_from } => {
+        StreamBody::Accept { term, commit, end, compare, fills_from } => {
+            record.count = count(end.0.checked_sub(commit.0).expect("a log ends behind its commit index") as usize);
             record.seq = U64::new(fills_from.0);
             record.body = stream_body::ACCEPT;
             record.flag = u8::from(*compare);
@@ -138,13 +139,16 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     zero("stream", has_index || term.0 == 0)?;
     let has_volume = has_index || matches!(r.body, b::BLOCKS | b::DIGESTS);
     zero("stream", has_volume || volume == 0)?;
-    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::DIGESTS) || count == 0)?;
+    zero("stream", matches!(r.body, b::ACCEPT | b::BLOCKS | b::DECISION | b::DIGESTS) || count == 0)?;
     zero("stream", matches!(r.body, b::BLOCKS | b::DIGESTS) || (r.chunk.get(), start) == (0, 0))?;
     zero("stream", r.body == b::BLOCKS || r.payload_len.get() == 0)?;
     let index = Index(volume);
     let body = match r.body {
         b::OPEN => StreamBody::Open { needed: r.flag == 1 },
-        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.flag == 1, fills_from: Index(seq) },
+        b::ACCEPT => {
+            let end = Index(volume.checked_add(u64::from(count)).ok_or(WireError::Range { start, count })?);
+            StreamBody::Accept { term, commit: index, end, compare: r.flag == 1, fills_from: Index(seq) }
+        }
         b::DIGESTS => {
             let bad = WireError::Range { start, count };
             let sectors = count.checked_mul(SECTORS_PER_BLOCK).ok_or(bad)?;

@@ -147,6 +147,7 @@ impl Peers {
                     StreamBody::Open { .. } => StreamBody::Accept {
                         term: self.term,
                         commit: Index(0),
+                        end: Index(0),
                         compare: stream % 2 == 0,
                         fills_from: Index(0),
                     },
@@ -266,9 +267,11 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
         Message::Stream(msg) => match &mut msg.body {
             StreamBody::Ack { seq } => *seq = source.number(*seq),
             StreamBody::Wants { seq, .. } => *seq = source.number(*seq),
-            StreamBody::Accept { term, commit, .. }
-            | StreamBody::Filling { term, commit }
-            | StreamBody::Done { term, commit } => {
+            StreamBody::Accept { term, commit, end, .. } => {
+                (*term, *commit) = (Term(source.number(term.0)), Index(source.number(commit.0)));
+                *end = Index(commit.0.saturating_add(source.below(4).into()));
+            }
+            StreamBody::Filling { term, commit } | StreamBody::Done { term, commit } => {
                 (*term, *commit) = (Term(source.number(term.0)), Index(source.number(commit.0)));
             }
             _ => msg.stream = source.number(msg.stream),

@@ -28,7 +28,9 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             sent_at: source.number(1),
             full: source.flag(),
             spent_aus: source.number(1),
-            items: (0..source.below(4)).map(|_| RenewalItem { pg, from, to, term, commit: index }).collect(),
+            items: (0..source.below(4))
+                .map(|_| RenewalItem { pg, from, to, term, commit: index, complete: index })
+                .collect(),
         }),
         4 => Message::LeaseAck(LeaseAck {
             sent_at: source.number(1),
@@ -93,7 +95,13 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
     let (seq, index, term) = (source.number(1), Index(source.number(5)), Term(source.number(1)));
     match source.below(11) {
         0 | 1 => StreamBody::Open { needed: source.flag() },
-        2 => StreamBody::Accept { term, commit: index, compare: source.flag(), fills_from: Index(source.number(0)) },
+        2 => StreamBody::Accept {
+            term,
+            commit: index,
+            end: index,
+            compare: source.flag(),
+            fills_from: Index(source.number(0)),
+        },
         9 => {
             let digests = vec![source.byte(); 16 * (1 + source.below(128) as usize)].into();
             StreamBody::Digests { seq, chunk: CHUNK, start: source.below(64) * 512, digests }

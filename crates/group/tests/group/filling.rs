@@ -1,10 +1,10 @@
 //! Replicas whose contents a stream has still to bring: they vote and acknowledge, and do not serve (R16).
 
-use crate::rig::{CHUNK, Rig, recovered};
+use crate::rig::{CHUNK, Rig, raft_msg, recovered};
 use group::{Action, Group, GroupConfig};
 use types::store::Recovered;
-use types::{IoBuf, OsdId, ReplicaId, SectorRange};
-use wire::{Reject, ReplyBody, RequestBody};
+use types::{Index, IoBuf, OsdId, ReplicaId, SectorRange};
+use wire::{Message, RaftKind, Reject, ReplyBody, RequestBody};
 
 const DONE: Option<Result<ReplyBody, Reject>> = Some(Ok(ReplyBody::Done));
 
@@ -54,7 +54,7 @@ fn a_leader_without_contents_hands_over() {
 fn a_voter_is_filled_only_beside_a_majority_with_contents() {
     let mut rig = Rig::led(3, true);
     let now = rig.at();
-    let fill = |rig: &mut Rig, id: u64| rig.call(1, |g, now, _| g.fill_state(now, ReplicaId(id)));
+    let fill = |rig: &mut Rig, id: u64| rig.call(1, |g, now, _| g.fill_state(now, ReplicaId(id), None));
     assert!(fill(&mut rig, 3).is_some(), "the first two have everything");
     assert!(fill(&mut rig, 2).is_none(), "the third one may have given up its contents");
     assert!(rig.at() == now && fill(&mut rig, 2).is_none());
@@ -63,6 +63,50 @@ fn a_voter_is_filled_only_beside_a_majority_with_contents() {
     rig.advance(1);
     rig.list(1);
     assert!(fill(&mut rig, 2).is_some(), "the third one has said that it has contents");
+}
+
+/// Makes three replicas whose first leader has died; the second one leads, and has dropped entries that the third one lacks.
+/// `between`: terms in which another replica may have led.
+fn second_leads(between: u64) -> Rig {
+    let mut rig = Rig::led(3, true);
+    rig.deaf = [3].into();
+    for seq in 0..5 {
+        rig.write(1, seq);
+        rig.pump();
+    }
+    rig.advance(1);
+    rig.list(1);
+    rig.groups.get_mut(&2).expect("it runs").set_first_index(Index(6));
+    rig.crash(1);
+    rig.deaf.clear();
+    for _ in 0..between {
+        let term = rig.groups[&2].term().0 + 1;
+        rig.deliver(3, 2, Message::Raft(raft_msg(RaftKind::AppendResponse, 3, 2, term)));
+    }
+    let elected = (0..3000).any(|_| {
+        rig.advance(1);
+        rig.groups[&2].is_leader()
+    });
+    rig.advance(1);
+    rig.list(2);
+    assert!(elected && !rig.groups[&2].serves(), "it commits nothing without the third one");
+    assert!(rig.seen.iter().any(|(_, a)| *a == Action::NeedsStream { to: OsdId(3) }));
+    rig
+}
+
+#[test]
+fn the_leader_of_the_term_before_counts_as_complete() {
+    let may_fill = |rig: &Rig, end| rig.groups[&2].may_fill(rig.at(), ReplicaId(3), Some(Index(end)));
+    let mut rig = second_leads(0);
+    assert!(may_fill(&rig, 7), "the first one has said that it has everything up to entry 7");
+    assert!(!may_fill(&rig, 8), "it is unknown whether the first one has entry 8");
+    rig.call(2, |g, now, actions| g.handle_link(now, OsdId(1), true, actions));
+    assert!(!may_fill(&rig, 7), "it is back, and has not said what it has");
+    let mut rig = second_leads(0);
+    rig.call(2, |g, now, _| g.note_filling(now, ReplicaId(1)));
+    assert!(!may_fill(&rig, 7), "its own log may begin");
+    let rig = second_leads(1);
+    assert!(!may_fill(&rig, 0), "another leader may have begun the log of the first one");
 }
 
 /// A new leader does not know yet that its PG needs a follower with little room: it paces writes until it knows whose contents are

@@ -28,7 +28,7 @@ impl Streams {
         let group = host.follow(replica).filter(|group| group.pg == pg && !group.is_paused && !group.leads);
         let group = group.filter(|_| host.is_member(replica, peer));
         let installs = self.receivers.get(&pg).is_some_and(|r| r.installing);
-        let Some(Follow { term, commit, fills_from, .. }) = group.filter(|_| !installs) else {
+        let Some(Follow { term, commit, end, fills_from, .. }) = group.filter(|_| !installs) else {
             return host.act(answer(StreamBody::Abort(StreamAbort::Busy)));
         };
         self.drop_receiver(host, pg, (StreamAbort::Failed, true));
@@ -44,7 +44,7 @@ impl Streams {
         (receiver.base, receiver.needed) = (base, needed);
         self.receivers.insert(pg, receiver);
         // The leader takes this commit index for an acknowledgement.
-        host.act(answer(StreamBody::Accept { term, commit, compare: base.is_some(), fills_from }));
+        host.act(answer(StreamBody::Accept { term, commit, end, compare: base.is_some(), fills_from }));
     }
 
     /// Ends a stream at the follower, unless its installation is one write away from being durable. `tell`: the leader does not

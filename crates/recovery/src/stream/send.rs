@@ -83,6 +83,11 @@ impl Streams {
     /// room there is all that the PG may write.
     fn pace_at_once(&mut self, host: &mut impl Host, (replica, follower): (ReplicaId, ReplicaId), lead: &Lead) {
         if let (true, None, Some((room, _))) = (lead.needs_follower, lead.pace, lead.room) {
+            tracing::debug!(
+                replica = replica.0,
+                room,
+                "the PG needs a follower whose log nothing frees: its writes have a pace"
+            );
             host.act(Action::SetPace { replica, pace: Some(Pace::at_once(room)) });
             self.paced.push((replica, follower));
         }
@@ -142,8 +147,10 @@ impl Streams {
         let Some(sender) = self.senders.iter_mut().find(|s| s.id == id && s.to == from) else { return };
         sender.heard_at = now;
         let wrong = match msg.body {
-            StreamBody::Accept { commit, compare, fills_from, .. } if sender.phase == Phase::Opening => {
-                if !sender.accepted(host, commit, compare, fills_from) {
+            StreamBody::Accept { term, commit, end, compare, fills_from } if sender.phase == Phase::Opening => {
+                // An older leader may still add entries in an earlier term.
+                let end = Some(end).filter(|_| term == sender.term);
+                if !sender.accepted(host, (commit, end), compare, fills_from) {
                     self.drop_sender(host, id, (StreamAbort::Needless, true));
                 }
                 return;
@@ -246,8 +253,15 @@ impl Sender {
 
     /// Begins the rounds. The follower goes on with its log if it has one that this leader's continues; if not, it begins one at
     /// the applied index. False: the follower needs no stream.
-    fn accepted(&mut self, host: &mut impl Host, commit: Index, compare: bool, fills_from: Index) -> bool {
-        let Some(lead) = host.lead(self.replica, self.follower) else { return true };
+    fn accepted(
+        &mut self,
+        host: &mut impl Host,
+        (commit, end): (Index, Option<Index>),
+        compare: bool,
+        fills_from: Index,
+    ) -> bool {
+        let lead = host.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
+        let Some(lead) = lead else { return true };
         // Its log may reach further than the commit index that it knows.
         let goes_on = Index(commit.0.saturating_add(1)) >= lead.first || !lead.is_behind;
         if goes_on && fills_from == Index(0) {
@@ -255,7 +269,9 @@ impl Sender {
         }
         let goes_on = goes_on && fills_from <= lead.applied;
         self.fills_from = goes_on.then_some(fills_from);
-        let state = if goes_on { None } else { host.fill_state(self.replica, self.follower) };
+        // A log does not begin at an earlier index than it did.
+        let begins = !goes_on && fills_from <= lead.applied;
+        let state = if begins { host.fill_state(self.replica, self.follower, end) } else { None };
         state.iter().for_each(|state| self.push_fill(state));
         self.begin(host.chunks(self.replica), compare, lead.applied);
         true
@@ -296,6 +312,9 @@ impl Sender {
         let pace = room
             .map_or(unknown, |(room, _)| Some(next.next(now, lead.pace, room, self.read_cost, || self.left_cost())));
         self.pace = next;
+        if pace.is_some() != lead.pace.is_some() {
+            tracing::debug!(pg = %self.pg, ?pace, room = ?lead.room, "the pace of writes begins or ends");
+        }
         if pace != lead.pace {
             host.act(Action::SetPace { replica: self.replica, pace });
         }
@@ -397,7 +416,7 @@ impl Sender {
         }
         // More rounds would not end otherwise: the end lifts the share.
         let is_last = waits && self.short_rounds == SHORT_ROUNDS_MAX;
-        let state = if is_last { None } else { host.fill_state(self.replica, self.follower) };
+        let state = if is_last { None } else { host.fill_state(self.replica, self.follower, None) };
         match (state, self.catches_up) {
             (Some(state), _) => {
                 tracing::debug!(

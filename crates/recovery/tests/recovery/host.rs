@@ -145,7 +145,7 @@ impl Host for Fake {
         let Lead { applied: index, term, .. } = *self.lead.as_ref()?;
         Some(DecisionState { replica, index, term, bytes: bytes::Bytes::from_static(b"state") })
     }
-    fn fill_state(&mut self, replica: ReplicaId, _: ReplicaId) -> Option<DecisionState> {
+    fn fill_state(&mut self, replica: ReplicaId, _: ReplicaId, _: Option<Index>) -> Option<DecisionState> {
         self.decision(replica).filter(|_| self.counts)
     }
     fn chunks(&self, _: ReplicaId) -> Vec<ChunkKey> {

@@ -78,7 +78,8 @@ fn every_stream_reads_within_two_seconds() {
     let opened: Vec<(PgId, u64)> = host.actions.drain(..).filter_map(opened).collect();
     for (pg, stream) in &opened {
         let answer = |body| StreamMsg { pg: *pg, from: FOLLOWER, to: ME, stream: *stream, body };
-        let accept = StreamBody::Accept { term: Term(2), commit: Index(3), compare: false, fills_from: Index(0) };
+        let accept =
+            StreamBody::Accept { term: Term(2), commit: Index(3), end: Index(3), compare: false, fills_from: Index(0) };
         streams.handle_message(&mut host, TO, answer(accept));
         streams.handle_message(&mut host, TO, answer(StreamBody::Filling { term: Term(2), commit: Index(10) }));
     }
@@ -103,7 +104,8 @@ fn read_in_4_s(mut host: Fake, answer: Duration) -> usize {
     streams.step(&mut host);
     let stream = host.actions.drain(..).find_map(opened).expect("a stream").1;
     let from_follower = |body| StreamMsg { pg: pg(0), from: FOLLOWER, to: ME, stream, body };
-    let accept = StreamBody::Accept { term: Term(2), commit: Index(3), compare: false, fills_from: Index(0) };
+    let accept =
+        StreamBody::Accept { term: Term(2), commit: Index(3), end: Index(3), compare: false, fills_from: Index(0) };
     streams.handle_message(&mut host, TO, from_follower(accept));
     streams.handle_message(&mut host, TO, from_follower(StreamBody::Filling { term: Term(2), commit: Index(10) }));
     host.lead.as_mut().expect("it leads").is_behind = false;

@@ -116,6 +116,7 @@ impl Script {
             term: Term(2),
             commit: Index(3),
             applied: Index(3),
+            end: Index(3),
             is_elected: false,
             leads: false,
             is_paused: false,

@@ -174,7 +174,7 @@ mod tests {
             entries: vec![entry(21, 7, 2), entry(22, 8, 8), entry(23, 0, 0)],
         };
         let reject = RaftMsg { kind: RaftKind::AppendResponse, reject: true, entries: Vec::new(), ..append.clone() };
-        let item = RenewalItem { pg, from, to, term, commit: Index(2) };
+        let item = RenewalItem { pg, from, to, term, commit: Index(2), complete: Index(2) };
         let renewal = LeaseRenewal { sent_at: 1, full: true, spent_aus: 2, items: vec![item] };
         let done = StreamBody::Done { term, commit: Index(44) };
         let stream = |body| wire::Message::Stream(StreamMsg { pg, from, to, stream: 6, body });

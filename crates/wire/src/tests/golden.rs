@@ -89,8 +89,14 @@ fn passed_on() -> PassedOn {
 }
 
 fn messages() -> Vec<(&'static str, Message)> {
-    let item =
-        RenewalItem { pg: PG, from: ReplicaId(0x91), to: ReplicaId(0x92), term: Term(0x93), commit: Index(0x94) };
+    let item = RenewalItem {
+        pg: PG,
+        from: ReplicaId(0x91),
+        to: ReplicaId(0x92),
+        term: Term(0x93),
+        commit: Index(0x94),
+        complete: Index(0x95),
+    };
     let mut all = requests();
     all.extend(replies());
     all.push(("raft", Message::Raft(raft())));
@@ -119,10 +125,19 @@ fn streams() -> Vec<(&'static str, Message)> {
     vec![
         ("stream open", stream(StreamBody::Open { needed: false })),
         ("stream open, needed", stream(StreamBody::Open { needed: true })),
-        ("stream accept", stream(StreamBody::Accept { term, commit, compare: false, fills_from: Index(0) })),
+        (
+            "stream accept",
+            stream(StreamBody::Accept { term, commit, end: Index(commit.0 + 2), compare: false, fills_from: Index(0) }),
+        ),
         (
             "stream accept, older contents",
-            stream(StreamBody::Accept { term, commit, compare: true, fills_from: Index(0xca) }),
+            stream(StreamBody::Accept {
+                term,
+                commit,
+                end: Index(commit.0 + 2),
+                compare: true,
+                fills_from: Index(0xca),
+            }),
         ),
         ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK, start: 1024, digests })),
         ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
