@@ -154,6 +154,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
 }
 
 /// Reason why a run ends early.
+#[derive(Debug)]
 pub(crate) enum End {
     Failed(String),
     /// The run was told to stop here.

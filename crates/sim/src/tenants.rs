@@ -250,7 +250,8 @@ mod tests {
         let alive = run.volumes[0];
         assert_eq!(left_on(&run.cluster, alive), None, "nothing was written");
         for _ in 0..5000 {
-            assert!(run.step(Time::NEVER).is_ok(), "nothing is broken");
+            let step = run.step(Time::NEVER);
+            assert!(step.is_ok(), "nothing is broken: {step:?}");
         }
         assert!(left_on(&run.cluster, alive).is_some(), "it was written");
         assert_eq!(left_on(&run.cluster, VolumeId(alive.0 + 1)), None, "there is no such volume");

@@ -11,7 +11,7 @@ const RECORD: usize = 8;
 const RAFT: usize = 80;
 const ENTRY: usize = 32;
 const RENEWAL: usize = 24;
-const RENEWAL_ITEM: usize = 40;
+const RENEWAL_ITEM: usize = 48;
 const BATCH_FRAME: u8 = 3;
 
 /// Kinds of records.
@@ -123,7 +123,12 @@ fn raft_message(body: &[u8]) -> Raft {
 
 fn renewals(body: &[u8]) -> impl Iterator<Item = Message> {
     let items = body[RENEWAL..].chunks_exact(RENEWAL_ITEM);
-    items.map(|item| Message::Leads { from: u64_at(item, 8), term: u64_at(item, 24) })
+    assert!(items.remainder().is_empty(), "a renewal has its items and nothing else");
+    items.flat_map(|item| {
+        let (from, term, complete) = (u64_at(item, 8), u64_at(item, 24), u64_at(item, 40));
+        let holds = (complete > 0).then_some(Message::Holds { from, index: complete });
+        [Message::Leads { from, term }].into_iter().chain(holds)
+    })
 }
 
 /// Counts the aligned blocks of eight sectors that a range touches.
@@ -188,12 +193,15 @@ mod tests {
         let mut bufs = Vec::new();
         wire::encode_batch(1, &sent, &mut bufs);
         let read = messages(&bufs);
-        let [Message::Raft(append), Message::Raft(reject), leads, holds] = &read[..] else { panic!("{read:?}") };
+        let [Message::Raft(append), Message::Raft(reject), leads, complete, holds] = &read[..] else {
+            panic!("{read:?}")
+        };
         assert_eq!(append.entries, [(21, 8), (22, 8), (23, 8)]);
         let ids = (append.from, append.to, append.term, append.log_term, append.index);
         assert_eq!((ids, append.kind, append.rejects), ((3, 4, 9, 8, 20), raft::APPEND, false));
         assert_eq!((reject.kind, reject.rejects, reject.pg), (raft::APPEND_RESPONSE, true, append.pg));
         assert_eq!(*leads, Message::Leads { from: 3, term: 9 });
+        assert_eq!(*complete, Message::Holds { from: 3, index: 2 });
         assert_eq!(*holds, Message::Holds { from: 3, index: 44 });
     }
 }
