@@ -4,6 +4,7 @@
 //! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
 //! send times, which followers acknowledge; no time of another clock is used.
 
+use std::time::Duration;
 use types::limits::PART_MAX;
 use types::map::{Member, Membership};
 use types::planted::{Bug, on};
@@ -109,7 +110,7 @@ impl Leading {
     }
 
     /// Whether the follower has said within this time that it has all its contents.
-    pub fn is_whole(&self, replica: ReplicaId, now: Time, silence_max: std::time::Duration) -> bool {
+    pub fn is_whole(&self, replica: ReplicaId, now: Time, silence_max: Duration) -> bool {
         self.acks
             .iter()
             .any(|ack| ack.replica == replica && ack.contents == Contents::Whole && now < ack.sent_at + silence_max)
@@ -149,10 +150,19 @@ impl Leading {
         }
         self.since = now;
         self.majority_at = self.majority(me, members);
+        // No other replica may ever acknowledge a renewal: a PG of one has moved here.
+        self.end_blindness(me, members, now, Duration::ZERO);
+    }
+
+    /// Ends the pace of a leader that did not know whose contents are complete, once a majority has them.
+    pub fn end_blindness(&mut self, me: ReplicaId, members: &Membership, now: Time, silence_max: Duration) {
+        if self.is_blind && members.majority(|id| id == me || self.is_whole(id, now, silence_max)) {
+            (self.is_blind, self.pace) = (false, None);
+        }
     }
 
     /// Whether the lease stands at `now`.
-    pub fn lease_holds(&self, now: Time, lease: std::time::Duration) -> bool {
+    pub fn lease_holds(&self, now: Time, lease: Duration) -> bool {
         let given_up = self.forfeited && !on(Bug::LeaseKeptAfterRelease);
         let over = now >= self.majority_at + lease && !on(Bug::LeaseWithoutEnd);
         !given_up && self.majority_at > Time::ZERO && !over
@@ -167,7 +177,6 @@ impl Leading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn conf(voters: &[u64], outgoing: &[u64], learners: &[u64]) -> Membership {
         let set = |ids: &[u64]| {

@@ -6,7 +6,7 @@
 use crate::lease::Heard;
 use crate::{Action, Group};
 use types::planted::{Bug, on};
-use types::{Index, OsdId, ReplicaId, Term, Time};
+use types::{Index, OsdId, Term, Time};
 use wire::{Contents, RenewalItem};
 
 impl Group {
@@ -69,10 +69,7 @@ impl Group {
             ack.contents = contents;
         }
         let silence_max = self.config.timing.ack_max;
-        let has = |id: ReplicaId| id == me || leading.is_whole(id, now, silence_max);
-        if leading.is_blind && members.majority(has) {
-            (leading.is_blind, leading.pace) = (false, None);
-        }
+        leading.end_blindness(me, members, now, silence_max);
         let ack = leading.ack_of(replica);
         let stuck = follower.matched < last && follower.matched == ack.matched;
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };

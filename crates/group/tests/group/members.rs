@@ -267,6 +267,7 @@ fn only_replica_of_a_pg_is_replaced() {
     install(&mut rig, 1);
     repeat_until(&mut rig, change, |rig| rig.groups[&4].members().is_settled() && voters(rig, 4) == [24]);
     assert_eq!((leader(&mut rig), voters(&rig, 4)), (4, vec![24]));
+    assert_eq!(rig.groups[&4].leading_pace(), None, "no other replica will ever say that it has contents");
 }
 
 #[test]
