@@ -45,7 +45,7 @@ pub struct Group {
     pub(crate) election: Election,
     /// Set while this replica leads.
     pub(crate) leading: Option<Leading>,
-    /// The newest lease renewal that was accepted.
+    /// The newest lease renewal that was accepted, unless its sender's OSD has come back since.
     pub(crate) heard: Option<Heard>,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) changing: crate::members::Changing,
@@ -206,12 +206,9 @@ impl Group {
 
     /// Whether requests may be taken: this replica leads, its first own entry is applied, and it does not hand over (R3).
     pub fn serves(&self) -> bool {
-        self.leads_whole() && self.current().is_some_and(|leading| self.has_begun(leading))
-    }
-
-    /// Whether this replica has applied its own first entry, and so everything that was committed before its term.
-    fn has_begun(&self, leading: &Leading) -> bool {
-        leading.term_start_index <= self.node.applied() || on(Bug::ServedBeforeOwnEntry)
+        let applied = self.node.applied();
+        let began = |leading: &Leading| leading.term_start_index <= applied || on(Bug::ServedBeforeOwnEntry);
+        self.leads_whole() && self.current().is_some_and(began)
     }
 
     /// Whether this replica leads with all contents, and does not hand over.

@@ -142,7 +142,8 @@ impl Group {
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool, _actions: &mut Vec<Action>) {
         let Some(replica) = self.replica_on(osd).filter(|_| self.quarantine.is_none()) else { return };
         if up {
-            // It may have come back with a failed replica.
+            // It may have come back with a failed replica: what it has said before does not count.
+            self.heard = self.heard.filter(|heard| heard.leader != replica);
             if let Some(leading) = &mut self.leading {
                 leading.former = leading.former.filter(|former| former.leader != replica);
             }

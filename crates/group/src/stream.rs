@@ -145,11 +145,6 @@ impl Group {
         self.leading.as_ref().filter(|leading| !leading.is_blind)?.pace
     }
 
-    /// Returns the payload that this leader may propose, in bytes; `None`: any.
-    pub fn leading_pace(&self) -> Option<u64> {
-        self.leading.as_ref()?.pace
-    }
-
     /// Notes that the contents of this replica are installed.
     pub fn contents_installed(&mut self) {
         self.whole = true;

@@ -1,10 +1,10 @@
 //! Replicas whose contents a stream has still to bring: they vote and acknowledge, and do not serve (R16).
 
-use crate::rig::{CHUNK, Rig, raft_msg, recovered};
+use crate::rig::{Rig, raft_msg, recovered};
 use group::{Action, Group, GroupConfig};
 use types::store::Recovered;
-use types::{Index, IoBuf, OsdId, ReplicaId, SectorRange};
-use wire::{Message, RaftKind, Reject, ReplyBody, RequestBody};
+use types::{Index, OsdId, ReplicaId};
+use wire::{Message, RaftKind, Reject, ReplyBody};
 
 const DONE: Option<Result<ReplyBody, Reject>> = Some(Ok(ReplyBody::Done));
 
@@ -66,8 +66,8 @@ fn a_voter_is_filled_only_beside_a_majority_with_contents() {
 }
 
 /// Makes three replicas whose first leader has died; the second one leads, and has dropped entries that the third one lacks.
-/// `between`: terms in which another replica may have led.
-fn second_leads(between: u64) -> Rig {
+/// `between` runs before the election.
+fn second_leads(between: impl FnOnce(&mut Rig)) -> Rig {
     let mut rig = Rig::led(3, true);
     rig.deaf = [3].into();
     for seq in 0..5 {
@@ -79,10 +79,7 @@ fn second_leads(between: u64) -> Rig {
     rig.groups.get_mut(&2).expect("it runs").set_first_index(Index(6));
     rig.crash(1);
     rig.deaf.clear();
-    for _ in 0..between {
-        let term = rig.groups[&2].term().0 + 1;
-        rig.deliver(3, 2, Message::Raft(raft_msg(RaftKind::AppendResponse, 3, 2, term)));
-    }
+    between(&mut rig);
     let elected = (0..3000).any(|_| {
         rig.advance(1);
         rig.groups[&2].is_leader()
@@ -97,15 +94,20 @@ fn second_leads(between: u64) -> Rig {
 #[test]
 fn the_leader_of_the_term_before_counts_as_complete() {
     let may_fill = |rig: &Rig, end| rig.groups[&2].may_fill(rig.at(), ReplicaId(3), Some(Index(end)));
-    let mut rig = second_leads(0);
+    let returns = |rig: &mut Rig| rig.call(2, |g, now, actions| g.handle_link(now, OsdId(1), true, actions));
+    let mut rig = second_leads(|_| {});
     assert!(may_fill(&rig, 7), "the first one has said that it has everything up to entry 7");
     assert!(!may_fill(&rig, 8), "it is unknown whether the first one has entry 8");
-    rig.call(2, |g, now, actions| g.handle_link(now, OsdId(1), true, actions));
+    returns(&mut rig);
     assert!(!may_fill(&rig, 7), "it is back, and has not said what it has");
-    let mut rig = second_leads(0);
+    assert!(!may_fill(&second_leads(returns), 7), "it came back before the election");
+    let mut rig = second_leads(|_| {});
     rig.call(2, |g, now, _| g.note_filling(now, ReplicaId(1)));
     assert!(!may_fill(&rig, 7), "its own log may begin");
-    let rig = second_leads(1);
+    let rig = second_leads(|rig| {
+        let term = rig.groups[&2].term().0 + 1;
+        rig.deliver(3, 2, Message::Raft(raft_msg(RaftKind::AppendResponse, 3, 2, term)));
+    });
     assert!(!may_fill(&rig, 0), "another leader may have begun the log of the first one");
 }
 
@@ -120,26 +122,19 @@ fn a_leader_proposes_little_before_it_knows_whose_contents_are_complete() {
         rig.groups[&2].serves()
     });
     assert!(elected && rig.groups[&2].pace().is_none(), "nobody has set a pace");
-    let write = |rig: &mut Rig, seq: u64, sectors: u32| {
-        let range = SectorRange::new(0, sectors);
-        let payload = IoBuf::zeros(range.len_bytes());
-        let crcs = range.fragment_crcs(&payload);
-        let id = rig.request(2, RequestBody::Write { chunk: CHUNK, range, seq, watermark: 0, crcs, payload });
-        rig.pump();
-        id
-    };
-    let first = write(&mut rig, 0, 1000);
+    let write = |rig: &mut Rig, seq: u64| rig.write_zeros(2, seq, 1000);
+    let first = write(&mut rig, 0);
     assert_eq!(rig.answer(first), DONE);
-    let second = write(&mut rig, 1, 1000);
+    let second = write(&mut rig, 1);
     assert_eq!(rig.answer(second), None, "it is admitted and not proposed");
     rig.advance(1);
     rig.list(2);
     rig.pump();
     assert_eq!(rig.answer(second), DONE, "the third one has said that it has its contents");
-    let (third, fourth) = (write(&mut rig, 2, 1000), write(&mut rig, 3, 1000));
+    let (third, fourth) = (write(&mut rig, 2), write(&mut rig, 3));
     assert_eq!((rig.answer(third), rig.answer(fourth)), (DONE, DONE));
     rig.call(2, |g, _, _| g.set_pace(Some(600 << 10)));
-    let (fifth, sixth) = (write(&mut rig, 4, 1000), write(&mut rig, 5, 1000));
+    let (fifth, sixth) = (write(&mut rig, 4), write(&mut rig, 5));
     assert_eq!((rig.answer(fifth), rig.answer(sixth)), (DONE, None), "a pace was set");
     rig.call(2, |g, _, _| g.set_pace(None));
     rig.pump();

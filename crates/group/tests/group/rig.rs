@@ -303,6 +303,16 @@ impl Rig {
         self.request(osd, write(seq))
     }
 
+    /// Writes so many sectors of zeros, and runs turns.
+    pub fn write_zeros(&mut self, osd: u32, seq: u64, sectors: u32) -> u64 {
+        let range = SectorRange::new(0, sectors);
+        let payload = IoBuf::zeros(range.len_bytes());
+        let crcs = range.fragment_crcs(&payload);
+        let id = self.request(osd, RequestBody::Write { chunk: CHUNK, range, seq, watermark: 0, crcs, payload });
+        self.pump();
+        id
+    }
+
     pub fn read(&mut self, osd: u32) -> u64 {
         self.request(osd, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1) })
     }
