@@ -293,13 +293,28 @@ impl Run {
 
     /// Steps until `done`, at most for `limit`.
     fn until(&mut self, limit: Duration, what: &'static str, done: impl Fn(&Cluster) -> bool) -> Result<(), End> {
+        self.until_at_rest(limit, what, |_| 0, done)
+    }
+
+    /// Steps until `done`, at most for `limit` after the last change of `progress`.
+    fn until_at_rest(
+        &mut self,
+        limit: Duration,
+        what: &'static str,
+        progress: impl Fn(&Cluster) -> u64,
+        done: impl Fn(&Cluster) -> bool,
+    ) -> Result<(), End> {
         let began = self.cluster.world.now();
-        let deadline = began + limit;
+        let (mut deadline, mut seen) = (began + limit, progress(&self.cluster));
         while !done(&self.cluster) {
             if self.cluster.world.now() >= deadline {
                 return Err(format!("not within {limit:?}: {what}; {}", self.cluster.describe()).into());
             }
             self.step(deadline)?;
+            let progress = progress(&self.cluster);
+            if progress != seen {
+                (deadline, seen) = (self.cluster.world.now() + limit, progress);
+            }
         }
         self.waits.push((what, self.cluster.world.now().since(began)));
         Ok(())
@@ -393,10 +408,12 @@ impl Run {
         let limit = self.cluster.options.calm;
         self.until(limit, "all PGs are active again", all_active)?;
         self.cluster.hurry();
-        self.until(limit, "everything is answered", Cluster::work_done)?;
+        // The number of requests and the speed of the network are drawn, so each answer renews the limit. How long one
+        // request may wait is a law of its own.
+        self.until_at_rest(limit, "everything is answered", Cluster::owners_answers, Cluster::work_done)?;
         let workload = self.cluster.owner().workload.as_mut().expect("it was begun");
         workload.finish();
-        self.until(limit, "everything is read back", Cluster::work_done)?;
+        self.until_at_rest(limit, "everything is read back", Cluster::owners_answers, Cluster::work_done)?;
         self.cluster.owner().workload.as_ref().map_or(Ok(()), |w| w.check())?;
         let vacant = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c));
         self.until(limit, "the tenants are gone", vacant)?;

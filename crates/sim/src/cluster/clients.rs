@@ -42,6 +42,11 @@ impl Cluster {
         self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(|w| w.is_done())
     }
 
+    /// Returns the number of answered requests of the volumes' owner.
+    pub fn owners_answers(&self) -> u64 {
+        self.clients[self.owner].workload.as_ref().map_or(0, |w| w.answered())
+    }
+
     /// Starts the reader as soon as the owner is open: most segments are allocated while it reads.
     pub(super) fn start_reader(&mut self) {
         let has_work = self.clients[CLIENTS - 1].workload.is_some();
