@@ -57,11 +57,14 @@ chaos: ## random faults on real processes, and a check of all answers to clients
 nbd-suite: ## the NBD protocol, clients and nbdkit against a cluster of its own: make nbd-suite [ONLY=fio]
 	@scripts/nbd-suite $(ONLY)
 
-bench: ## first figures beside the baseline of the same run (release build)
-	@scripts/bench
+bench: ## figures beside the least cost of this machine (release build, quiet machine): make bench [ARGS='--rows spread']
+	@scripts/bench $(ARGS)
+
+bench-check: ## the same, and whether a ratio is worse than in docs/performance.json
+	@scripts/bench --check docs/performance.json $(ARGS)
 
 deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench deny
+.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny

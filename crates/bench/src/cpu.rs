@@ -1,4 +1,4 @@
-//! CPU time of processes, from `/proc/PID/stat`.
+//! CPU time and page faults of processes, from `/proc/PID/stat`.
 //!
 //! The source is not `getrusage`, because the processes are not our children when a running cluster is measured. The
 //! clock ticks 100 times a second, so windows shorter than a second say little.
@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-/// CPU time that one process has used since it started.
+/// CPU time that one process has used since it started, and its page faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuSample {
     pub pid: u32,
@@ -14,6 +14,8 @@ pub struct CpuSample {
     pub name: String,
     pub user_us: u64,
     pub system_us: u64,
+    /// Page faults that needed no device.
+    pub minor_faults: u64,
 }
 
 impl CpuSample {
@@ -52,10 +54,11 @@ pub fn between(before: &[CpuSample], after: &[CpuSample]) -> Vec<CpuSample> {
         .iter()
         .map(|sample| {
             let was = before.iter().find(|was| was.pid == sample.pid);
-            let (user, system) = was.map_or((0, 0), |was| (was.user_us, was.system_us));
+            let since = |count: fn(&CpuSample) -> u64| count(sample).saturating_sub(was.map_or(0, count));
             CpuSample {
-                user_us: sample.user_us.saturating_sub(user),
-                system_us: sample.system_us.saturating_sub(system),
+                user_us: since(|s| s.user_us),
+                system_us: since(|s| s.system_us),
+                minor_faults: since(|s| s.minor_faults),
                 ..sample.clone()
             }
         })
@@ -72,9 +75,10 @@ fn ticks_per_s() -> u64 {
 fn parse(pid: u32, text: &str, ticks_per_s: u64) -> Option<CpuSample> {
     let (head, tail) = text.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
-    let mut fields = tail.split_whitespace().skip(11);
-    let mut us = || Some(fields.next()?.parse::<u64>().ok()? * 1_000_000 / ticks_per_s);
-    Some(CpuSample { pid, name, user_us: us()?, system_us: us()? })
+    let fields: Vec<&str> = tail.split_whitespace().take(13).collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let us = |at: usize| Some(number(at)? * 1_000_000 / ticks_per_s);
+    Some(CpuSample { pid, name, user_us: us(11)?, system_us: us(12)?, minor_faults: number(7)? })
 }
 
 #[cfg(test)]
@@ -84,14 +88,15 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
         let text = "42 (a) (b c) S 1 2 3 4 5 6 7 8 9 10 150 25 0 0 20 0 1 0 99";
-        let want = CpuSample { pid: 42, name: "a) (b c".into(), user_us: 1_500_000, system_us: 250_000 };
+        let want =
+            CpuSample { pid: 42, name: "a) (b c".into(), user_us: 1_500_000, system_us: 250_000, minor_faults: 7 };
         assert_eq!(parse(42, text, 100), Some(want));
         assert_eq!(parse(42, "42 (x) S 1", 100), None);
     }
 
     #[test]
     fn the_difference_is_by_process() {
-        let sample = |pid, user_us| CpuSample { pid, name: "x".into(), user_us, system_us: 5 };
+        let sample = |pid, user_us| CpuSample { pid, name: "x".into(), user_us, system_us: 5, minor_faults: 2 };
         let used = between(&[sample(2, 10), sample(1, 7)], &[sample(1, 20), sample(3, 4)]);
         assert_eq!(used.iter().map(CpuSample::total_us).collect::<Vec<_>>(), [13, 9]);
     }

@@ -19,7 +19,7 @@ pub use report::{Latency, LoadReport, SideReport};
 pub use verify::{Ledger, Violation};
 
 use device::{Answer, Request};
-use report::Side;
+use report::{Seconds, Side};
 use std::time::Duration;
 use types::rng::Rng;
 use types::{Errno, IoBuf, IoBufMut, Time};
@@ -55,6 +55,7 @@ pub struct Load {
     ledger: Option<Ledger>,
     reads: Side,
     writes: Side,
+    by_second: Seconds,
     last_completion: Time,
     longest_gap: Duration,
     longest_gap_at: Time,
@@ -103,6 +104,7 @@ impl Load {
             ledger,
             reads: Side::new(),
             writes: Side::new(),
+            by_second: Seconds::default(),
             last_completion: now,
             longest_gap: Duration::ZERO,
             longest_gap_at: now,
@@ -188,13 +190,13 @@ impl Load {
         let len = u64::from(self.config.block_bytes);
         let floors = self.ledger.as_ref().map_or_else(Vec::new, |ledger| ledger.floors(offset, len));
         let token = self.insert(InFlight { generation: 0, due, offset, write: None, floors });
-        (Request::Read { offset: self.config.offset_bytes + offset, len }, token)
+        (Request::Read { offset: self.config.on_device(offset), len }, token)
     }
 
     fn write(&mut self, offset: u64, due: Time) -> (Request, u64) {
         let sequence = self.sequence;
         self.sequence += 1;
-        let at = self.config.offset_bytes + offset;
+        let at = self.config.on_device(offset);
         let buf = match &mut self.ledger {
             None => self.filler.clone(),
             Some(ledger) => {
@@ -243,12 +245,15 @@ impl Load {
         let side = if entry.write.is_some() { &mut self.writes } else { &mut self.reads };
         if result.is_ok() {
             side.count(len, now.since(entry.due));
+            self.by_second.count(now.since(self.started));
         }
         let Some(ledger) = &mut self.ledger else { return };
         match (entry.write, result) {
             (Some(sequence), result) => ledger.end(entry.offset, len, sequence, result.is_ok()),
             (None, Ok(Answer::Data(pieces))) => {
-                for violation in ledger.check(self.config.offset_bytes, entry.offset, &entry.floors, pieces) {
+                // A request lies in one piece, and no piece lies before its place in the span.
+                let shift = self.config.on_device(entry.offset) - entry.offset;
+                for violation in ledger.check(shift, entry.offset, &entry.floors, pieces) {
                     self.violation_count += 1;
                     if self.violations.len() < VIOLATIONS_KEPT_MAX {
                         self.violations.push(violation);
@@ -280,6 +285,7 @@ impl Load {
             in_flight: self.in_flight() as u64,
             reads: self.reads.report(elapsed),
             writes: self.writes.report(elapsed),
+            ops_by_second: self.by_second.whole(elapsed),
             longest_gap_us: report::us(gap),
             longest_gap_at_us: report::us(at.since(self.started)),
             errors: self.errors.iter().map(|(errno, count)| (errno.to_string(), *count)).collect(),

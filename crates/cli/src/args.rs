@@ -560,6 +560,9 @@ pub struct LoadArgs {
     /// I/O pattern; the default writes nothing
     #[arg(long, value_enum, default_value_t = LoadOp::Randread)]
     pub op: LoadOp,
+    /// Reads among the requests of randrw, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub reads: u8,
     /// Write to a volume that holds data: what the pattern hits is lost
     #[arg(long)]
     pub overwrite: bool,
@@ -575,6 +578,9 @@ pub struct LoadArgs {
     /// First bytes of the volume that are used [default: all]
     #[arg(long, value_parser = crate::size::parse)]
     pub span: Option<u64>,
+    /// Offsets of the equal pieces that --span is cut into, ascending [default: one piece, at 0]
+    #[arg(long, value_delimiter = ',', value_name = "OFFSET", value_parser = crate::size::parse, requires = "span")]
+    pub pieces: Vec<u64>,
     /// Write stamps and check every read against them
     #[arg(long)]
     pub verify: bool,

@@ -71,7 +71,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
         LoadOp::Randread => (Pattern::Random, 100),
         LoadOp::Write => (Pattern::Sequential, 0),
         LoadOp::Read => (Pattern::Sequential, 100),
-        LoadOp::Randrw => (Pattern::Random, 50),
+        LoadOp::Randrw => (Pattern::Random, args.reads),
     };
     let config = LoadConfig {
         pattern,
@@ -80,11 +80,17 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
         depth: args.depth as u32,
         duration: Duration::from_secs(args.seconds),
         span_bytes: span - span % args.block.max(1),
+        pieces: args.pieces.clone(),
         seed: args.seed,
         verify: args.verify,
         run: args.seed,
         ..LoadConfig::default()
     };
+    if config.end_bytes() > session.info.len_bytes {
+        session.close()?;
+        let what = format!("the pieces end beyond {name}, which has {}", size::show(session.info.len_bytes));
+        return Err(UserError::new(codes::BAD_USAGE, what, "choose other --pieces or a smaller --span").into());
+    }
     let mut all = daemons.to_vec();
     all.push(("client".to_owned(), std::process::id()));
     let before = living(&all);

@@ -38,6 +38,8 @@ pub struct Shape {
     pub log_bytes: u64,
     pub replicas: u32,
     pub pgs: u32,
+    /// OSDs flush nothing, as on devices with power-loss protection.
+    pub assume_plp: bool,
     /// Proxies stand before all OSDs and the first meta; this seed draws what happens there.
     pub proxies: Option<u64>,
     /// Daemons are of the build that has failpoints.
@@ -54,6 +56,7 @@ impl Default for Shape {
             log_bytes: 256 << 20,
             replicas: 3,
             pgs: 8,
+            assume_plp: false,
             proxies: None,
             failpoints: false,
         }
@@ -269,6 +272,9 @@ impl Cluster {
         let mut args: Vec<String> = args.map(str::to_owned).to_vec();
         let metas: Vec<String> = self.metas_for_daemons().iter().map(SocketAddr::to_string).collect();
         args.push(format!("--meta={}", metas.join(",")));
+        if self.shape.assume_plp {
+            args.push("--assume-plp".to_owned());
+        }
         if self.sky.is_some() {
             args.push(format!("--advertise={}", self.proxy_addr(n)));
         }

@@ -1,6 +1,7 @@
 //! A minimal HTTP client for a daemon's endpoint.
 
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -14,6 +15,13 @@ pub fn metric(addr: SocketAddr, name: &str) -> Result<u64> {
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let value = value.with_context(|| format!("no {name} at {addr}"))?;
     value.parse().with_context(|| format!("{name} is {value}"))
+}
+
+/// Returns the value of every counter and gauge without labels.
+pub fn metrics(addr: SocketAddr) -> Result<BTreeMap<String, f64>> {
+    let (_, page) = get(addr, "/metrics")?;
+    let pairs = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
+    Ok(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
 }
 
 /// GETs a page; returns status code and body.

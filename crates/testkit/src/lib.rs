@@ -1,4 +1,5 @@
-//! Failures of real processes, made on purpose and measured: what `make failure-report` runs.
+//! Failures of real processes, made on purpose and measured: what `make failure-report` runs. And the speed of processes
+//! without faults: [`perf`], what `make bench` runs.
 //!
 //! This crate belongs to the testing ring. A [`scenario`] composes a [`cluster`] of the real binary, hurts it, and
 //! returns an [`report::Outcome`]. Only this process knows the acknowledged writes ([`witness`]), and it is never
@@ -15,6 +16,7 @@ pub mod fio;
 pub mod hostile;
 pub mod http;
 pub mod loader;
+pub mod perf;
 pub mod procs;
 pub mod report;
 pub mod scenario;

@@ -107,6 +107,7 @@ impl LoaderConfig {
             ops_max: 0,
             offset_bytes: area * self.stride_bytes,
             span_bytes: self.span_bytes,
+            pieces: Vec::new(),
             seed: self.seed.wrapping_add(area),
             verify: true,
             volume: 1,

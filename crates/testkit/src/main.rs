@@ -1,4 +1,4 @@
-//! `testkit`: runs one scenario of failures, or all, and prints a table.
+//! `testkit`: runs one scenario of failures, or all, and prints a table; or the benchmark suite.
 
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -21,6 +21,7 @@ Examples:
   testkit kill-all --rounds 3 --seed 7
   target/release/testkit streamed-kill     by name only: --release builds of cli and testkit, a quiet machine
   testkit chaos --minutes 10 --seed 7      random faults of all kinds (make chaos)
+  target/release/testkit bench             figures beside the least cost of this machine (make bench)
 
 Scenarios:";
 
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
     }
     if args.first().is_some_and(|arg| arg == "chaos-client") {
         return end(testkit::chaos::client::main(&args[1..]).map(|()| true));
+    }
+    if args.first().is_some_and(|arg| arg == "bench") {
+        return end(testkit::perf::main(&args[1..]));
     }
     end(run(&args))
 }

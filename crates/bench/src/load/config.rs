@@ -29,9 +29,13 @@ pub struct LoadConfig {
     pub duration: Duration,
     /// The load also ends after so many requests. 0: by duration alone.
     pub ops_max: u64,
-    /// The part of the device that is used: `offset_bytes .. offset_bytes + span_bytes`.
+    /// The part of the device that is used: `offset_bytes .. offset_bytes + span_bytes`, unless there are pieces.
     pub offset_bytes: u64,
     pub span_bytes: u64,
+    /// Starts of the pieces, behind `offset_bytes`, that the span is cut into, ascending. They are equally long and do
+    /// not overlap. Empty: the span is one piece.
+    #[serde(default)]
+    pub pieces: Vec<u64>,
     pub seed: u64,
     /// Stamps every written block, and checks every block read.
     pub verify: bool,
@@ -53,6 +57,7 @@ impl Default for LoadConfig {
             ops_max: 0,
             offset_bytes: 0,
             span_bytes: 1 << 30,
+            pieces: Vec::new(),
             seed: 1,
             verify: false,
             volume: 0,
@@ -100,11 +105,43 @@ impl LoadConfig {
             block > 0 && self.span_bytes >= block && self.span_bytes.is_multiple_of(block),
             format!("span_bytes is {}: it must be a multiple of block_bytes, and not 0", self.span_bytes),
         );
-        need(self.offset_bytes.checked_add(self.span_bytes).is_some(), "the span ends beyond every device".into());
+        let len = self.piece_bytes();
+        need(
+            self.pieces.is_empty()
+                || block > 0
+                    && len >= block
+                    && len.is_multiple_of(block)
+                    && len * self.pieces.len() as u64 == self.span_bytes,
+            format!("{} pieces do not cut span_bytes into whole requests", self.pieces.len()),
+        );
+        need(
+            self.pieces.iter().all(|piece| piece.is_multiple_of(unit))
+                && self.pieces.windows(2).all(|two| two[0].checked_add(len).is_some_and(|end| end <= two[1])),
+            format!("the pieces must be multiples of {unit}, ascending, and {len} bytes apart or more"),
+        );
+        let end = self.pieces.last().unwrap_or(&0).checked_add(len).and_then(|end| end.checked_add(self.offset_bytes));
+        need(end.is_some(), "the span ends beyond every device".into());
         need(
             !self.duration.is_zero() || self.ops_max > 0,
             "duration is 0 and ops_max is 0: the load would have no end or no beginning".into(),
         );
         if faults.is_empty() { Ok(()) } else { Err(LoadError(faults)) }
+    }
+
+    /// Returns the length of each piece, in bytes.
+    pub fn piece_bytes(&self) -> u64 {
+        self.span_bytes / self.pieces.len().max(1) as u64
+    }
+
+    /// Returns where the pieces end on the device.
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes.saturating_add(*self.pieces.last().unwrap_or(&0)).saturating_add(self.piece_bytes())
+    }
+
+    /// Returns the device offset of an offset in the span.
+    pub(super) fn on_device(&self, offset: u64) -> u64 {
+        let len = self.piece_bytes();
+        let piece = self.pieces.get((offset / len) as usize).map_or(offset, |start| start + offset % len);
+        self.offset_bytes + piece
     }
 }

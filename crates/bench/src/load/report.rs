@@ -3,11 +3,14 @@
 use super::LoadConfig;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 pub(super) const SCHEMA: &str = "basalt.bench.load/1";
 /// Longer latencies are counted as this: one hour, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+/// Number of seconds whose completions are counted one by one: a minute, and the one that runs.
+const SECONDS_MAX: usize = 61;
 
 pub(super) fn us(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
@@ -44,6 +47,8 @@ pub struct LoadReport {
     pub in_flight: u64,
     pub reads: SideReport,
     pub writes: SideReport,
+    /// Completed requests of each whole second, of the last minute.
+    pub ops_by_second: Vec<u64>,
     /// Longest time without any completion, and its beginning after the start.
     pub longest_gap_us: u64,
     pub longest_gap_at_us: u64,
@@ -66,6 +71,36 @@ impl LoadReport {
     /// Whether there was no error and no violation.
     pub fn is_clean(&self) -> bool {
         self.errors.is_empty() && self.violation_count == 0
+    }
+}
+
+/// Completed requests by second after the start; the last [`SECONDS_MAX`] are kept.
+#[derive(Default)]
+pub(super) struct Seconds {
+    /// Second of the first count.
+    first: u64,
+    counts: VecDeque<u64>,
+}
+
+impl Seconds {
+    pub fn count(&mut self, at: Duration) {
+        let second = at.as_secs();
+        while self.first + self.counts.len() as u64 <= second {
+            self.counts.push_back(0);
+            if self.counts.len() > SECONDS_MAX {
+                self.counts.pop_front();
+                self.first += 1;
+            }
+        }
+        if let Some(count) = second.checked_sub(self.first).and_then(|index| self.counts.get_mut(index as usize)) {
+            *count += 1;
+        }
+    }
+
+    /// Returns the counts of the seconds that are over after `elapsed`.
+    pub fn whole(&self, elapsed: Duration) -> Vec<u64> {
+        let over = elapsed.as_secs().saturating_sub(self.first) as usize;
+        self.counts.iter().take(over).copied().collect()
     }
 }
 

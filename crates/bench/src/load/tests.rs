@@ -223,6 +223,57 @@ fn equal_seeds_give_equal_requests_and_sequential_walks_the_span() {
 }
 
 #[test]
+fn completions_are_counted_by_second_of_the_last_minute() {
+    let mut load = Load::new(LoadConfig { ops_max: 130, ..config() }, Time::ZERO).unwrap();
+    let (mut out, mut now) = (Vec::new(), Time::ZERO);
+    while !load.is_done(now) {
+        load.next_requests(now, &mut out);
+        now = now + 500 * MS;
+        let (_, token) = out.pop().unwrap();
+        load.completed(now, token, &Err(Errno::TimedOut));
+        let at_rest = out.len();
+        assert!(at_rest < 8);
+    }
+    assert_eq!(load.report(now).ops_by_second, Vec::<u64>::new(), "failed requests do not count");
+    let mut seconds = super::report::Seconds::default();
+    for half in 0..140_u64 {
+        seconds.count(half as u32 * 500 * MS);
+    }
+    seconds.count(Duration::from_secs(2));
+    assert_eq!(seconds.whole(Duration::from_millis(69_900)), vec![2; 60]);
+    assert_eq!(seconds.whole(Duration::from_secs(3)), Vec::<u64>::new());
+}
+
+#[test]
+fn pieces_cut_the_span_and_every_request_lies_in_one() {
+    let pieces = vec![0, 1 << 30, 5 << 30];
+    let config = LoadConfig { span_bytes: 3 << 16, offset_bytes: 4096, pieces, ..config() };
+    assert_eq!((config.piece_bytes(), config.end_bytes()), (1 << 16, 4096 + (5 << 30) + (1 << 16)));
+    let mut load =
+        Load::new(LoadConfig { pattern: Pattern::Sequential, depth: 48, ..config.clone() }, Time::ZERO).unwrap();
+    let mut out = Vec::new();
+    load.next_requests(Time::ZERO, &mut out);
+    let offsets: Vec<u64> = out.iter().map(|(request, _)| request.span().unwrap().0).collect();
+    let walk = |start: u64| (0..16).map(move |block| 4096 + start + block * 4096);
+    assert_eq!(offsets, walk(0).chain(walk(1 << 30)).chain(walk(5 << 30)).collect::<Vec<_>>());
+    let faults = |pieces: &[u64], span_bytes| {
+        let wrong = LoadConfig { pieces: pieces.to_vec(), span_bytes, ..config.clone() };
+        Load::new(wrong, Time::ZERO).err().map_or(0, |error| error.0.len())
+    };
+    assert_eq!([faults(&[0, 4096], 16384), faults(&[0, 1000], 8192), faults(&[8192, 0], 8192)], [1, 1, 1]);
+    assert_eq!([faults(&[0, 4096, 8192], 8192), faults(&[0, !4095], 8192), faults(&[0, 4096], 8192)], [1, 1, 0]);
+}
+
+#[test]
+fn data_in_pieces_is_verified_at_its_place() {
+    let config = LoadConfig { pieces: vec![0, 1 << 19, 3 << 19], span_bytes: 3 << 16, ..config() };
+    let (mut load, mut ram) = (Load::new(config, Time::ZERO).unwrap(), Ram::new("r", 2 << 20));
+    let now = run(&mut load, &mut ram, |_, _| {});
+    let report = load.report(now);
+    assert!(report.is_clean() && report.verified_blocks > 800, "{report:?}");
+}
+
+#[test]
 fn two_writes_of_one_block_are_never_in_flight_when_verifying() {
     let config = LoadConfig { read_percent: 0, span_bytes: 16384, depth: 64, ..config() };
     let mut load = Load::new(config, Time::ZERO).unwrap();

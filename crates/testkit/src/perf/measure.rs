@@ -1,0 +1,196 @@
+//! One run of a row or of its yardstick, and its figures.
+
+use super::counters::{Counters, Figures};
+use super::rows::{Layout, MIXED_READS, Op, Row, Yardstick};
+use super::stage::{Stage, Target};
+use crate::basalt::Basalt;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+const RAW_BYTES: u64 = 1 << 30;
+/// Windows of [`Figures`] key `iops_cv` that are enough for a deviation to mean something.
+const SECONDS_MIN: usize = 5;
+
+/// Runs a row on the cluster.
+///
+/// # Errors
+/// The cluster fails, or a request did.
+pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
+    stage.find_leaders()?;
+    let targets = stage.targets(row)?;
+    let before = Counters::read(&stage.cluster)?;
+    let mut figures = match row.layout {
+        Layout::Nbd => nbd(stage, row, seconds)?,
+        _ => native(&stage.cluster.basalt, row, &targets, seconds)?,
+    };
+    let after = Counters::read(&stage.cluster)?;
+    let total = |name: &str| figures.get(name).copied().unwrap_or(0.0);
+    let (ops, written) = (total("ops").max(1.0), total("written_bytes"));
+    figures.append(&mut after.since(&before, ops, written, stage.cluster.shape.replicas));
+    let cpu = figures.iter().filter(|(name, _)| name.starts_with("cpu_us.")).map(|(_, us)| us).sum();
+    figures.insert("cpu_us".into(), cpu);
+    figures.insert("osd_rss_mib".into(), super::counters::largest_osd(&stage.cluster)? as f64 / f64::from(1 << 20));
+    Ok(figures)
+}
+
+/// Runs one `basalt bench` for each target, all at once.
+fn native(basalt: &Basalt, row: &Row, targets: &[Target], seconds: u64) -> Result<Figures> {
+    let clients = targets.iter().map(|target| {
+        let (basalt, target, row) = (basalt.clone(), target.clone(), *row);
+        std::thread::spawn(move || client(&basalt, &row, &target, seconds))
+    });
+    let clients: Vec<_> = clients.collect();
+    let reports: Vec<Value> =
+        clients.into_iter().map(|client| client.join().expect("a client's thread")).collect::<Result<_>>()?;
+    let sum = |field: &dyn Fn(&Value) -> Option<f64>| reports.iter().filter_map(field).sum::<f64>();
+    let both = |body: &Value, field: &str| -> Option<f64> {
+        Some(body["report"]["writes"][field].as_f64()? + body["report"]["reads"][field].as_f64()?)
+    };
+    let mut figures = Figures::new();
+    figures.insert("ops".into(), sum(&|body| both(body, "ops")));
+    figures.insert("iops".into(), sum(&|body| both(body, "iops")));
+    figures.insert("bytes_per_s".into(), sum(&|body| both(body, "bytes_per_s")));
+    figures.insert("written_bytes".into(), sum(&|body| body["report"]["writes"]["bytes"].as_f64()));
+    let side = if row.op.writes() { "writes" } else { "reads" };
+    let latency = |field: &str| {
+        let mut all: Vec<f64> =
+            reports.iter().filter_map(|body| body["report"][side]["latency"][field].as_f64()).collect();
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    // With several clients: the median one, and the worst of the tails.
+    for name in ["mean_us", "p50_us"] {
+        let all = latency(name);
+        figures.insert(name.into(), *all.get(all.len() / 2).context("a client has no latency")?);
+    }
+    for name in ["p99_us", "p999_us"] {
+        figures.insert(name.into(), *latency(name).last().context("a client has no latency")?);
+    }
+    let client_us = |body: &Value| {
+        let own = body["cpu"].as_array()?.iter().find(|process| process["name"] == "client")?;
+        Some(own["us_per_op"].as_f64()? * both(body, "ops")?)
+    };
+    let ops = figures["ops"].max(1.0);
+    figures.insert("cpu_us.client".into(), sum(&client_us) / ops);
+    if let [body] = &reports[..] {
+        let counts = body["report"]["ops_by_second"].as_array().map_or(&[][..], Vec::as_slice);
+        figures.extend(deviation(counts).map(|cv| ("iops_cv".to_owned(), cv)));
+    }
+    Ok(figures)
+}
+
+/// Returns the coefficient of variation of the operations of each second.
+fn deviation(counts: &[Value]) -> Option<f64> {
+    let counts: Vec<f64> = counts.iter().filter_map(Value::as_f64).collect();
+    if counts.len() < SECONDS_MIN {
+        return None;
+    }
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
+}
+
+fn client(basalt: &Basalt, row: &Row, target: &Target, seconds: u64) -> Result<Value> {
+    let list = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let (seconds, depth, block) = (seconds.to_string(), target.depth.to_string(), row.block.to_string());
+    let (span, pieces, reads) = (target.span.to_string(), list(&target.pieces), MIXED_READS.to_string());
+    let mut args = vec!["bench", &target.volume, "--op", row.op.word(), "--depth", &depth, "--block", &block];
+    args.extend(["--seconds", &seconds, "--span", &span, "--pieces", &pieces, "--reads", &reads]);
+    if row.op.writes() {
+        args.push("--overwrite");
+    }
+    basalt.json(&args)
+}
+
+fn nbd(stage: &Stage, row: &Row, seconds: u64) -> Result<Figures> {
+    let uri = stage.uri.as_ref().context("the volume is exported")?;
+    fio(&["--ioengine=nbd".to_owned(), format!("--uri={uri}")], row.op, row.block, row.depth, seconds)
+}
+
+/// Runs a yardstick. `dir` is on the disk that holds the devices.
+///
+/// # Errors
+/// A program is missing or fails.
+pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, seconds: u64) -> Result<Figures> {
+    match what {
+        Yardstick::Floor { depth } => floor(basalt, dir, depth, plp, seconds),
+        Yardstick::Raw { op, block, depth } => {
+            let file = dir.join("raw");
+            let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
+            let place = [format!("--filename={}", file.display()), format!("--size={RAW_BYTES}")];
+            fio(&[&engine[..], &place[..]].concat(), op, block, depth, seconds)
+        }
+    }
+}
+
+fn floor(basalt: &Basalt, dir: &Path, depth: u32, plp: bool, seconds: u64) -> Result<Figures> {
+    let (depth, seconds, dir) = (depth.to_string(), seconds.to_string(), dir.display().to_string());
+    let mode = if plp { "noflush" } else { "flush" };
+    let args = ["bench", "floor", "--dir", &dir, "--depths", &depth, "--modes", mode, "--seconds", &seconds];
+    let body = basalt.json(&args)?;
+    let row = &body["rows"][0];
+    let figure = |name: &str, field: &str| {
+        row[field].as_f64().map(|value| (name.to_owned(), value)).with_context(|| format!("no {field} in {body}"))
+    };
+    let pairs = [("iops", "iops"), ("p50_us", "p50_us"), ("p99_us", "p99_us"), ("cpu_us", "cpu_us_per_write")];
+    pairs.iter().map(|(name, field)| figure(name, field)).collect()
+}
+
+/// Runs one job of fio for so long.
+fn fio(place: &[String], op: Op, block: u32, depth: u32, seconds: u64) -> Result<Figures> {
+    let out = Command::new("timeout")
+        .args(["-s", "KILL", &(seconds + 60).to_string(), "fio", "--name=bench", "--output-format=json"])
+        .args(["--time_based", "--norandommap", "--randrepeat=0"])
+        .args(place)
+        .args([format!("--rw={}", op.word()), format!("--rwmixread={MIXED_READS}")])
+        .args([format!("--bs={block}"), format!("--iodepth={depth}"), format!("--runtime={seconds}")])
+        .output()
+        .context("Debian's package fio")?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() {
+        bail!("fio: {}: {text}{}", out.status, String::from_utf8_lossy(&out.stderr));
+    }
+    // Notes may stand before the JSON.
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let report: Value = serde_json::from_str(json).with_context(|| format!("fio printed {text}"))?;
+    let job = &report["jobs"][0];
+    ensure!(job["error"] == 0, "fio: error {}", job["error"]);
+    let number =
+        |side: &str, path: &[&str]| path.iter().fold(&job[side], |value, name| &value[*name]).as_f64().unwrap_or(0.0);
+    let both = |path: &[&str]| number("read", path) + number("write", path);
+    let side = if op.writes() { "write" } else { "read" };
+    let ops = both(&["total_ios"]);
+    let us = |path: &[&str]| number(side, path) / 1e3;
+    let percentile = |which: &str| us(&["clat_ns", "percentile", which]);
+    let runtime_us = job["job_runtime"].as_f64().context("job_runtime")? * 1e3;
+    let cpu = (job["usr_cpu"].as_f64().context("usr_cpu")? + job["sys_cpu"].as_f64().context("sys_cpu")?) / 100.0;
+    let figures = [
+        ("ops", ops),
+        ("iops", both(&["iops"])),
+        ("bytes_per_s", both(&["bw_bytes"])),
+        ("written_bytes", number("write", &["io_bytes"])),
+        ("mean_us", us(&["lat_ns", "mean"])),
+        ("p50_us", percentile("50.000000")),
+        ("p99_us", percentile("99.000000")),
+        ("p999_us", percentile("99.900000")),
+        ("cpu_us.fio", cpu * runtime_us / ops.max(1.0)),
+        ("cpu_us", cpu * runtime_us / ops.max(1.0)),
+    ];
+    Ok(figures.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deviation_is_relative_to_the_mean() {
+        let counts = |numbers: &[u64]| numbers.iter().map(|n| Value::from(*n)).collect::<Vec<_>>();
+        assert_eq!(deviation(&counts(&[5, 5, 5, 5])), None);
+        assert_eq!(deviation(&counts(&[5, 5, 5, 5, 5])), Some(0.0));
+        assert_eq!(deviation(&counts(&[0, 10, 0, 10, 0, 10])), Some(1.0));
+        assert_eq!(deviation(&counts(&[0; 6])), None);
+    }
+}

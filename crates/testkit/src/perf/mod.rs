@@ -1,0 +1,254 @@
+//! The benchmark suite (`make bench`): named rows in named layouts on a fresh cluster, beside the floor and raw fio.
+//!
+//! A round measures every row once, each group behind its yardstick, so that drift of the machine strikes both. The
+//! record has all runs and their medians; the ratios are those of one round.
+//!
+//! Invariant: a figure comes from a release build, and each run of a row from an unhurt cluster: any failed request ends
+//! the suite.
+
+mod book;
+mod counters;
+mod measure;
+mod rows;
+mod stage;
+
+use anyhow::{Context, Result, bail, ensure};
+use book::{Record, RowRecord, compare, medians};
+use counters::Figures;
+use rows::{Row, Yardstick};
+use stage::Stage;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Log of the rows that are to run without destaging, and of those that are to wrap it.
+const LOG: u64 = 2 << 30;
+const LOG_SUSTAINED: u64 = 256 << 20;
+/// Length of a sustained run, and of the run before it that is not counted.
+const SUSTAINED_SECONDS: u64 = 60;
+const WARM_UP_SECONDS: u64 = 15;
+/// Idle share below which the machine is not quiet.
+const IDLE_MIN: f64 = 0.9;
+
+pub const USAGE: &str =
+    "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
+                     [--page FILE] [--check FILE] [--list] [--dir DIR]
+
+Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
+  --rows TEXT     only rows whose names contain one of these texts [default: all]
+  --modes LIST    flush, noflush or both [default: flush]
+  --repeats N     rounds [default: 3]
+  --seconds S     length of a run [default: 5]; sustained rows take 60 s
+  --json FILE     write the record there
+  --page FILE     put the tables between the marks of this page
+  --check FILE    fail when a ratio is worse by 15 % than in this record
+  --list          print the names of the rows
+";
+
+/// Configuration of a suite.
+#[derive(Debug)]
+struct Config {
+    base: PathBuf,
+    rows: Vec<Row>,
+    modes: Vec<String>,
+    repeats: usize,
+    seconds: u64,
+    json: Option<PathBuf>,
+    page: Option<PathBuf>,
+    check: Option<PathBuf>,
+}
+
+/// Runs `testkit bench` with these arguments. Returns whether no ratio is worse than in the baseline.
+///
+/// # Errors
+/// Wrong arguments; a build for development; a request that failed.
+pub fn main(args: &[String]) -> Result<bool> {
+    let Some(config) = parse(args)? else { return Ok(true) };
+    ensure!(!cfg!(debug_assertions), "figures need a release build: cargo build --release -p cli -p testkit");
+    let idle_before = counters::idle_share(Duration::from_secs(1))?;
+    if idle_before < IDLE_MIN {
+        eprintln!("the machine is only {:.0} % idle: figures will be low", idle_before * 100.0);
+    }
+    let record = run(&config, idle_before)?;
+    println!("{}", record.tables());
+    if let Some(path) = &config.json {
+        std::fs::write(path, serde_json::to_string_pretty(&record)? + "\n").context(path.display().to_string())?;
+    }
+    if let Some(path) = &config.page {
+        let page = std::fs::read_to_string(path).context(path.display().to_string())?;
+        std::fs::write(path, book::insert(&page, &record.tables())?)?;
+    }
+    let Some(path) = &config.check else { return Ok(true) };
+    let baseline = std::fs::read_to_string(path).context(path.display().to_string())?;
+    let (worse, compared) = record.worse_than(&serde_json::from_str(&baseline)?);
+    ensure!(compared > 0, "{} has none of these rows", path.display());
+    worse.iter().for_each(|line| println!("WORSE: {line}"));
+    println!("{compared} ratios compared with {}, {} worse", path.display(), worse.len());
+    Ok(worse.is_empty())
+}
+
+fn parse(args: &[String]) -> Result<Option<Config>> {
+    let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
+    let (json, page, check) = (None, None, None);
+    let mut config =
+        Config { base, rows: rows::all(), modes: vec!["flush".to_owned()], repeats: 3, seconds: 5, json, page, check };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--list" {
+            rows::all().iter().for_each(|row| println!("{row}"));
+            return Ok(None);
+        }
+        let value = args.next().with_context(|| format!("{arg} wants a value, or is no flag\n{USAGE}"))?;
+        let words = || value.split(',').map(str::to_owned).collect::<Vec<_>>();
+        match arg.as_str() {
+            "--rows" => {
+                let texts = words();
+                config.rows.retain(|row| texts.iter().any(|text| row.to_string().contains(text)));
+                ensure!(!config.rows.is_empty(), "no row is named `{value}`: testkit bench --list");
+            }
+            "--modes" => {
+                config.modes = words();
+                ensure!(
+                    config.modes.iter().all(|mode| mode == "flush" || mode == "noflush"),
+                    "`{value}` is not a list of flush and noflush"
+                );
+            }
+            "--repeats" => config.repeats = value.parse()?,
+            "--seconds" => config.seconds = value.parse()?,
+            "--json" => config.json = Some(PathBuf::from(value)),
+            "--page" => config.page = Some(PathBuf::from(value)),
+            "--check" => config.check = Some(PathBuf::from(value)),
+            "--dir" => config.base = PathBuf::from(value),
+            _ => bail!("`{arg}` is no flag\n{USAGE}"),
+        }
+    }
+    ensure!(config.repeats > 0 && config.seconds > 0, "--repeats and --seconds are at least 1");
+    Ok(Some(config))
+}
+
+fn run(config: &Config, idle_before: f64) -> Result<Record> {
+    let mut record = Record {
+        schema: book::SCHEMA.to_owned(),
+        commit: commit(),
+        machine: machine(),
+        seconds: config.seconds,
+        idle_before,
+        rows: Vec::new(),
+        yardsticks: BTreeMap::new(),
+    };
+    for mode in &config.modes {
+        for sustained in [false, true] {
+            let rows: Vec<Row> = config.rows.iter().filter(|row| row.sustained == sustained).copied().collect();
+            if !rows.is_empty() {
+                phase(config, mode, &rows, &mut record)?;
+            }
+        }
+    }
+    Ok(record)
+}
+
+/// Measures rows of one mode and one size of log, on a cluster of their own.
+fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Result<()> {
+    let plp = mode == "noflush";
+    let log = if rows[0].sustained { LOG_SUSTAINED } else { LOG };
+    std::fs::create_dir_all(&config.base)?;
+    let mut stage = Stage::up(&config.base, log, plp)?;
+    let dir = stage.cluster.dir.join("yardsticks");
+    std::fs::create_dir_all(&dir)?;
+    let basalt = stage.cluster.basalt.clone();
+    let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); rows.len()];
+    let mut yardsticks: BTreeMap<Yardstick, Vec<Figures>> = BTreeMap::new();
+    for round in 1..=config.repeats {
+        let mut last: Option<(Yardstick, Figures)> = None;
+        for (row, runs) in rows.iter().zip(&mut runs) {
+            let what = row.yardstick();
+            if last.as_ref().is_none_or(|(of, _)| *of != what) {
+                let figures = measure::yardstick(&basalt, &dir, what, plp, config.seconds)?;
+                eprintln!("round {round}, {mode}, {what}: {}", line(&figures));
+                yardsticks.entry(what).or_default().push(figures.clone());
+                last = Some((what, figures));
+            }
+            let mut figures = one(&mut stage, row, config.seconds)?;
+            compare(&mut figures, &last.as_ref().expect("just measured").1);
+            eprintln!("round {round}, {mode}, {row}: {}", line(&figures));
+            runs.push(figures);
+        }
+    }
+    for (row, runs) in rows.iter().zip(runs) {
+        record.rows.push(RowRecord {
+            row: row.to_string(),
+            mode: mode.to_owned(),
+            yardstick: row.yardstick().to_string(),
+            medians: medians(&runs),
+            runs,
+        });
+    }
+    for (what, runs) in yardsticks {
+        record.yardsticks.insert(format!("{mode} {what}"), medians(&runs));
+    }
+    Ok(())
+}
+
+fn one(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
+    if !row.sustained {
+        return measure::row(stage, row, seconds);
+    }
+    measure::row(stage, row, WARM_UP_SECONDS)?;
+    measure::row(stage, row, SUSTAINED_SECONDS)
+}
+
+fn line(figures: &Figures) -> String {
+    let names = ["iops", "p50_us", "cpu_us", "iops_ratio", "cpu_ratio", "turns"];
+    let parts = names.iter().filter_map(|name| figures.get(*name).map(|value| format!("{name} {value:.2}")));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the commit that was built, with a mark when the tree differs from it.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out = Command::new("git").args(args).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    let dirty = git(&["status", "--porcelain"]).is_some_and(|lines| !lines.is_empty());
+    let hash = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    if dirty { hash + "+" } else { hash }
+}
+
+fn machine() -> BTreeMap<String, String> {
+    let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    BTreeMap::from([
+        ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("processor".to_owned(), model.trim_start_matches([' ', '\t', ':']).to_owned()),
+        ("cores".to_owned(), cores.to_string()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn flags_choose_rows_and_modes_and_wrong_ones_are_refused() {
+        let config =
+            parse(&words("--rows spread/randwrite,nbd/read --modes flush,noflush --repeats 1")).unwrap().unwrap();
+        assert!(
+            config
+                .rows
+                .iter()
+                .all(|row| row.to_string().contains("spread/randwrite") || row.to_string().contains("nbd/read"))
+        );
+        assert_eq!((config.modes.len(), config.repeats, config.seconds), (2, 1, 5));
+        for wrong in ["--rows nothing", "--modes sync", "--repeats 0", "--fast 1", "--seconds"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+        assert!(parse(&words("--list")).unwrap().is_none());
+    }
+}

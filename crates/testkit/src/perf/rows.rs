@@ -1,0 +1,159 @@
+//! The rows of the suite: what is measured, in which layout, and beside which yardstick.
+
+use std::fmt;
+
+/// Number of PGs that a spread volume uses, and of volumes in [`Layout::Volumes`].
+pub const SPREAD: u32 = 16;
+
+/// Placement of the measured data. The data is 1 GiB in each but [`Layout::Nbd`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Layout {
+    /// One segment of one volume.
+    OnePg,
+    /// One volume over 16 PGs that one OSD leads.
+    OneLeader,
+    /// One volume over 16 PGs with leaders on all OSDs.
+    Spread,
+    /// 16 volumes of one segment each with leaders on all OSDs; each has a client process of its own.
+    Volumes,
+    /// One volume of 4 GiB, all of it used, behind an NBD server, driven by fio.
+    Nbd,
+}
+
+impl Layout {
+    pub fn word(self) -> &'static str {
+        match self {
+            Layout::OnePg => "one-pg",
+            Layout::OneLeader => "one-leader",
+            Layout::Spread => "spread",
+            Layout::Volumes => "volumes",
+            Layout::Nbd => "nbd",
+        }
+    }
+}
+
+/// An I/O pattern.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Op {
+    RandWrite,
+    RandRead,
+    /// 70 % random reads, 30 % random writes.
+    Mixed,
+    Write,
+    Read,
+}
+
+/// Share of reads in [`Op::Mixed`], in percent.
+pub const MIXED_READS: u32 = 70;
+
+impl Op {
+    pub fn word(self) -> &'static str {
+        match self {
+            Op::RandWrite => "randwrite",
+            Op::RandRead => "randread",
+            Op::Mixed => "randrw",
+            Op::Write => "write",
+            Op::Read => "read",
+        }
+    }
+
+    pub fn writes(self) -> bool {
+        matches!(self, Op::RandWrite | Op::Mixed | Op::Write)
+    }
+}
+
+/// Least cost that a row is compared with, measured on the same machine in the same round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Yardstick {
+    /// `basalt bench floor` at this depth.
+    Floor { depth: u32 },
+    /// fio on a file of the disk that holds the devices.
+    Raw { op: Op, block: u32, depth: u32 },
+}
+
+impl fmt::Display for Yardstick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Yardstick::Floor { depth } => write!(f, "floor/d{depth}"),
+            Yardstick::Raw { op, block, depth } => write!(f, "raw/{}-{}/d{depth}", op.word(), kib(*block)),
+        }
+    }
+}
+
+/// One row. The depth is that of the whole layout: 16 volumes share it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    pub layout: Layout,
+    pub op: Op,
+    pub block: u32,
+    pub depth: u32,
+    /// Whether it runs until the log has wrapped several times, on a small log.
+    pub sustained: bool,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { layout, op, block, depth, sustained } = self;
+        let tail = if *sustained { "/sustained" } else { "" };
+        write!(f, "{}/{}-{}/d{depth}{tail}", layout.word(), op.word(), kib(*block))
+    }
+}
+
+fn kib(block: u32) -> String {
+    format!("{}k", block >> 10)
+}
+
+impl Row {
+    pub fn yardstick(&self) -> Yardstick {
+        let Row { op, block, depth, .. } = *self;
+        match op {
+            Op::RandWrite => Yardstick::Floor { depth },
+            _ => Yardstick::Raw { op, block, depth },
+        }
+    }
+}
+
+const SMALL: u32 = 4 << 10;
+const LARGE: u32 = 512 << 10;
+/// Depth of the rows with large requests.
+const LARGE_DEPTH: u32 = 16;
+
+/// Returns all rows; those with the same yardstick stand side by side.
+pub fn all() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |layouts: &[Layout], op: Op, block: u32, depth: u32| {
+        rows.extend(layouts.iter().map(|layout| Row { layout: *layout, op, block, depth, sustained: false }));
+    };
+    use Layout::{Nbd, OneLeader, OnePg, Spread, Volumes};
+    add(&[OnePg, Spread, Nbd], Op::RandWrite, SMALL, 1);
+    add(&[OnePg, OneLeader, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 32);
+    add(&[OnePg, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 128);
+    add(&[Spread, Nbd], Op::RandRead, SMALL, 1);
+    add(&[OnePg, Spread, Volumes, Nbd], Op::RandRead, SMALL, 32);
+    add(&[Spread, Nbd], Op::RandRead, SMALL, 128);
+    add(&[Spread, Nbd], Op::Mixed, SMALL, 32);
+    add(&[Spread, Nbd], Op::Write, LARGE, LARGE_DEPTH);
+    add(&[Spread, Nbd], Op::Read, LARGE, LARGE_DEPTH);
+    let long = |layout| Row { layout, op: Op::RandWrite, block: SMALL, depth: 32, sustained: true };
+    rows.extend([OnePg, Spread].map(long));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_rows_of_one_yardstick_adjoin() {
+        let rows = all();
+        let names: BTreeSet<String> = rows.iter().map(Row::to_string).collect();
+        assert_eq!(names.len(), rows.len());
+        assert!(names.contains("spread/randwrite-4k/d32") && names.contains("nbd/write-512k/d16"));
+        let mut yardsticks: Vec<Yardstick> = rows.iter().filter(|row| !row.sustained).map(Row::yardstick).collect();
+        yardsticks.dedup();
+        let kinds: BTreeSet<Yardstick> = yardsticks.iter().copied().collect();
+        assert_eq!(kinds.len(), yardsticks.len(), "a yardstick is measured once a round");
+        assert_eq!(yardsticks[0].to_string(), "floor/d1");
+    }
+}
