@@ -32,6 +32,9 @@ const DEPTH: usize = 12;
 /// Number of sectors of the longest request.
 const LONG: u64 = 1100;
 
+/// Code of an open that lost the volume to another one while it waited.
+const PREEMPTED: u32 = types::codes::SESSION_FENCED;
+
 /// Configuration of a client, passed as arguments.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -86,7 +89,12 @@ pub fn main(args: &[String]) -> Result<()> {
     let config = ClientConfig::parse(args)?;
     // The line precedes the request: another open at the same time may come before or after.
     println!("asked {}", RealEnv::new(RealConfig::default())?.now().0);
-    let session = Session::open(&config.metas, &config.volume, Open::default())?;
+    let session = Session::open(&config.metas, &config.volume, Open::default()).inspect_err(|error| {
+        // Another open came behind this one before it was answered: as if the volume had failed right after it.
+        if error.to_string().starts_with(&format!("BSLT-{PREEMPTED}:")) {
+            println!("failed");
+        }
+    })?;
     let opened = session.env.now();
     let rng = Rng::new(config.seed);
     let mut client = Client { session, config, rng, asked: BTreeMap::new(), last: 0, text: String::new() };

@@ -272,6 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn an_open_that_an_unanswered_one_overlaps_may_be_refused() {
+        let refused = |first: &'static str| {
+            let history = History::default();
+            for text in [first, "asked 90\nfailed\n"] {
+                history.listen(text.as_bytes()).1.join().unwrap().unwrap();
+            }
+            assert!(history.has_failed(1) && !history.is_open(1) && history.judge().violations.is_empty());
+            history.may_be_fenced(1)
+        };
+        assert!(refused("asked 1\n") && refused("asked 1\nopened 100\n"));
+        assert!(!refused("asked 1\nopened 80\n"));
+    }
+
+    #[test]
     fn a_fenced_client_may_be_refused_and_must_not_be_acknowledged() {
         let old = "asked 1\nopened 1\nw 11 8 1 110\ne 11 120 EIO\nfailed\n";
         let new = "asked 90\nopened 100\nr 8 130 140 0x1\n";
