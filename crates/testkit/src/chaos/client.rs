@@ -17,6 +17,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
+use types::codes;
 use types::rng::Rng;
 use types::units::{SECTOR, SEGMENT};
 use types::{IoBufMut, Time};
@@ -31,9 +32,6 @@ pub const VOLUME: u64 = PLACES * SEGMENT;
 const DEPTH: usize = 12;
 /// Number of sectors of the longest request.
 const LONG: u64 = 1100;
-
-/// Code of an open that lost the volume to another one while it waited.
-const PREEMPTED: u32 = types::codes::SESSION_FENCED;
 
 /// Configuration of a client, passed as arguments.
 #[derive(Clone, Debug)]
@@ -90,9 +88,12 @@ pub fn main(args: &[String]) -> Result<()> {
     // The line precedes the request: another open at the same time may come before or after.
     println!("asked {}", RealEnv::new(RealConfig::default())?.now().0);
     let session = Session::open(&config.metas, &config.volume, Open::default()).inspect_err(|error| {
-        // Another open came behind this one before it was answered: as if the volume had failed right after it.
-        if error.to_string().starts_with(&format!("BSLT-{PREEMPTED}:")) {
+        let is = |code: u32| error.to_string().starts_with(&format!("BSLT-{code}:"));
+        if is(codes::SESSION_FENCED) {
+            // Another open came behind this one before it was answered: as if the volume had failed right after it.
             println!("failed");
+        } else if is(codes::NO_MAJORITY) {
+            println!("early");
         }
     })?;
     let opened = session.env.now();

@@ -50,6 +50,8 @@ struct Life {
     errors: Vec<String>,
     wrong: Vec<String>,
     failed: bool,
+    /// Whether its open was refused because a metadata server that had just started did not know enough yet.
+    early: bool,
     ended: bool,
 }
 
@@ -108,6 +110,11 @@ impl History {
     /// Whether this life found that its volume had failed, because it was fenced.
     pub fn has_failed(&self, life: usize) -> bool {
         self.lives()[life].failed
+    }
+
+    /// Whether the open of this life was refused by a metadata server that had just started.
+    pub fn was_early(&self, life: usize) -> bool {
+        self.lives()[life].early
     }
 
     /// Whether this life has read everything at its end.
@@ -228,6 +235,7 @@ impl Life {
             "bad" => self.wrong.push(line.to_owned()),
             "e" => self.errors.push(format!("a request failed: {line}")),
             "failed" => self.failed = true,
+            "early" => self.early = true,
             "ended" => self.ended = true,
             _ => bail!("an unknown word"),
         }

@@ -26,7 +26,7 @@ mod volume;
 use crate::basalt::binary_with_failpoints;
 use crate::clock;
 use crate::cluster::{Cluster, Shape};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use env::Env;
 use env::real::{RealConfig, RealEnv};
 use faults::{Active, Kind};
@@ -50,7 +50,8 @@ const LOG_MIB: [u64; 3] = [32, 64, 256];
 const ROUND_MS: (u64, u64) = (8_000, 16_000);
 /// Time between two faults, in milliseconds.
 const GAP_MS: (u64, u64) = (100, 1_500);
-/// After the faults have stopped, everything must be well within this.
+/// After the faults have stopped, everything must be well within this. Clients may try to open their volume for twice as
+/// long.
 const HEAL_MAX: Duration = Duration::from_secs(60);
 /// After so many rounds, and at the end of the run, the steps that need calm follow.
 const CALM_EVERY: u32 = 8;
@@ -222,7 +223,9 @@ impl Storm {
         stormed?;
         let healed = clock::now();
         for n in 0..self.volumes.len() {
+            let since = clock::now();
             while self.volumes[n].pid().is_none() || !self.volumes[n].finish(HEAL_MAX)? {
+                ensure!(since.elapsed() < 2 * HEAL_MAX, "no client could open {} to the end", self.volumes[n].name);
                 let seed = self.rng.next_u64();
                 self.volumes[n].start(&metas, seed, 500)?;
             }

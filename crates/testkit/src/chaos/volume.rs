@@ -99,7 +99,7 @@ impl Volume {
     }
 
     /// Waits until the current client has read everything, and until the preempted ones know that they are fenced.
-    /// `false`: an overlapping open came behind the last one, and another client must finish.
+    /// `false`: an overlapping open came behind the last one, or it came too early, and another client must finish.
     pub fn finish(&mut self, max: Duration) -> Result<bool> {
         let name = self.name.clone();
         let child = self.current.as_mut().context("a round ends with a client")?;
@@ -108,7 +108,7 @@ impl Volume {
         let mut child = self.current.take().expect("it was there");
         let (status, life, tail) = (child.proc.reap(), child.life, child.proc.log_tail(4));
         hear_out(child)?;
-        if self.history.has_failed(life) && self.history.may_be_fenced(life) {
+        if self.history.was_early(life) || (self.history.has_failed(life) && self.history.may_be_fenced(life)) {
             return Ok(false);
         }
         if !status.is_some_and(|status| status.success()) || !self.history.has_ended(life) {
