@@ -36,7 +36,7 @@ pub const USAGE: &str =
                      [--page FILE] [--check FILE] [--list] [--dir DIR]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
-  --rows TEXT     only rows whose names contain one of these texts [default: all]
+  --rows TEXT     only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
   --modes LIST    flush, noflush or both [default: flush]
   --repeats N     rounds [default: 3]
   --seconds S     length of a run [default: 5]; sustained rows take 60 s
@@ -104,7 +104,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
         match arg.as_str() {
             "--rows" => {
                 let texts = words();
-                config.rows.retain(|row| texts.iter().any(|text| row.to_string().contains(text)));
+                config.rows.retain(|row| texts.iter().any(|text| row.is_meant(text)));
                 ensure!(!config.rows.is_empty(), "no row is named `{value}`: testkit bench --list");
             }
             "--modes" => {

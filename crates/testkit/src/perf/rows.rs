@@ -104,6 +104,14 @@ fn kib(block: u32) -> String {
 }
 
 impl Row {
+    /// Whether the text chooses this row: it is a part of the name that no digit follows. Sustained rows take long, so they
+    /// must be meant.
+    pub fn is_meant(&self, text: &str) -> bool {
+        let name = self.to_string();
+        let whole = |at: usize| !name[at + text.len()..].starts_with(|c: char| c.is_ascii_digit());
+        name.match_indices(text).any(|(at, _)| whole(at)) && (!self.sustained || text.contains("sustained"))
+    }
+
     pub fn yardstick(&self) -> Yardstick {
         let Row { op, block, depth, .. } = *self;
         match op {
@@ -143,6 +151,15 @@ pub fn all() -> Vec<Row> {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_text_chooses_rows_by_whole_numbers() {
+        let chosen = |text: &str| all().iter().filter(|row| row.is_meant(text)).count();
+        assert_eq!(chosen("spread/randwrite-4k/d1"), 1);
+        assert_eq!(chosen("spread/randwrite-4k"), 3);
+        assert_eq!((chosen("one-pg/randwrite-4k/d32/sustained"), chosen("sustained")), (1, 2));
+        assert_eq!(chosen("nothing"), 0);
+    }
 
     #[test]
     fn names_are_unique_and_rows_of_one_yardstick_adjoin() {
