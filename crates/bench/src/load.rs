@@ -285,7 +285,7 @@ impl Load {
             in_flight: self.in_flight() as u64,
             reads: self.reads.report(elapsed),
             writes: self.writes.report(elapsed),
-            ops_by_second: self.by_second.whole(elapsed),
+            ops_by_second: self.by_second.whole(now.min(self.end()).since(self.started)),
             longest_gap_us: report::us(gap),
             longest_gap_at_us: report::us(at.since(self.started)),
             errors: self.errors.iter().map(|(errno, count)| (errno.to_string(), *count)).collect(),

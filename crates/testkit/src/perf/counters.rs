@@ -62,6 +62,8 @@ impl Counters {
         for sample in &used {
             figures.insert(format!("cpu_us.{}", sample.name), sample.total_us() as f64 / ops);
         }
+        let user: u64 = used.iter().map(|sample| sample.user_us).sum();
+        figures.insert("daemons_user_us".into(), user as f64 / ops);
         let faults: u64 = used.iter().map(|sample| sample.minor_faults).sum();
         figures.insert("minor_faults".into(), faults as f64 / ops);
         figures.insert("switches".into(), self.switches.saturating_sub(before.switches) as f64 / ops);
