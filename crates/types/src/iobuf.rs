@@ -293,8 +293,7 @@ mod tests {
         assert!(
             !joined.join(&whole.slice(0..100)) && !joined.join(&IoBuf::copy_of(&[1])) && !joined.join(&IoBuf::EMPTY)
         );
-        let mut empty = IoBuf::EMPTY;
-        assert!(!empty.join(&whole) && !whole.slice(0..100).join(&whole.slice(101..200)));
+        assert!(!IoBuf::EMPTY.join(&whole) && !whole.slice(0..100).join(&whole.slice(101..200)));
         assert_eq!(joined.len(), 8192);
     }
 
