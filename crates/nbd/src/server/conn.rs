@@ -196,8 +196,7 @@ impl Conn {
         }
         let (bufs, charge) = self.outbox.take();
         self.sending = Some(charge);
-        let quiet = self.outbox.is_empty() && self.waiting != Waiting::Room && !matches!(self.phase, Phase::Leaving(_));
-        ops.push(Op::Send { token, conn: self.id, bufs, quiet });
+        ops.push(Op::Send { token, conn: self.id, bufs });
     }
 
     /// Receives again if more bytes are needed.
