@@ -65,6 +65,8 @@ struct Config {
 /// Wrong arguments; a build for development; a request that failed.
 pub fn main(args: &[String]) -> Result<bool> {
     let Some(config) = parse(args)? else { return Ok(true) };
+    // A missing baseline is told before the measurement, which takes minutes.
+    let baseline = config.check.as_deref().map(read_record).transpose()?;
     ensure!(!cfg!(debug_assertions), "figures need a release build: cargo build --release -p cli -p testkit");
     let idle_before = counters::idle_share(Duration::from_secs(1))?;
     if idle_before < IDLE_MIN {
@@ -79,13 +81,21 @@ pub fn main(args: &[String]) -> Result<bool> {
         let page = std::fs::read_to_string(path).context(path.display().to_string())?;
         std::fs::write(path, book::insert(&page, &record.tables())?)?;
     }
-    let Some(path) = &config.check else { return Ok(true) };
-    let baseline = std::fs::read_to_string(path).context(path.display().to_string())?;
-    let (worse, compared) = record.worse_than(&serde_json::from_str(&baseline)?);
+    let (Some(path), Some(baseline)) = (&config.check, baseline) else { return Ok(true) };
+    let (worse, compared) = record.worse_than(&baseline);
     ensure!(compared > 0, "{} has none of these rows", path.display());
     worse.iter().for_each(|line| println!("WORSE: {line}"));
     println!("{compared} ratios compared with {}, {} worse", path.display(), worse.len());
     Ok(worse.is_empty())
+}
+
+/// Reads the record of an earlier suite.
+fn read_record(path: &Path) -> Result<Record> {
+    let next = || format!("{0}: make bench ARGS='--json {0}' writes a record", path.display());
+    let text = std::fs::read_to_string(path).with_context(next)?;
+    let record: Record = serde_json::from_str(&text).with_context(next)?;
+    ensure!(record.schema == book::SCHEMA, "{} is of schema {}, not {}", next(), record.schema, book::SCHEMA);
+    Ok(record)
 }
 
 fn parse(args: &[String]) -> Result<Option<Config>> {
@@ -233,6 +243,16 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_baseline_that_is_missing_or_of_another_kind_is_told_before_the_measurement() {
+        let file = std::env::temp_dir().join(format!("basalt-record-{}", std::process::id()));
+        let check = || main(&["--check".to_owned(), file.display().to_string()]).expect_err("no baseline");
+        assert!(format!("{:#}", check()).contains("--json"), "{:#}", check());
+        std::fs::write(&file, "{}").unwrap();
+        assert!(format!("{:#}", check()).contains("--json"), "{:#}", check());
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]
