@@ -4,9 +4,11 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The workspace root.
+/// The workspace root: of the tree from which `cargo` runs this program. The tree that built it can be another one
+/// when several share a target directory.
 pub fn root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let here = PathBuf::from(here);
     here.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 

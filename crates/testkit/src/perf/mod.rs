@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_that_is_missing_or_of_another_kind_is_told_before_the_measurement() {
+    fn a_missing_or_foreign_baseline_is_told_before_the_measurement() {
         let file = std::env::temp_dir().join(format!("basalt-record-{}", std::process::id()));
         let check = || main(&["--check".to_owned(), file.display().to_string()]).expect_err("no baseline");
         assert!(format!("{:#}", check()).contains("--json"), "{:#}", check());
