@@ -11,6 +11,7 @@ use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, PENDING_FREE_MAX, Stores};
 use crate::cluster::{Cluster, DEVICE};
+use control::Standing;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use types::units::{SECTOR, SEGMENT};
@@ -315,7 +316,12 @@ impl Cluster {
             return Member::Complains(why);
         }
         let report = osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
-        report.map_or(Member::Silent, |r| Member::Sound(r.applied.0))
+        match (report, self.meta.standing()) {
+            (Some(report), _) => Member::Sound(report.applied.0),
+            // It creates no replica before a majority of the OSDs is there, and says so in its status.
+            (None, Some(Standing::Waiting)) => Member::Complains("the metadata server waits for a majority".to_owned()),
+            (None, _) => Member::Silent,
+        }
     }
 
     /// Checks that the device of OSD `i` holds every claim of its replicas, and the entries that its process takes for durable. The
