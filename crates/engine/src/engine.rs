@@ -259,6 +259,9 @@ impl Engine {
             return Time::NEVER;
         }
         let log = self.running_log();
+        if log.untried && log.in_flight.is_none() {
+            return self.now;
+        }
         let seal = match log.unsealed && log.in_flight.is_none() && log.pending.is_empty() {
             true => log.idle_since + self.config.seal_after,
             false => Time::NEVER,
@@ -273,6 +276,7 @@ impl Engine {
     pub(crate) fn queue(&mut self, work: Work) {
         let log = self.log.as_mut().expect("a running engine has a log");
         log.untold += usize::from(work.delays_reclaim());
+        log.untried = true;
         log.pending.push_back(work);
     }
 
@@ -604,6 +608,7 @@ impl Engine {
         if log.in_flight.is_some() {
             return;
         }
+        log.untried = false;
         if log.pending.is_empty() && log.state_block.is_none() {
             let due = log.unsealed && self.now >= log.idle_since + self.config.seal_after;
             if !due || !matches!(self.state, State::Running) {

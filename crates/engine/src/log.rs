@@ -41,6 +41,8 @@ pub(crate) struct Log {
     /// Fixed header and records of the last batch, which the next one copies; `None` behind a log gap.
     pub previous: Option<IoBuf>,
     pub pending: VecDeque<Work>,
+    /// Work came after the last attempt to begin a batch.
+    pub untried: bool,
     pub in_flight: Option<InFlight>,
     /// Number of records that are queued or being written, and that reclamation waits for.
     pub untold: usize,
@@ -77,6 +79,7 @@ impl Log {
             found: 0,
             previous: None,
             pending: VecDeque::new(),
+            untried: false,
             in_flight: None,
             untold: 0,
             state_block: None,

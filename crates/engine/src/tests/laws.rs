@@ -323,6 +323,19 @@ fn a_round_that_the_loop_holds_back_is_no_deadline() {
 }
 
 #[test]
+fn work_that_comes_after_the_end_of_a_turn_needs_no_event_to_be_written() {
+    let mut rig = Rig::new(41, true, EngineConfig::default());
+    rig.create(1);
+    rig.settle();
+    rig.extend(R1, vec![write(0, 8)]);
+    assert!(rig.engine.next_deadline() <= rig.now, "no batch is in flight whose end would wake the loop");
+    rig.turn(0);
+    assert!(rig.engine.next_deadline() > rig.now);
+    rig.extend(R1, vec![write(8, 8)]);
+    assert!(rig.engine.next_deadline() > rig.now, "the end of the batch in flight wakes the loop");
+}
+
+#[test]
 fn idle_engine_begins_no_round() {
     let config = EngineConfig { round_pressure: 0.0, ..EngineConfig::default() };
     let mut rig = Rig::new(12, true, config);
