@@ -233,8 +233,10 @@ impl Bus {
         assert!(!conn.tx.sending, "one send in flight a connection");
         conn.tx.sending = true;
         self.stats.bytes_out += bufs.iter().map(|b| b.len() as u64).sum::<u64>();
+        // Nothing waits for its end but the messages that did not fit, and the end of a refusal.
+        let quiet = conn.tx.is_empty() && matches!(conn.phase, Phase::Up { .. });
         let conn = conn.net.expect("a connection that sends is connected");
-        self.ops.push(Op::Send { token, conn, bufs });
+        self.ops.push(Op::Send { token, conn, bufs, quiet });
     }
 
     /// Returns the time at which [`Bus::handle_deadline`] is due: at once when operations or events wait to be taken.

@@ -105,8 +105,9 @@ pub enum Op {
     /// arrived), or with an error: then the bytes that had come are void. `min` is at least 1 and at most the length of
     /// `bufs`. At most one receive a connection is in flight.
     Recv { token: Token, conn: ConnId, bufs: Vec<IoBufMut>, min: usize },
-    /// Send all of `bufs`, at least one byte. At most one send a connection is in flight.
-    Send { token: Token, conn: ConnId, bufs: Vec<IoBuf> },
+    /// Send all of `bufs`, at least one byte. At most one send a connection is in flight. A `quiet` send that succeeds
+    /// within its own turn does not end it: its event comes with the next one. It is for an owner that would do nothing.
+    Send { token: Token, conn: ConnId, bufs: Vec<IoBuf>, quiet: bool },
     /// Closes the connection. Operations in flight on it complete with [`NetError::Closed`], and so do later ones.
     /// Bytes of completed sends still leave. The id is never used again.
     Close { conn: ConnId },

@@ -88,7 +88,7 @@ impl Lines {
         let line = &self.lines[which];
         let Some(conn) = line.conn.filter(|_| !line.busy && !bytes.is_empty()) else { return false };
         let token = self.token(TALK, which);
-        self.ops.push(Op::Send { token, conn, bufs: vec![IoBuf::copy_of(bytes)] });
+        self.ops.push(Op::Send { token, conn, bufs: vec![IoBuf::copy_of(bytes)], quiet: false });
         self.lines[which].busy = true;
         true
     }

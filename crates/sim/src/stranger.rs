@@ -60,7 +60,7 @@ impl Stranger {
             Event::Connected { token, result: Ok(conn) } => {
                 let words = std::mem::take(&mut self.to_say[token.key as usize]);
                 if !words.is_empty() {
-                    self.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![IoBuf::copy_of(&words)] });
+                    self.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![IoBuf::copy_of(&words)], quiet: false });
                 }
                 self.ops.push(Op::Recv { token: TOKEN, conn, bufs: vec![IoBufMut::new(4096)], min: 1 });
                 self.conns.push(conn);

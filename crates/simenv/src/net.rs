@@ -227,7 +227,7 @@ impl State {
                 self.schedule(delay, Due::Net(NetDue::Dial(dial)));
             }
             Op::Recv { token, conn, bufs, min } => self.submit_recv(node, token, conn, bufs, min),
-            Op::Send { token, conn, bufs } => self.submit_send(node, token, conn, bufs),
+            Op::Send { token, conn, bufs, quiet } => self.submit_send(node, token, conn, bufs, quiet),
             Op::Close { conn } => self.submit_close(node, conn),
             other => panic!("no network operation: {other:?}"),
         }

@@ -42,6 +42,10 @@ pub(crate) struct Node {
     pub life: u32,
     pub power: Power,
     pub ready: VecDeque<Event>,
+    /// Number of ready events that make no turn: ends of quiet sends.
+    pub quiet: usize,
+    /// Number of turns of the process.
+    pub turns: u64,
     pub disks: Vec<Disk>,
     pub listeners: u32,
     /// Deadline of the last turn on the node's clock; below, the same on the world's clock.
@@ -97,6 +101,8 @@ impl Node {
             life: 0,
             power: Power::Off,
             ready: VecDeque::new(),
+            quiet: 0,
+            turns: 0,
             disks: Vec::new(),
             listeners: 0,
             deadline: Time::NEVER,
@@ -133,7 +139,7 @@ impl Node {
 
     /// Whether a turn would return an event.
     pub fn has_events(&self) -> bool {
-        self.runs() && (!self.ready.is_empty() || self.woken.load(Ordering::Relaxed))
+        self.runs() && (self.ready.len() > self.quiet || self.woken.load(Ordering::Relaxed))
     }
 }
 
@@ -228,6 +234,16 @@ impl State {
         target.ready.push_back(event);
     }
 
+    /// Delivers the end of a send. A quiet one makes no turn if none has passed since turn `quiet_in`.
+    pub fn deliver_sent(&mut self, node: NodeId, life: u32, event: Event, quiet_in: Option<u64>) {
+        let before = self.node(node).ready.len();
+        self.deliver(node, life, event);
+        let target = self.node_mut(node);
+        if target.ready.len() > before && quiet_in == Some(target.turns) {
+            target.quiet += 1;
+        }
+    }
+
     pub fn submit(&mut self, node: NodeId, op: Op) {
         self.trace.op(node.0, self.now, &op);
         match op {
@@ -313,6 +329,7 @@ impl State {
         target.power = power;
         target.life += 1;
         target.ready.clear();
+        target.quiet = 0;
         (target.paused, target.doom) = (false, None);
         target.set_deadline(Time::NEVER);
         for disk in &mut target.disks {

@@ -47,7 +47,8 @@ pub(crate) struct End {
     outgoing: VecDeque<Segment>,
     last_arrival: Time,
     unread: usize,
-    sending: Option<Token>,
+    /// The send in flight, and the turn that its success does not end.
+    sending: Option<(Token, Option<u64>)>,
     inbox: VecDeque<IoBuf>,
     inbox_len: usize,
     receiving: Option<Receive>,
@@ -168,15 +169,16 @@ impl State {
         self.deliver(node, life, Event::Received { token: receive.token, conn, bufs: receive.bufs, result });
     }
 
-    pub fn submit_send(&mut self, node: NodeId, token: Token, conn: ConnId, bufs: Vec<IoBuf>) {
+    pub fn submit_send(&mut self, node: NodeId, token: Token, conn: ConnId, bufs: Vec<IoBuf>, quiet: bool) {
         let life = self.node(node).life;
+        let quiet_in = quiet.then_some(self.node(node).turns);
         let bytes = total(&bufs);
         assert!(bytes > 0, "an empty send on {conn:?}");
         let Some(end) = self.open_end(node, conn) else {
             return self.deliver(node, life, Event::Sent { token, conn, result: Err(NetError::Closed) });
         };
         assert!(end.sending.is_none(), "two sends on {conn:?}");
-        end.sending = Some(token);
+        end.sending = Some((token, quiet_in));
         let ended = end.ended;
         let peer = end.peer_node;
         if !ended {
@@ -263,10 +265,11 @@ impl State {
         if end.unread > window && !end.ended {
             return;
         }
-        let Some(token) = end.sending.take() else { return };
+        let Some((token, quiet_in)) = end.sending.take() else { return };
         let (node, life, ended) = (end.node, end.life, end.ended);
-        let result = if ended { Err(NetError::Lost) } else { Ok(()) };
-        self.deliver(node, life, Event::Sent { token, conn: ConnId { slot, generation: life }, result });
+        let (result, quiet_in) = if ended { (Err(NetError::Lost), None) } else { (Ok(()), quiet_in) };
+        let event = Event::Sent { token, conn: ConnId { slot, generation: life }, result };
+        self.deliver_sent(node, life, event, quiet_in);
     }
 
     /// Delivers all segments of an end that have arrived.
@@ -333,7 +336,7 @@ impl State {
         if let Some(Receive { token, bufs, .. }) = receive {
             self.deliver(node, life, Event::Received { token, conn, bufs, result: Err(NetError::Closed) });
         }
-        if let Some(token) = sending {
+        if let Some((token, _)) = sending {
             self.deliver(node, life, Event::Sent { token, conn, result: Err(NetError::Closed) });
         }
         if !ended {

@@ -425,12 +425,14 @@ impl Env for SimEnv {
             ops.clear();
             return Ok(());
         }
+        state.node_mut(self.node).turns += 1;
         if !state.submit_all(self.node, ops) || state.doom_of_events(self.node) {
             return Ok(());
         }
         let target = state.node_mut(self.node);
         target.set_deadline(deadline);
         events.extend(target.ready.drain(..));
+        target.quiet = 0;
         if target.woken.swap(false, Ordering::SeqCst) {
             let now = state.now;
             state.trace.event(self.node.0, now, &Event::Woken);

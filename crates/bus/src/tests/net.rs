@@ -215,7 +215,7 @@ impl Net {
                 assert!(min > 0 && bufs.iter().all(|b| !b.is_empty()));
                 end.recv = Some((token, bufs, min));
             }
-            Op::Send { token, conn, bufs } => {
+            Op::Send { token, conn, bufs, .. } => {
                 let at = conn.slot as usize;
                 assert!(self.ends[at].held.is_none() && !self.ends[at].closed, "a second send, or one after close");
                 if !self.ends[at ^ 1].closed && !self.ends[at ^ 1].deaf {

@@ -150,13 +150,48 @@ impl Cursor {
 
 /// Kind of an operation, with its token and buffers.
 pub(super) enum Body {
-    Read { token: Token, offset: u64, buf: IoBufMut, done: usize },
-    Write { token: Token, offset: u64, bufs: Vec<IoBuf>, cursor: Cursor, flush: bool },
-    Flush { token: Token },
-    Discard { token: Token, offset: u64, len_bytes: u64 },
-    Connect { token: Token, socket: OwnedFd, addr: Box<SockAddr> },
-    Recv { token: Token, conn: ConnId, bufs: Vec<IoBufMut>, cursor: Cursor, got: usize, min: usize },
-    Send { token: Token, conn: ConnId, bufs: Vec<IoBuf>, cursor: Cursor },
+    Read {
+        token: Token,
+        offset: u64,
+        buf: IoBufMut,
+        done: usize,
+    },
+    Write {
+        token: Token,
+        offset: u64,
+        bufs: Vec<IoBuf>,
+        cursor: Cursor,
+        flush: bool,
+    },
+    Flush {
+        token: Token,
+    },
+    Discard {
+        token: Token,
+        offset: u64,
+        len_bytes: u64,
+    },
+    Connect {
+        token: Token,
+        socket: OwnedFd,
+        addr: Box<SockAddr>,
+    },
+    Recv {
+        token: Token,
+        conn: ConnId,
+        bufs: Vec<IoBufMut>,
+        cursor: Cursor,
+        got: usize,
+        min: usize,
+    },
+    /// `quiet_in`: number of the turn that its success does not end.
+    Send {
+        token: Token,
+        conn: ConnId,
+        bufs: Vec<IoBuf>,
+        cursor: Cursor,
+        quiet_in: u64,
+    },
 }
 
 /// One operation in flight.

@@ -46,6 +46,9 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(3);
 const PREDECESSOR_LOOK: Duration = Duration::from_millis(5);
 
+/// Number of no turn.
+const NEVER_QUIET: u64 = 0;
+
 /// Retries `attempt` until it succeeds, fails for another reason than `is_held`, or has waited long enough.
 #[allow(clippy::disallowed_methods, reason = "at start there is no loop yet to wait in, and no event to wait for")]
 fn after_predecessor<T>(
@@ -88,6 +91,10 @@ pub struct RealEnv {
     /// Target of the ring's read of the eventfd; boxed, because the kernel writes there.
     wake_count: Box<u64>,
     wake_armed: bool,
+    /// Number of the present turn, from 1.
+    turn: u64,
+    /// Events of the present turn that do not end it.
+    quiet: usize,
     /// Events that need no kernel: refusals.
     ready: Vec<Event>,
     cqes: Vec<Cqe>,
@@ -121,6 +128,8 @@ impl RealEnv {
             wake: Arc::new(WakeFd { fd, pending: AtomicBool::new(false) }),
             wake_count: Box::new(0),
             wake_armed: false,
+            turn: NEVER_QUIET,
+            quiet: 0,
             ready: Vec::new(),
             cqes: Vec::new(),
             rng: Rng::new(seed),
@@ -160,7 +169,7 @@ impl RealEnv {
             },
             Op::Connect { token, addr } => self.connect(token, &addr),
             Op::Recv { token, conn, bufs, min } => self.receive(token, conn, bufs, min),
-            Op::Send { token, conn, bufs } => self.send(token, conn, bufs),
+            Op::Send { token, conn, bufs, quiet } => self.send(token, conn, bufs, quiet),
             Op::Close { conn } => self.close(conn),
         }
     }
@@ -215,7 +224,7 @@ impl RealEnv {
         Ok(())
     }
 
-    fn send(&mut self, token: Token, conn: ConnId, bufs: Vec<IoBuf>) -> Result<(), EnvError> {
+    fn send(&mut self, token: Token, conn: ConnId, bufs: Vec<IoBuf>, quiet: bool) -> Result<(), EnvError> {
         let Some(open) = self.conns.open(conn) else {
             return self.refuse(Event::Sent { token, conn, result: Err(NetError::Closed) });
         };
@@ -223,7 +232,8 @@ impl RealEnv {
         assert!(bufs.iter().any(|b| !b.is_empty()), "an empty send on {conn:?}");
         let fd = open.fd();
         let cursor = Cursor::new(&bufs);
-        let key = self.fly(fd, Body::Send { token, conn, bufs, cursor })?;
+        let quiet_in = if quiet { self.turn } else { NEVER_QUIET };
+        let key = self.fly(fd, Body::Send { token, conn, bufs, cursor, quiet_in })?;
         self.conns.open(conn).expect("it was open").send = Some(key);
         Ok(())
     }
@@ -355,9 +365,10 @@ impl RealEnv {
                 let result = if closing { Err(NetError::Closed) } else { stream_error(errno).map(|()| got) };
                 Event::Received { token, conn, bufs, result }
             }
-            Body::Send { token, conn, .. } => {
+            Body::Send { token, conn, quiet_in, .. } => {
                 let closing = self.conns.landed(conn, key);
                 let result = if closing { Err(NetError::Closed) } else { stream_error(errno) };
+                self.quiet += usize::from(quiet_in == self.turn && result.is_ok());
                 Event::Sent { token, conn, result }
             }
         }
@@ -411,6 +422,7 @@ impl Env for RealEnv {
     }
 
     fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
+        (self.turn, self.quiet) = (self.turn + 1, 0);
         for op in ops.drain(..) {
             self.start(op)?;
         }
@@ -418,10 +430,10 @@ impl Env for RealEnv {
         loop {
             events.append(&mut self.ready);
             self.arm(sys::boot_time)?;
-            let wait = if events.len() > before { Wait::No } else { self.wait_for(deadline) };
+            let wait = if events.len() > before + self.quiet { Wait::No } else { self.wait_for(deadline) };
             self.ring.enter(wait)?;
             self.reap(events)?;
-            if events.len() > before || (deadline != Time::NEVER && sys::boot_time() >= deadline) {
+            if events.len() > before + self.quiet || (deadline != Time::NEVER && sys::boot_time() >= deadline) {
                 return Ok(());
             }
         }

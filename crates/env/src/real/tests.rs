@@ -321,7 +321,7 @@ fn large_sends_and_receives_arrive_whole_between_two_envs() {
     let Some(Event::Accepted { conn: inn, peer: NetAddr::Tcp(_), .. }) = accepted.pop() else { panic!() };
     const PARTS: usize = 3000;
     let bufs: Vec<IoBuf> = (0..PARTS).map(|i| filled(i as u8, 4096)).collect();
-    a.ops.push(Op::Send { token: TOKEN, conn: out, bufs });
+    a.ops.push(Op::Send { token: TOKEN, conn: out, bufs, quiet: false });
     b.ops.push(recv(inn, &[1 << 20, PARTS * 4096 - (1 << 20)], PARTS * 4096));
     while a.events.is_empty() || b.events.is_empty() {
         a.nudge();
@@ -347,7 +347,7 @@ fn closing_ends_a_waiting_receive_with_closed_and_gives_its_buffers_back() {
     assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0, "the peer sees the end");
     let late = rig.one(recv(conn, &[100], 1));
     assert!(matches!(late, Event::Received { result: Err(NetError::Closed), .. }), "{late:?}");
-    let late = rig.one(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 8)] });
+    let late = rig.one(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 8)], quiet: false });
     assert!(matches!(late, Event::Sent { result: Err(NetError::Closed), .. }), "{late:?}");
 }
 
@@ -358,7 +358,7 @@ fn a_peer_that_goes_away_is_a_lost_connection() {
         let (conn, mut peer) = rig.pair();
         if reset {
             // Closing with unread bytes in the queue sends a reset.
-            rig.one(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 8)] });
+            rig.one(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 8)], quiet: false });
             assert_eq!(peer.read(&mut [0; 1]).unwrap(), 1);
         }
         drop(peer);
@@ -387,7 +387,7 @@ fn a_stale_unix_socket_is_replaced_and_a_served_one_is_not() {
     let mut client = Rig::new();
     let event = client.one(Op::Connect { token: TOKEN, addr: addr.clone() });
     let Event::Connected { result: Ok(conn), .. } = event else { panic!("{event:?}") };
-    client.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(5, 100)] });
+    client.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(5, 100)], quiet: false });
     client.nudge();
     // The second listener has connected to the served socket, too: more than one connection may be accepted.
     let mut received = None;
@@ -438,6 +438,30 @@ fn a_turn_ends_at_its_deadline_and_a_past_deadline_does_not_wait() {
 }
 
 #[test]
+fn a_quiet_send_ends_a_later_turn_and_never_its_own() {
+    let mut rig = Rig::new();
+    let (conn, mut theirs) = rig.pair();
+    let start = rig.env.now();
+    rig.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 8)], quiet: true });
+    rig.env.turn(&mut rig.ops, &mut rig.events, start + Duration::from_millis(20)).unwrap();
+    assert!(rig.env.now().since(start) >= Duration::from_millis(20));
+    assert!(matches!(rig.events[..], [Event::Sent { result: Ok(()), .. }]), "{:?}", rig.events);
+    rig.events.clear();
+    // This one waits for its reader; other events end its turn.
+    rig.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(2, 64 << 20)], quiet: true });
+    rig.nudge();
+    assert!(rig.events.is_empty());
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; 8 + (64 << 20)];
+        theirs.read_exact(&mut all).unwrap();
+        theirs
+    });
+    rig.env.turn(&mut rig.ops, &mut rig.events, start + PATIENCE).unwrap();
+    assert!(matches!(rig.events[..], [Event::Sent { result: Ok(()), .. }]), "{:?}", rig.events);
+    drop(reader.join().unwrap());
+}
+
+#[test]
 fn dropping_the_env_with_operations_in_flight_ends_them_first() {
     let file = TempFile::new("drop", 4 << 20);
     let mut rig = Rig::with_entries(8);
@@ -446,7 +470,7 @@ fn dropping_the_env_with_operations_in_flight_ends_them_first() {
     let (conn, mut peer) = rig.pair();
     let waker = rig.env.waker();
     rig.ops.push(recv(conn, &[1 << 20], 1 << 20));
-    rig.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 64 << 20)] });
+    rig.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(1, 64 << 20)], quiet: false });
     rig.ops.extend((0..50u64).map(|i| write(disk, i * 4096, vec![filled(3, 4096)], true)));
     rig.nudge();
     drop(rig);

@@ -196,7 +196,8 @@ impl Conn {
         }
         let (bufs, charge) = self.outbox.take();
         self.sending = Some(charge);
-        ops.push(Op::Send { token, conn: self.id, bufs });
+        let quiet = self.outbox.is_empty() && self.waiting != Waiting::Room && !matches!(self.phase, Phase::Leaving(_));
+        ops.push(Op::Send { token, conn: self.id, bufs, quiet });
     }
 
     /// Receives again if more bytes are needed.

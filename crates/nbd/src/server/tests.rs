@@ -107,7 +107,7 @@ impl<D: BlockDevice> Rig<D> {
                     assert!(min > 0 && min <= room);
                     self.receive = Some((token, bufs, min));
                 }
-                Op::Send { token, conn, bufs } => {
+                Op::Send { token, conn, bufs, .. } => {
                     assert!(self.send.is_none() && conn == CONN && !bufs.is_empty());
                     bufs.iter().for_each(|buf| self.out.extend_from_slice(buf));
                     self.send = Some(token);

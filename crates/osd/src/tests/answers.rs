@@ -46,6 +46,9 @@ fn an_entry_that_one_got_after_it_was_asked(seed: u64, damage: impl Fn(&Rig, usi
     rig.kill(0);
     rig.kill(2);
     damage(&rig, 0);
+    // What the leader had sent them is lost with their connections.
+    (3..5).for_each(|i| rig.kill(i));
+    (3..5).for_each(|i| rig.start(i));
     (1..5).for_each(|i| rig.cut(0, i, false));
     rig.start(0);
     rig

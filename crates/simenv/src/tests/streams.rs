@@ -8,7 +8,7 @@ fn addr() -> NetAddr {
 }
 
 fn send(conn: ConnId, buf: IoBuf) -> Op {
-    Op::Send { token: TOKEN, conn, bufs: vec![buf] }
+    Op::Send { token: TOKEN, conn, bufs: vec![buf], quiet: false }
 }
 
 fn recv(conn: ConnId, len: usize, min: usize) -> Op {
@@ -103,6 +103,21 @@ fn bytes_arrive_in_order_whatever_is_lost_or_split() {
     }
     assert_eq!(got, all);
     assert!(a.world.fault_counts().losses > 0);
+}
+
+#[test]
+fn a_quiet_send_makes_no_turn_unless_one_has_passed() {
+    let (mut a, near, _b, _) = pair(13);
+    let quiet = || Op::Send { token: TOKEN, conn: near, bufs: vec![IoBuf::copy_of(&[1])], quiet: true };
+    a.turn([quiet()]);
+    pass(&a.world, Duration::from_millis(1));
+    assert!(!a.world.has_events(a.node));
+    a.turn([]);
+    assert_eq!(sent(&a.events.remove(0)), &Ok(()));
+    a.turn([quiet()]);
+    a.turn([]);
+    pass(&a.world, Duration::from_millis(1));
+    assert!(a.events.is_empty() && a.world.has_events(a.node));
 }
 
 #[test]
