@@ -217,6 +217,16 @@ impl IoBuf {
         IoBuf { region: self.region.clone(), off: self.off + range.start, len: range.end - range.start }
     }
 
+    /// Extends this buffer by `next`, if that follows it in the same region.
+    pub fn join(&mut self, next: &IoBuf) -> bool {
+        let joins = match (&self.region, &next.region) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other) && self.off + self.len == next.off,
+            _ => false,
+        };
+        self.len += if joins { next.len } else { 0 };
+        joins
+    }
+
     /// Bytes of memory that this reference keeps alive (the whole region, shared or not).
     pub fn region_bytes(&self) -> usize {
         self.region.as_ref().map_or(0, |r| r.cap)
@@ -270,6 +280,22 @@ mod tests {
         assert_eq!(tail[0], 7);
         assert!(tail.is_aligned(4096));
         assert_eq!(tail.region_bytes(), 8192);
+    }
+
+    #[test]
+    fn only_parts_of_one_region_that_touch_are_joined() {
+        let mut buf = IoBufMut::zeroed(8192);
+        (buf[100], buf[8191]) = (1, 2);
+        let whole = buf.freeze();
+        let mut joined = whole.slice(0..100);
+        assert!(joined.join(&whole.slice(100..200)) && joined.join(&whole.slice(200..8192)));
+        assert_eq!((joined.len(), joined[100], joined[8191]), (8192, 1, 2));
+        assert!(
+            !joined.join(&whole.slice(0..100)) && !joined.join(&IoBuf::copy_of(&[1])) && !joined.join(&IoBuf::EMPTY)
+        );
+        let mut empty = IoBuf::EMPTY;
+        assert!(!empty.join(&whole) && !whole.slice(0..100).join(&whole.slice(101..200)));
+        assert_eq!(joined.len(), 8192);
     }
 
     #[test]

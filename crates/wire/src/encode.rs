@@ -166,7 +166,8 @@ impl Out<'_> {
 pub(crate) fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
     assert!(payload.len() as u64 <= PART_MAX, "a payload of {} B", payload.len());
     assert!(payload.len().is_multiple_of(SECTOR as usize), "a payload of {} B", payload.len());
-    if !payload.is_empty() {
+    let joined = bufs.last_mut().is_some_and(|last| last.join(payload));
+    if !payload.is_empty() && !joined {
         bufs.push(payload.clone());
     }
 }

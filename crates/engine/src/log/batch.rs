@@ -627,6 +627,8 @@ fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoB
     let padding = area(payload_len) - payload_len;
     let suits = payloads.iter().all(|p| p.is_aligned(align) && p.len().is_multiple_of(align));
     if suits {
+        // Payloads of one frame often touch in memory: the kernel pins fewer parts.
+        payloads.dedup_by(|next, last| last.join(next));
         if padding > 0 {
             payloads.push(IoBuf::zeros(padding));
         }
