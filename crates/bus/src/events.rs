@@ -88,19 +88,16 @@ impl Bus {
         }
     }
 
-    /// Submits the next receive, or ends the connection when the received bytes announce an invalid frame.
+    /// Submits the next receive.
     fn receive(&mut self, link: LinkId) {
         let token = self.token(link);
         let conn = self.conns.get_mut(link).expect("a receiving link exists");
-        let next = match conn.phase {
-            Phase::Refusing { .. } => Ok((vec![IoBufMut::new(DISCARD_LEN)], 1)),
-            _ => conn.rx.next(!matches!(conn.phase, Phase::Up { .. })),
+        let (bufs, min) = match conn.phase {
+            Phase::Refusing { .. } => (vec![IoBufMut::new(DISCARD_LEN)], 1),
+            _ => conn.rx.next(),
         };
-        let net = conn.net.expect("a connection that receives is connected");
-        match next {
-            Ok((bufs, min)) => self.ops.push(Op::Recv { token, conn: net, bufs, min }),
-            Err(e) => self.end(link, e.into()),
-        }
+        let conn = conn.net.expect("a connection that receives is connected");
+        self.ops.push(Op::Recv { token, conn, bufs, min });
     }
 
     fn received(&mut self, link: LinkId, bufs: Vec<IoBufMut>, len: usize, out: &mut Vec<BusEvent>) {
@@ -110,16 +107,31 @@ impl Bus {
         let result = match &conn.phase {
             Phase::Refusing { .. } => Ok(()),
             Phase::Dialing { .. } | Phase::Abandoned { .. } => unreachable!("nothing is received before a connection"),
-            Phase::Greeting | Phase::Up { .. } => match conn.rx.received(bufs, len) {
-                None => Ok(()),
-                Some(frame) => self.take_frame(link, frame, out),
-            },
+            Phase::Greeting | Phase::Up { .. } => {
+                conn.rx.received(bufs, len);
+                self.take_frames(link, out)
+            }
         };
         match result {
             Ok(()) if self.conns.get(link).is_some() => self.receive(link),
             Ok(()) => {}
             Err(e) => self.end(link, e),
         }
+    }
+
+    /// Takes all complete frames.
+    fn take_frames(&mut self, link: LinkId, out: &mut Vec<BusEvent>) -> Result<(), LinkError> {
+        while let Some(conn) = self.conns.get_mut(link) {
+            let greeting = match conn.phase {
+                Phase::Up { .. } => false,
+                Phase::Greeting => true,
+                // The peer was refused: what else it has sent is void.
+                _ => return Ok(()),
+            };
+            let Some(frame) = conn.rx.frame(greeting)? else { return Ok(()) };
+            self.take_frame(link, frame, out)?;
+        }
+        Ok(())
     }
 
     fn take_frame(&mut self, link: LinkId, frame: Frame, out: &mut Vec<BusEvent>) -> Result<(), LinkError> {

@@ -1,13 +1,19 @@
 //! The receiving side of a connection: which bytes to receive next, and frames from the received bytes.
 //!
-//! One receive takes the head block, the payload block and the header of the next frame, each into a
-//! buffer of its own, so that a stream of frames costs one receive each and the payload block is aligned.
-//! The next header may not have arrived yet, or in part; then a receive of the rest follows.
+//! A receive of a header also takes what has come behind it, so that a short frame costs one receive. Its blocks are
+//! copied out of there, each to a buffer of its own length. Blocks that have not come whole are received into their
+//! buffers, and the header of the next frame with them.
 //!
-//! Invariant: no memory is allocated for a frame before its header is verified.
+//! Invariant: no memory is allocated for a frame before its header is verified. The payload block is aligned.
 
+use std::ops::Range;
 use types::{IoBuf, IoBufMut};
 use wire::{FrameKind, HEADER_LEN, Header, WireError};
+
+/// Most bytes behind a header that one receive takes along.
+const AHEAD: usize = 32 << 10;
+/// From so many missing bytes on a receive takes nothing else: the kernel waits until all of them are there.
+const EXACT_MIN: usize = 64 << 10;
 
 /// A received frame; the head block is not verified yet.
 pub struct Frame {
@@ -16,63 +22,141 @@ pub struct Frame {
     pub payload: IoBuf,
 }
 
+/// A frame whose blocks a receive completes.
+struct Rest {
+    header: Header,
+    /// The head block, when all of it was there before.
+    head: Option<IoBufMut>,
+    missing: usize,
+}
+
 #[derive(Default)]
 pub struct Rx {
-    /// The first `have` bytes of the next header.
+    /// The first bytes of the next header.
     header: Vec<u8>,
-    /// The frame that is being received.
+    /// The frame whose header is complete, and whose blocks are not.
     frame: Option<Header>,
+    /// Bytes behind a header. Absent while a receive fills it.
+    ahead: Option<IoBufMut>,
+    /// Those of them that belong to no frame yet.
+    left: Range<usize>,
+    /// The frame that the receive in flight completes.
+    rest: Option<Rest>,
+    /// A frame that a receive has completed.
+    complete: Option<Frame>,
     /// Kept from the last receive, to be used again.
     bufs: Vec<IoBufMut>,
-    header_buf: Option<IoBufMut>,
+    next_header: Option<IoBufMut>,
 }
 
 impl Rx {
-    /// Returns buffers for the next receive, and the least number of bytes that must come. `greeting`: the peer is not known yet.
+    /// Returns the next frame of the received bytes, if it is complete. `greeting`: the peer is not known yet.
     ///
     /// # Errors
-    /// When the complete header is invalid, or announces a frame that may not come now.
-    pub fn next(&mut self, greeting: bool) -> Result<(Vec<IoBufMut>, usize), WireError> {
-        assert!(self.frame.is_none() && self.bufs.is_empty(), "a receive is in flight");
-        let mut bufs = std::mem::take(&mut self.bufs);
-        if let Some(bytes) = self.header.first_chunk::<HEADER_LEN>() {
+    /// When a complete header is invalid, or announces a frame that may not come now.
+    pub fn frame(&mut self, greeting: bool) -> Result<Option<Frame>, WireError> {
+        if let Some(frame) = self.complete.take() {
+            return Ok(Some(frame));
+        }
+        if self.frame.is_none() {
+            let mut header = [0; HEADER_LEN];
+            let have = self.header.len();
+            let n = self.copy_left(&mut header[have..]);
+            self.header.extend_from_slice(&header[have..have + n]);
+            let Some(bytes) = self.header.first_chunk::<HEADER_LEN>() else { return Ok(None) };
             let header = Header::decode(bytes)?;
             if greeting && header.kind() == FrameKind::Batch {
                 return Err(WireError::Unexpected);
             }
             self.header.clear();
             self.frame = Some(header);
-            bufs.push(IoBufMut::new(header.head_len()));
-            if header.payload_len() > 0 {
-                bufs.push(IoBufMut::new(header.payload_len()));
-            }
-            bufs.push(self.header_buf.take().unwrap_or_else(|| IoBufMut::new(HEADER_LEN)));
-            return Ok((bufs, header.head_len() + header.payload_len()));
         }
-        let missing = HEADER_LEN - self.header.len();
-        bufs.push(IoBufMut::new(missing));
-        Ok((bufs, missing))
+        let here = self.left.len();
+        let is_here = |header: &mut Header| header.head_len() + header.payload_len() <= here;
+        let Some(header) = self.frame.take_if(is_here) else { return Ok(None) };
+        let (mut head, mut payload) = blocks(&header);
+        self.copy_left(&mut head);
+        if let Some(payload) = &mut payload {
+            self.copy_left(payload);
+        }
+        Ok(Some(Frame { header, head, payload: payload.map_or(IoBuf::EMPTY, IoBufMut::freeze) }))
     }
 
-    /// Takes the buffers of a receive with its first `len` bytes filled; returns a frame, if one is complete.
+    /// Returns buffers for the next receive, and the least number of bytes that must come.
+    ///
+    /// # Panics
+    /// When a receive is in flight, or a complete frame was not taken.
+    pub fn next(&mut self) -> (Vec<IoBufMut>, usize) {
+        assert!(self.rest.is_none() && self.complete.is_none(), "a receive is in flight, or a frame is here");
+        let mut bufs = std::mem::take(&mut self.bufs);
+        let Some(header) = self.frame.take() else {
+            assert!(self.left.is_empty(), "{} B belong to a frame", self.left.len());
+            let missing = HEADER_LEN - self.header.len();
+            bufs.push(IoBufMut::new(missing));
+            bufs.push(self.ahead.take().unwrap_or_else(|| IoBufMut::new(AHEAD)));
+            return (bufs, missing);
+        };
+        let (mut head, mut payload) = blocks(&header);
+        let missing = head.len() + header.payload_len() - self.left.len();
+        for block in [Some(&mut head), payload.as_mut()].into_iter().flatten() {
+            let here = self.copy_left(block);
+            block.hide(here);
+        }
+        let (whole, part) = if head.is_empty() { (Some(head), None) } else { (None, Some(head)) };
+        bufs.extend(part);
+        bufs.extend(payload);
+        if missing < EXACT_MIN {
+            bufs.push(self.next_header.take().unwrap_or_else(|| IoBufMut::new(HEADER_LEN)));
+        }
+        self.rest = Some(Rest { header, head: whole, missing });
+        (bufs, missing)
+    }
+
+    /// Takes the buffers of a receive with its first `len` bytes filled.
     ///
     /// # Panics
     /// When `len` is below the requested number or above the buffers' length: the env broke its contract.
-    pub fn received(&mut self, mut bufs: Vec<IoBufMut>, len: usize) -> Option<Frame> {
-        let last = bufs.pop().expect("every receive has a buffer");
-        let Some(header) = self.frame.take() else {
-            assert_eq!(len, last.len(), "a header was asked for");
-            self.header.extend_from_slice(&last);
+    pub fn received(&mut self, mut bufs: Vec<IoBufMut>, len: usize) {
+        let room: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let Some(Rest { header, head, missing }) = self.rest.take() else {
+            let (ahead, rest) = (bufs.pop().expect("what comes behind"), bufs.pop().expect("a header"));
+            assert!((rest.len()..=room).contains(&len), "{len} B received where {} were asked for", rest.len());
+            self.header.extend_from_slice(&rest);
+            self.left = 0..len - rest.len();
+            self.ahead = Some(ahead);
             self.bufs = bufs;
-            return None;
+            return;
         };
-        let min = header.head_len() + header.payload_len();
-        assert!((min..=min + HEADER_LEN).contains(&len), "{len} B received where {min} were asked for");
-        self.header.extend_from_slice(&last[..len - min]);
-        self.header_buf = Some(last);
-        let payload = if header.payload_len() > 0 { bufs.pop().map(IoBufMut::freeze) } else { None };
-        let head = bufs.pop().expect("a frame has a head block");
+        assert!((missing..=room).contains(&len), "{len} B received where {missing} were asked for");
+        if missing < EXACT_MIN {
+            let next = bufs.pop().expect("room for a header");
+            self.header.extend_from_slice(&next[..len - missing]);
+            self.next_header = Some(next);
+        }
+        let payload = if header.payload_len() > 0 { bufs.pop() } else { None };
+        let mut head = head.or_else(|| bufs.pop()).expect("a frame has a head block");
+        head.unhide();
+        let payload = payload.map_or(IoBuf::EMPTY, |mut payload| {
+            payload.unhide();
+            payload.freeze()
+        });
         self.bufs = bufs;
-        Some(Frame { header, head, payload: payload.unwrap_or(IoBuf::EMPTY) })
+        self.complete = Some(Frame { header, head, payload });
     }
+
+    /// Fills the front of `block` with bytes that belong to no frame yet; returns how many there were.
+    fn copy_left(&mut self, block: &mut [u8]) -> usize {
+        let n = block.len().min(self.left.len());
+        if let Some(ahead) = self.ahead.as_ref().filter(|_| n > 0) {
+            block[..n].copy_from_slice(&ahead[self.left.start..self.left.start + n]);
+        }
+        self.left.start += n;
+        n
+    }
+}
+
+/// Returns memory for the blocks of a frame.
+fn blocks(header: &Header) -> (IoBufMut, Option<IoBufMut>) {
+    let payload = Some(header.payload_len()).filter(|len| *len > 0);
+    (IoBufMut::new(header.head_len()), payload.map(IoBufMut::new))
 }

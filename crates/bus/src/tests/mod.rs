@@ -7,5 +7,6 @@ mod links;
 mod make;
 mod net;
 mod order;
+mod receive;
 mod silence;
 mod worlds;
