@@ -193,9 +193,15 @@ impl Overlay {
             return true;
         }
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.chunks.get(&chunk));
+        if !frozen.is_some_and(|layer| layer.data().contains(au)) {
+            return false;
+        }
         // Bytes that were zeroed since are not visible.
-        frozen.is_some_and(|layer| layer.data().contains(au))
-            && self.lookup(chunk, SectorRange::of_au(au)).iter().any(|f| matches!(f.source, Source::Data(_)))
+        let range = SectorRange::of_au(au);
+        match layer.is_some_and(|layer| layer.touches(range)) {
+            true => self.lookup(chunk, range).iter().any(|f| matches!(f.source, Source::Data(_))),
+            false => !self.active.hides(chunk),
+        }
     }
 
     /// Counts [`Overlay::need`] from the intervals.

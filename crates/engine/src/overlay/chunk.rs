@@ -70,13 +70,28 @@ impl ChunkLayer {
 
     /// Replaces `range` with `data`.
     pub fn insert(&mut self, range: SectorRange, data: Option<Arc<Payload>>) {
-        let holds = data.is_some();
-        self.clear(range);
-        self.bytes += weight(range.start, range.end(), &data);
-        let before = self.intervals.insert(range.start, Interval { end: range.end(), data });
-        assert!(before.is_none(), "an interval survived at {}", range.start);
+        let (start, end, holds) = (range.start, range.end(), data.is_some());
+        self.bytes += weight(start, end, &data);
+        let last = self.intervals.range_mut(..end).next_back().filter(|(_, interval)| interval.end > start);
+        match last {
+            // The same sectors again: the map keeps its form.
+            Some((at, interval)) if (*at, interval.end) == (start, end) => {
+                self.bytes -= weight(start, end, &interval.data);
+                interval.data = data;
+                return self.note_data(range, holds);
+            }
+            Some(_) => self.clear(range),
+            None => {}
+        }
+        let before = self.intervals.insert(start, Interval { end, data });
+        assert!(before.is_none(), "an interval survived at {start}");
         self.note_partial(range);
         self.note_data(range, holds);
+    }
+
+    /// Whether some of these sectors are covered.
+    pub fn touches(&self, range: SectorRange) -> bool {
+        self.intervals.range(..range.end()).next_back().is_some_and(|(_, interval)| interval.end > range.start)
     }
 
     fn note_data(&mut self, range: SectorRange, holds: bool) {

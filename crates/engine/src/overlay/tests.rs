@@ -40,10 +40,12 @@ fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
     for _ in 0..200 {
         let mut overlay = Overlay::default();
         let mut model = vec![0u8; SECTORS as usize];
+        let mut last = SectorRange::new(0, 8);
         for step in 0..60u8 {
             let start = rng.below(u64::from(SECTORS)) as u32;
             let count = rng.between(1, u64::from(SECTORS - start).min(24)) as u32;
-            let range = SectorRange::new(start, count);
+            let range = if rng.chance(1, 4) { last } else { SectorRange::new(start, count) };
+            last = range;
             let value = match rng.below(10) {
                 0 => 1,
                 1 if overlay.frozen.is_none() => {
@@ -66,8 +68,9 @@ fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
                 _ => step + 2,
             };
             overlay.write(CHUNK, range, (value != 1).then(|| payload(range, value)));
-            model[start as usize..range.end() as usize].fill(value);
+            model[range.start as usize..range.end() as usize].fill(value);
             assert_eq!(read(&overlay, SECTORS), model);
+            assert_eq!(overlay.has_data(CHUNK, 0), model.iter().any(|value| *value > 1));
             check_partial(&overlay.active);
         }
     }
