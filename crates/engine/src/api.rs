@@ -45,8 +45,8 @@ impl Default for StepLimits {
 pub struct EngineConfig {
     /// `Token.owner` of all operations of this engine.
     pub owner: u8,
-    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure.
-    /// Default 256 MiB.
+    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure; never more than the
+    /// length of the log, whose entries keep the same bytes in memory. Default: that length.
     pub overlay_payload_max: u64,
     /// A round starts when a level of [`Pressure`] passes this. Default 0.5; 0 destages at once.
     pub round_pressure: f32,
@@ -76,7 +76,7 @@ impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
             owner: 2,
-            overlay_payload_max: 256 << 20,
+            overlay_payload_max: u64::MAX,
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),

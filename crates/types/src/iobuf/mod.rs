@@ -1,31 +1,36 @@
 //! Buffers for I/O: aligned to 4 KiB, written by one owner, then shared by counted references.
 //!
 //! [`IoBufMut`] is unique and writable; [`IoBufMut::freeze`] turns it into an [`IoBuf`], which is
-//! immutable, cheap to clone and to slice, and keeps its whole region alive. Regions come from a small
-//! pool per thread, because fresh pages cost more than the copy of a block.
+//! immutable, cheap to clone and to slice, and keeps its whole region alive. Regions come from a small pool per thread,
+//! behind which stands the [`arena`] of the process: fresh pages cost more than the copy of a block.
 //!
 //! Invariant: memory handed out is always initialised (it may hold old bytes of this process, never
 //! uninitialised ones); a frozen region is never written again until its last reference is gone.
 #![allow(unsafe_code)]
 
+mod arena;
+
+use arena::{Arena, CLASSES, Slot, class_of, slot_len};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// Alignment of every region, and the granularity of its capacity.
-pub const ALIGN: usize = 4096;
-/// Regions up to this size are pooled; each size class is a power of two.
-const POOLED_MAX: usize = 2 << 20;
+pub const ALIGN: usize = arena::SLOT_MIN;
 /// Bytes that one thread's pool keeps for one size class, unless [`keep_spare`] was told otherwise.
-const POOL_CLASS_MAX: usize = 8 << 20;
-const CLASSES: usize = (POOLED_MAX / ALIGN).ilog2() as usize + 1;
+const POOL_CLASS_MAX: usize = 1 << 20;
+
+/// Memory of all regions up to a chunk's length that no pool keeps.
+static ARENA: LazyLock<Mutex<Arena>> = LazyLock::new(Mutex::default);
 
 /// Owned memory, aligned to [`ALIGN`].
 struct Region {
     ptr: NonNull<u8>,
     cap: usize,
+    /// Chunk of the arena; unused beyond the length of a chunk.
+    chunk: u32,
 }
 
 // SAFETY: a region is plain memory without thread affinity; exclusive access is governed by its owner
@@ -51,51 +56,63 @@ pub fn keep_spare(class_bytes: usize) {
     POOL.with_borrow_mut(|pool| pool.class_max = class_bytes);
 }
 
-/// Returns the pool's class for a capacity, if regions of that capacity are pooled.
-fn class_of(cap: usize) -> Option<usize> {
-    (cap.is_power_of_two() && (ALIGN..=POOLED_MAX).contains(&cap)).then(|| (cap / ALIGN).ilog2() as usize)
+/// Runs `f` on the arena. A panic inside leaves no slot half given.
+fn with_arena<T>(f: impl FnOnce(&mut Arena) -> T) -> T {
+    f(&mut ARENA.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Returns the bytes that the process has mapped for buffers.
+pub fn mapped_bytes() -> usize {
+    with_arena(|arena| arena.mapped_bytes())
 }
 
 impl Region {
     fn take(len: usize) -> Region {
-        let cap = if len <= POOLED_MAX { len.max(ALIGN).next_power_of_two() } else { len.next_multiple_of(ALIGN) };
-        let pooled = class_of(cap).and_then(|class| POOL.with_borrow_mut(|pool| pool.classes[class].pop()));
-        pooled.unwrap_or_else(|| Region::alloc(cap))
+        let Some(class) = class_of(len) else { return Region::alone(len.next_multiple_of(ALIGN)) };
+        if let Some(region) = POOL.with_borrow_mut(|pool| pool.classes[class].pop()) {
+            return region;
+        }
+        let cap = slot_len(class);
+        match with_arena(|arena| arena.take(class)) {
+            Some(Slot { ptr, chunk }) => Region { ptr, cap, chunk },
+            None => handle_alloc_error(Region::layout(cap)),
+        }
     }
 
     fn layout(cap: usize) -> Layout {
         Layout::from_size_align(cap, ALIGN).expect("a region's size fits in memory")
     }
 
-    fn alloc(cap: usize) -> Region {
+    /// Returns memory that no slot is long enough for.
+    fn alone(cap: usize) -> Region {
         let layout = Region::layout(cap);
         // SAFETY: the layout has a size of at least ALIGN, so it is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Region { ptr, cap }
+        Region { ptr, cap, chunk: 0 }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Some(class) = class_of(self.cap) {
-            // An error means that the thread is ending and its pool is gone.
-            let pooled = POOL.try_with(|pool| {
-                let mut pool = pool.borrow_mut();
-                let class_max = pool.class_max;
-                let spares = &mut pool.classes[class];
-                let room = (spares.len() + 1) * self.cap <= class_max;
-                if room {
-                    spares.push(Region { ptr: self.ptr, cap: self.cap });
-                }
-                room
-            });
-            if pooled == Ok(true) {
-                return;
+        let Some(class) = class_of(self.cap) else {
+            // SAFETY: `ptr` came from `alone`, with this very layout.
+            return unsafe { dealloc(self.ptr.as_ptr(), Region::layout(self.cap)) };
+        };
+        // An error means that the thread is ending and its pool is gone.
+        let pooled = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            let class_max = pool.class_max;
+            let spares = &mut pool.classes[class];
+            let room = (spares.len() + 1) * self.cap <= class_max;
+            if room {
+                spares.push(Region { ptr: self.ptr, cap: self.cap, chunk: self.chunk });
             }
+            room
+        });
+        if pooled != Ok(true) {
+            with_arena(|arena| arena.give(Slot { ptr: self.ptr, chunk: self.chunk }));
         }
-        // SAFETY: `ptr` came from `alloc_zeroed` with this very layout, and the pool did not take it.
-        unsafe { dealloc(self.ptr.as_ptr(), Region::layout(self.cap)) }
     }
 }
 
@@ -303,10 +320,32 @@ mod tests {
         let first = IoBufMut::new(5000);
         let at = first.as_ptr() as usize;
         drop(first);
-        let again = IoBufMut::new(6000);
+        let again = IoBufMut::new(8000);
         assert_eq!(again.as_ptr() as usize, at, "the region was not reused");
-        assert_eq!(again.len(), 6000);
-        assert!(IoBufMut::zeroed(6000).iter().all(|b| *b == 0));
+        assert_eq!(again.len(), 8000);
+        assert!(IoBufMut::zeroed(8000).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn regions_have_the_tightest_length_and_large_ones_stand_alone() {
+        let cap = |len: usize| IoBufMut::new(len).freeze().region_bytes();
+        assert_eq!(
+            [cap(1), cap(4096), cap(36 << 10), cap(40 << 10), cap(2 << 20)],
+            [4096, 4096, 40 << 10, 40 << 10, 2 << 20]
+        );
+        let large = IoBufMut::zeroed((2 << 20) + 1);
+        assert!(large.iter().all(|byte| *byte == 0) && mapped_bytes() > 0);
+        assert_eq!(large.freeze().region_bytes(), (2 << 20) + 4096);
+    }
+
+    #[test]
+    fn regions_freed_by_another_thread_are_used_again() {
+        let held: Vec<IoBufMut> = (0..600).map(|_| IoBufMut::new(24 << 10)).collect();
+        std::thread::spawn(move || drop(held)).join().unwrap();
+        let before = mapped_bytes();
+        let again: Vec<IoBufMut> = (0..600).map(|_| IoBufMut::new(24 << 10)).collect();
+        assert!(mapped_bytes() <= before + 2 * (2 << 20), "other tests may need a chunk or two");
+        drop(again);
     }
 
     #[test]
