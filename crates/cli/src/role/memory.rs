@@ -52,8 +52,7 @@ mod tests {
 
     #[test]
     fn the_need_follows_the_log_and_covers_what_was_measured() {
-        assert!(need(256 << 20) >= 190 << 20 && need(1 << 30) >= 640 << 20);
-        assert_eq!(need(4 << 30), (64 << 20) + (2560 << 20));
+        assert!(need(256 << 20) >= 246 << 20 && need(4 << 30) > 4 << 30);
         assert!(total().is_some_and(|bytes| bytes > 64 << 20), "this machine says how much it has");
     }
 }
