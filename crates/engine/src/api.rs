@@ -46,7 +46,8 @@ pub struct EngineConfig {
     /// `Token.owner` of all operations of this engine.
     pub owner: u8,
     /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure; never more than the
-    /// length of the log, whose entries keep the same bytes in memory. Default: that length.
+    /// length of the log, whose entries keep the same bytes in memory. Default 256 MiB: what a round has written home
+    /// is dropped in one turn.
     pub overlay_payload_max: u64,
     /// A round starts when a level of [`Pressure`] passes this. Default 0.5; 0 destages at once.
     pub round_pressure: f32,
@@ -76,7 +77,7 @@ impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
             owner: 2,
-            overlay_payload_max: u64::MAX,
+            overlay_payload_max: 256 << 20,
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),
