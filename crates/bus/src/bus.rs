@@ -220,21 +220,22 @@ impl Bus {
         self.stats.frames_out += 1;
         self.stats.messages_out += self.frame.len() as u64;
         self.frame.clear();
-        self.submit(link, bufs);
+        // Nothing waits for its end but the messages that did not fit.
+        let quiet = self.conns.get(link).is_some_and(|conn| conn.tx.is_empty());
+        self.submit(link, bufs, quiet);
         if unwatched {
             self.judge_silence(link);
         }
     }
 
-    /// Submits the one send of a connection to the env.
-    pub(crate) fn submit(&mut self, link: LinkId, bufs: Vec<IoBuf>) {
+    /// Submits the one send of a connection to the env. `quiet`: the end of the turn comes next, and nothing waits for
+    /// the end of the send.
+    pub(crate) fn submit(&mut self, link: LinkId, bufs: Vec<IoBuf>, quiet: bool) {
         let token = self.token(link);
         let conn = self.conns.get_mut(link).expect("a sending link exists");
         assert!(!conn.tx.sending, "one send in flight a connection");
         conn.tx.sending = true;
         self.stats.bytes_out += bufs.iter().map(|b| b.len() as u64).sum::<u64>();
-        // Nothing waits for its end but the messages that did not fit, and the end of a refusal.
-        let quiet = conn.tx.is_empty() && matches!(conn.phase, Phase::Up { .. });
         let conn = conn.net.expect("a connection that sends is connected");
         self.ops.push(Op::Send { token, conn, bufs, quiet });
     }

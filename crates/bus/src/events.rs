@@ -73,7 +73,7 @@ impl Bus {
                 conn.phase = Phase::Greeting;
                 self.set_deadline(link, self.now + self.config.tuning.hello_timeout);
                 let hello = wire::encode_hello(&greet::hello(&self.config, Some(osd)));
-                self.submit(link, vec![hello]);
+                self.submit(link, vec![hello], false);
                 self.receive(link);
             }
             Err(e) if waited_for => {
@@ -94,7 +94,7 @@ impl Bus {
         let conn = self.conns.get_mut(link).expect("a receiving link exists");
         let (bufs, min) = match conn.phase {
             Phase::Refusing { .. } => (vec![IoBufMut::new(DISCARD_LEN)], 1),
-            _ => conn.rx.next(),
+            _ => conn.rx.next(!matches!(conn.phase, Phase::Up { .. })),
         };
         let conn = conn.net.expect("a connection that receives is connected");
         self.ops.push(Op::Recv { token, conn, bufs, min });
@@ -217,7 +217,7 @@ impl Bus {
             Some(osd) => self.route_is_up(osd),
             None => {
                 let hello = wire::encode_hello(&greet::hello(&self.config, None));
-                self.submit(link, vec![hello]);
+                self.submit(link, vec![hello], false);
             }
         }
         self.peers.insert(agreed.peer, link);
@@ -236,7 +236,7 @@ impl Bus {
             conn.phase = Phase::Refusing { say: Some(refuse) }; // after our hello
         } else {
             conn.phase = Phase::Refusing { say: None };
-            self.submit(link, vec![wire::encode_refuse(&refuse)]);
+            self.submit(link, vec![wire::encode_refuse(&refuse)], false);
         }
         self.set_deadline(link, self.now + self.config.tuning.linger);
         if let Some(osd) = dialled {
@@ -251,7 +251,7 @@ impl Bus {
         match &mut conn.phase {
             Phase::Refusing { say } => {
                 let refusal = say.take().map(|refuse| wire::encode_refuse(&refuse));
-                refusal.into_iter().for_each(|bytes| self.submit(link, vec![bytes]));
+                refusal.into_iter().for_each(|bytes| self.submit(link, vec![bytes], false));
             }
             _ => self.make_ready(link),
         }

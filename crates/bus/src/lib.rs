@@ -8,12 +8,12 @@
 //! dial, OSDs accept. A new connection of a peer replaces its older link: the old one may be dead without
 //! a report from the network.
 //!
-//! One peer can cost: a frame that is being received (its header was verified first), a send queue
-//! up to [`BusConfig::queue_bytes_max`], and its granted credit. Before its hello it can cost the kilobyte of a
+//! One peer can cost: a frame that is being received (its header was verified first), 32 KiB of what may follow a
+//! header, a send queue up to [`BusConfig::queue_bytes_max`], and its granted credit. Before its hello it can cost the kilobyte of a
 //! greeting for [`BusConfig::hello_timeout`]. A peer that goes beyond that is disconnected.
 //!
 //! Invariant: a peer's bytes lead to messages or to the end of that one link, never to a panic; payload
-//! bytes are not copied between the socket and the user of the bus.
+//! bytes are copied between the socket and the user of the bus only where they came behind a header.
 
 mod bus;
 mod config;

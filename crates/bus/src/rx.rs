@@ -4,7 +4,8 @@
 //! copied out of there, each to a buffer of its own length. Blocks that have not come whole are received into their
 //! buffers, and the header of the next frame with them.
 //!
-//! Invariant: no memory is allocated for a frame before its header is verified. The payload block is aligned.
+//! Invariant: no memory is allocated for a frame before its header is verified. The payload block is aligned. While the
+//! peer is not known, a receive takes one frame: its memory is small, and a link is up before its first message comes.
 
 use std::ops::Range;
 use types::{IoBuf, IoBufMut};
@@ -82,18 +83,21 @@ impl Rx {
         Ok(Some(Frame { header, head, payload: payload.map_or(IoBuf::EMPTY, IoBufMut::freeze) }))
     }
 
-    /// Returns buffers for the next receive, and the least number of bytes that must come.
+    /// Returns buffers for the next receive, and the least number of bytes that must come. `greeting`: the peer is not
+    /// known yet.
     ///
     /// # Panics
     /// When a receive is in flight, or a complete frame was not taken.
-    pub fn next(&mut self) -> (Vec<IoBufMut>, usize) {
+    pub fn next(&mut self, greeting: bool) -> (Vec<IoBufMut>, usize) {
         assert!(self.rest.is_none() && self.complete.is_none(), "a receive is in flight, or a frame is here");
         let mut bufs = std::mem::take(&mut self.bufs);
         let Some(header) = self.frame.take() else {
             assert!(self.left.is_empty(), "{} B belong to a frame", self.left.len());
             let missing = HEADER_LEN - self.header.len();
             bufs.push(IoBufMut::new(missing));
-            bufs.push(self.ahead.take().unwrap_or_else(|| IoBufMut::new(AHEAD)));
+            if !greeting {
+                bufs.push(self.ahead.take().unwrap_or_else(|| IoBufMut::new(AHEAD)));
+            }
             return (bufs, missing);
         };
         let (mut head, mut payload) = blocks(&header);
@@ -119,11 +123,12 @@ impl Rx {
     pub fn received(&mut self, mut bufs: Vec<IoBufMut>, len: usize) {
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
         let Some(Rest { header, head, missing }) = self.rest.take() else {
-            let (ahead, rest) = (bufs.pop().expect("what comes behind"), bufs.pop().expect("a header"));
+            let ahead = if bufs.len() > 1 { bufs.pop() } else { None };
+            let rest = bufs.pop().expect("a header");
             assert!((rest.len()..=room).contains(&len), "{len} B received where {} were asked for", rest.len());
             self.header.extend_from_slice(&rest);
             self.left = 0..len - rest.len();
-            self.ahead = Some(ahead);
+            self.ahead = ahead;
             self.bufs = bufs;
             return;
         };

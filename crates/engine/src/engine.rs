@@ -259,7 +259,8 @@ impl Engine {
             return Time::NEVER;
         }
         let log = self.running_log();
-        if log.untried && log.in_flight.is_none() {
+        let is_left = !self.ops.is_empty() || !self.events.is_empty();
+        if is_left || log.untried && log.in_flight.is_none() {
             return self.now;
         }
         let seal = match log.unsealed && log.in_flight.is_none() && log.pending.is_empty() {

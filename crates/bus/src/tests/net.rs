@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use types::rng::Rng;
 use types::{ClusterId, Incarnation, IoBufMut, OsdId, Time};
-use wire::{Message, Peer};
+use wire::{FrameKind, Message, Peer};
 
 pub const LISTENER: ListenerId = ListenerId(7);
 pub const OWNER: u8 = 3;
@@ -215,8 +215,11 @@ impl Net {
                 assert!(min > 0 && bufs.iter().all(|b| !b.is_empty()));
                 end.recv = Some((token, bufs, min));
             }
-            Op::Send { token, conn, bufs, .. } => {
+            Op::Send { token, conn, bufs, quiet } => {
                 let at = conn.slot as usize;
+                let header = bufs[0].first_chunk().expect("a frame begins with its header");
+                let kind = wire::Header::decode(header).expect("a frame of our own").kind();
+                assert!(!quiet || kind == FrameKind::Batch, "messages may be queued behind a hello in its turn");
                 assert!(self.ends[at].held.is_none() && !self.ends[at].closed, "a second send, or one after close");
                 if !self.ends[at ^ 1].closed && !self.ends[at ^ 1].deaf {
                     let bytes = bufs.iter().flat_map(|b| b.iter().copied());

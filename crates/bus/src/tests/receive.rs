@@ -31,7 +31,7 @@ struct Line {
 impl Line {
     fn new(stream: Vec<u8>) -> Line {
         let mut rx = Rx::default();
-        let asked = rx.next();
+        let asked = rx.next(false);
         Line { rx, asked, stream, at: 0, receives: 0, frames: Vec::new() }
     }
 
@@ -62,7 +62,7 @@ impl Line {
             bytes.extend_from_slice(&frame.payload);
             self.frames.push(bytes);
         }
-        self.asked = self.rx.next();
+        self.asked = self.rx.next(false);
         true
     }
 }
@@ -110,4 +110,18 @@ fn frames_that_are_there_cost_one_receive_each_at_most() {
     let mut line = Line::new((0..50).flat_map(|_| frame(&[])).collect());
     while line.receive(line.stream.len()) {}
     assert_eq!((line.frames.len(), line.receives), (50, 1), "all of them fit what one receive takes along");
+}
+
+#[test]
+fn a_receive_from_a_stranger_takes_no_more_than_its_greeting() {
+    let room = |bufs: &[IoBufMut]| bufs.iter().map(|buf| buf.len()).sum::<usize>();
+    let mut rx = Rx::default();
+    let (mut bufs, min) = rx.next(true);
+    assert_eq!((room(&bufs), min), (wire::HEADER_LEN, wire::HEADER_LEN));
+    let refuse = wire::encode_refuse(&wire::Refuse { code: 1, reason: "later".to_owned() });
+    bufs[0].copy_from_slice(&refuse[..min]);
+    rx.received(bufs, min);
+    assert!(rx.frame(true).expect("a header").is_none());
+    let (bufs, min) = rx.next(true);
+    assert_eq!((min, room(&bufs)), (refuse.len() - wire::HEADER_LEN, refuse.len()), "its block and one more header");
 }
