@@ -29,8 +29,8 @@ fn read_of_an_earlier_group_answers_no_read_of_the_next_group() {
     // The first read of this group: one block.
     rig.slow_reads(0, MINUTES);
     rig.ask_read(pg(0), 0, 1);
+    rig.until(ms(500), "the device is at it", |rig| rig.osd(0).reads.len() == 1);
     rig.slow_reads(0, 1);
-    assert_eq!(rig.osd(0).reads.len(), 1, "the device is at it");
     // A stream brings other contents, and with them a new group.
     rig.lead_all(1, 1);
     let streams = rig.osd(1).streams_sent().0;
