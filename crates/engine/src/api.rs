@@ -45,9 +45,8 @@ impl Default for StepLimits {
 pub struct EngineConfig {
     /// `Token.owner` of all operations of this engine.
     pub owner: u8,
-    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure; never more than the
-    /// length of the log, whose entries keep the same bytes in memory. Default 256 MiB: what a round has written home
-    /// is dropped in one turn.
+    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure. Default 256 MiB: one
+    /// turn drops all that a round has written home (ADR 0028).
     pub overlay_payload_max: u64,
     /// A round starts when a level of [`Pressure`] passes this. Default 0.5; 0 destages at once.
     pub round_pressure: f32,

@@ -524,13 +524,9 @@ impl Engine {
         Pressure {
             log: used as f32 / usable as f32,
             pending_free: home.pending_free_bytes as f32 / pending_free_max as f32,
-            overlay: self.overlay_bytes as f32 / self.overlay_payload_max().max(1) as f32,
+            overlay: self.overlay_bytes as f32 / self.config.overlay_payload_max.max(1) as f32,
             full: home.full || self.round_refused,
         }
-    }
-
-    pub(crate) fn overlay_payload_max(&self) -> u64 {
-        self.config.overlay_payload_max.min(self.log_bytes())
     }
 
     /// Numbers of two log batches: the last one that the mount has found, or found evidence of, and the last one with

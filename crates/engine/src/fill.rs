@@ -74,7 +74,7 @@ impl Engine {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
         // Without it, more is sent. No limit of the overlay counts it.
-        let older_max = self.overlay_payload_max() / 8;
+        let older_max = self.config.overlay_payload_max / 8;
         let older = Some(self.take_overlay(replica)).filter(|older| older.bytes() <= older_max).unwrap_or_default();
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         if !r.is_filling() {
@@ -125,7 +125,7 @@ impl Engine {
         let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
         let held = self.replicas.get(&replica).and_then(bytes)?;
         let (count, sum) = self.replicas.values().filter_map(bytes).fold((0, 0), |(n, sum), held| (n + 1, sum + held));
-        let all = (self.log_bytes() / LOG_SHARE).min(self.overlay_payload_max() / OVERLAY_SHARE);
+        let all = (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE);
         Some(room_of(all, (count, sum), held))
     }
 }

@@ -318,7 +318,7 @@ impl Cluster {
         let report = osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
         match (report, self.meta.standing()) {
             (Some(report), _) => Member::Sound(report.applied.0),
-            // It creates no replica before a majority of the OSDs is there, and says so in its status.
+            // The metadata server creates no replica before a majority of the OSDs is there, and its status says so.
             (None, Some(Standing::Waiting)) => Member::Complains("the metadata server waits for a majority".to_owned()),
             (None, _) => Member::Silent,
         }

@@ -46,7 +46,7 @@ fn an_entry_that_one_got_after_it_was_asked(seed: u64, damage: impl Fn(&Rig, usi
     rig.kill(0);
     rig.kill(2);
     damage(&rig, 0);
-    // What the leader had sent them is lost with their connections.
+    // A restart ends their connections to OSD 0, and the bytes that are under way on them are lost.
     (3..5).for_each(|i| rig.kill(i));
     (3..5).for_each(|i| rig.start(i));
     (1..5).for_each(|i| rig.cut(0, i, false));

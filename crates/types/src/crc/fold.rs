@@ -1,4 +1,5 @@
-//! CRC32C by folding in registers of 32 bytes (AVX2 with VPCLMULQDQ), two to four times as fast as the `crc32` instruction.
+//! CRC32C by folding in registers of 32 bytes (AVX2 with VPCLMULQDQ). Measured against the `crc32`
+//! instruction: 4 KiB in 165 instead of 230 ns, 512 B in 69 instead of 157 ns.
 //! Registers of 64 bytes would be faster still, but AVX-512 is missing on many machines that have the rest.
 //!
 //! A message is a polynomial, and its CRC the rest of a division by P. A part A that stands `d` bits before a part B is

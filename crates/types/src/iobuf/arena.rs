@@ -144,6 +144,7 @@ impl Arena {
     }
 
     /// Returns the bytes of all mapped memory.
+    #[cfg(test)]
     pub fn mapped_bytes(&self) -> usize {
         (self.chunks.len() - self.vacant.len() + self.spare.len()) * CHUNK
     }
