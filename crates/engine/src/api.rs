@@ -20,6 +20,8 @@ pub struct StepLimits {
     pub handover_blocks: usize,
     /// Entries that are copied forward in one step. Default 256.
     pub copy_entries: usize,
+    /// Entries and intervals that a turn drops after a round or with a freed segment. Default 256.
+    pub drops_max: usize,
     /// [`HomeLimits::background_ops_max`].
     pub home_ops_max: u32,
     /// [`HomeLimits::io_bytes_max`]; at least one block.
@@ -34,6 +36,7 @@ impl Default for StepLimits {
             completed_queue_max: 64,
             handover_blocks: 1024,
             copy_entries: 256,
+            drops_max: 256,
             home_ops_max: home.background_ops_max,
             home_io_bytes_max: home.io_bytes_max,
         }
@@ -45,9 +48,6 @@ impl Default for StepLimits {
 pub struct EngineConfig {
     /// `Token.owner` of all operations of this engine.
     pub owner: u8,
-    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure. Default 256 MiB: one
-    /// turn drops all that a round has written home (ADR 0028).
-    pub overlay_payload_max: u64,
     /// A round starts when a level of [`Pressure`] passes this. Default 0.5; 0 destages at once.
     pub round_pressure: f32,
     /// Dirty data is destaged after this long without a new one. Default 5 s.
@@ -76,7 +76,6 @@ impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
             owner: 2,
-            overlay_payload_max: 256 << 20,
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),
@@ -138,6 +137,8 @@ pub enum EngineEvent {
     },
     /// The checkpoint index of these replicas has advanced, durably. `Engine::first_index` may have moved.
     Checkpointed(Vec<(ReplicaId, Index)>),
+    /// The log has freed a segment with entries of these replicas: [`crate::Engine::first_index`] may have risen.
+    Freed(Vec<ReplicaId>),
     /// Every payload that this replica's log had lost is back and durable: its group may be created.
     Refilled {
         replica: ReplicaId,
@@ -186,8 +187,6 @@ pub struct Pressure {
     pub log: f32,
     /// Space that is pending free, over 2 % of capacity.
     pub pending_free: f32,
-    /// Payload bytes of the overlay, over its budget.
-    pub overlay: f32,
     /// No new device space can be promised.
     pub full: bool,
 }
@@ -195,7 +194,7 @@ pub struct Pressure {
 impl Pressure {
     /// The highest level.
     pub fn max(self) -> f32 {
-        self.log.max(self.pending_free).max(self.overlay)
+        self.log.max(self.pending_free)
     }
 }
 

@@ -7,8 +7,9 @@
 //! nothing (R15).
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
+use crate::drops::Drops;
 use crate::home::Home;
-use crate::home_api::HOME_KEY_BIT;
+use crate::home_api::{HOME_KEY_BIT, HomeStats};
 use crate::install::Install;
 use crate::keep::Relic;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
@@ -133,6 +134,7 @@ pub struct Engine {
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
     pub(crate) stats: EngineStats,
+    pub(crate) drops: Drops,
 }
 
 impl Engine {
@@ -184,6 +186,7 @@ impl Engine {
             ops: Vec::new(),
             events: Vec::new(),
             stats: EngineStats::default(),
+            drops: Drops::default(),
         }
     }
 
@@ -245,6 +248,7 @@ impl Engine {
             self.begin_install();
             self.expire_relics();
             self.make_room();
+            self.drops.step(self.config.steps.drops_max);
             self.reclaim();
             self.look_at_progress();
         }
@@ -260,7 +264,7 @@ impl Engine {
         }
         let log = self.running_log();
         let is_left = !self.ops.is_empty() || !self.events.is_empty();
-        if is_left || log.untried && log.in_flight.is_none() {
+        if is_left || log.untried && log.in_flight.is_none() || !self.drops.is_empty() {
             return self.now;
         }
         let seal = match log.unsealed && log.in_flight.is_none() && log.pending.is_empty() {
@@ -309,9 +313,12 @@ impl Engine {
         if matches!(self.state, State::Stopped) {
             return;
         }
-        if let Some(gone) = self.replicas.remove(&replica).filter(|gone| !gone.has_failed()) {
-            self.overlay_bytes -= gone.overlay.bytes();
-            self.partial_blocks -= gone.overlay.partial_blocks();
+        if let Some(gone) = self.replicas.remove(&replica) {
+            if !gone.has_failed() {
+                self.overlay_bytes -= gone.overlay.bytes();
+                self.partial_blocks -= gone.overlay.partial_blocks();
+            }
+            self.drops.add_replica(gone);
         }
         self.unstage(replica);
         self.fills.retain(|decision| decision.replica != replica);
@@ -515,7 +522,7 @@ impl Engine {
     /// Returns how near the limits are; see [`Pressure`].
     pub fn pressure(&self) -> Pressure {
         let Some(log) = &self.log else { return Pressure::default() };
-        let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
+        let home = self.home_stats();
         // Bytes that freeing will append: a block, its record and the copy of that for each block that is covered in part (R9).
         let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 200);
         let used = log.ring.used_from(self.freeable) + completing;
@@ -524,7 +531,6 @@ impl Engine {
         Pressure {
             log: used as f32 / usable as f32,
             pending_free: home.pending_free_bytes as f32 / pending_free_max as f32,
-            overlay: self.overlay_bytes as f32 / self.config.overlay_payload_max.max(1) as f32,
             full: home.full || self.round_refused,
         }
     }
@@ -564,8 +570,13 @@ impl Engine {
         Some((log.ring.newest()?.opened, log.state_block.is_some()))
     }
 
+    /// Returns [`EngineStats::home`].
+    pub fn home_stats(&self) -> HomeStats {
+        self.home.as_ref().map(Home::stats).unwrap_or_default()
+    }
+
     pub fn stats(&self) -> EngineStats {
-        let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
+        let home = self.home_stats();
         let mut stats = self.stats;
         if let Some(log) = &self.log {
             stats.segments = log.ring.count() as u32;

@@ -18,8 +18,8 @@ use types::{Index, ReplicaId};
 
 /// Share of the log, as a divisor, that the replicas which are being filled hold together.
 const LOG_SHARE: u64 = 4;
-/// The same, of the overlay's limit: beyond it the OSD admits no writes.
-const OVERLAY_SHARE: u64 = 2;
+/// Payload bytes of older contents that a replica keeps while it is filled: the log holds their entries no longer.
+const OLDER_MAX: u64 = 32 << 20;
 /// Longest decision state at which a log can begin.
 pub const FILL_DECISION_MAX: usize = RECORD_DECISION_MAX;
 
@@ -73,9 +73,11 @@ impl Engine {
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
-        // Without it, more is sent. No limit of the overlay counts it.
-        let older_max = self.config.overlay_payload_max / 8;
-        let older = Some(self.take_overlay(replica)).filter(|older| older.bytes() <= older_max).unwrap_or_default();
+        // Without it, more is sent.
+        let mut older = self.take_overlay(replica);
+        if older.bytes() > OLDER_MAX {
+            self.drops.add_overlay(std::mem::take(&mut older));
+        }
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         if !r.is_filling() {
             r.bad.clear();
@@ -125,8 +127,7 @@ impl Engine {
         let bytes = |r: &Replica| if let ReplicaState::Filling { bytes, .. } = r.state { Some(bytes) } else { None };
         let held = self.replicas.get(&replica).and_then(bytes)?;
         let (count, sum) = self.replicas.values().filter_map(bytes).fold((0, 0), |(n, sum), held| (n + 1, sum + held));
-        let all = (self.log_bytes() / LOG_SHARE).min(self.config.overlay_payload_max / OVERLAY_SHARE);
-        Some(room_of(all, (count, sum), held))
+        Some(room_of(self.log_bytes() / LOG_SHARE, (count, sum), held))
     }
 }
 
@@ -152,7 +153,7 @@ impl Replica {
         let DecisionState { index, term, .. } = *decision;
         let mut commit = index;
         if self.begins_later(decision) {
-            self.log.drop_below(Index(index.0 + 1));
+            drop(self.log.take_below(Index(index.0 + 1)));
             commit = index.max(self.written_hard_state.commit);
         } else {
             self.log = ReplicaLog::new(Index(index.0 + 1));

@@ -10,6 +10,7 @@
 mod api;
 mod chunks;
 mod contents;
+mod drops;
 mod engine;
 mod failure;
 mod fill;

@@ -9,7 +9,7 @@
 
 mod chunk;
 
-pub(crate) use chunk::{ChunkLayer, Found, Source, block_range};
+pub(crate) use chunk::{ChunkLayer, Found, Intervals, Source, block_range};
 
 use crate::payload::Payload;
 use crate::space::{Held, Need};
@@ -117,9 +117,19 @@ impl Overlay {
         &self.active
     }
 
-    /// Drops the frozen layer, which is in home now.
-    pub fn drop_frozen(&mut self) -> Option<Layer> {
+    /// Takes the frozen layer, which is in home now.
+    pub fn take_frozen(&mut self) -> Option<Layer> {
         self.frozen.take()
+    }
+
+    #[cfg(test)]
+    pub fn interval_count(&self) -> usize {
+        let layers = [Some(&self.active), self.frozen.as_ref()];
+        layers.into_iter().flatten().flat_map(|layer| layer.chunks.values()).map(ChunkLayer::interval_count).sum()
+    }
+
+    pub fn into_layers(self) -> impl Iterator<Item = Layer> {
+        [self.active].into_iter().chain(self.frozen)
     }
 
     /// Merges the frozen layer of an abandoned round back into the active one.

@@ -1,8 +1,7 @@
-//! Detects that destaging makes no progress: a log or overlay under pressure, with replicas whose checkpoint index
-//! stays.
+//! Detects that destaging makes no progress: a log under pressure, with replicas whose checkpoint index stays.
 //!
-//! [`Engine::look_at_progress`] is called every turn and looks once a second. While log or overlay are above the level
-//! at which rounds begin, each replica with entries above its checkpoint index must advance it. A replica that does not
+//! [`Engine::look_at_progress`] is called every turn and looks once a second. While the log is above the level at which
+//! rounds begin, each replica with entries above its checkpoint index must advance it. A replica that does not
 //! for [`STUCK_AFTER`] is reported with the reason. Freed segments prove nothing: the log may copy the same entries
 //! forward again and again.
 //!
@@ -75,8 +74,7 @@ impl Engine {
             return;
         }
         self.progress.looked = self.now;
-        let pressure = self.pressure();
-        let is_pressed = pressure.log.max(pressure.overlay) >= self.config.round_pressure.max(0.5);
+        let is_pressed = self.pressure().log >= self.config.round_pressure.max(0.5);
         let waits = |r: &Replica| is_pressed && r.destages() && r.applied > r.checkpoint.0;
         let (now, rounds) = (self.now, self.stats.rounds);
         let round = (rounds, self.round_left());

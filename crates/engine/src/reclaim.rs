@@ -12,6 +12,7 @@
 //! Invariants: an entry above the checkpoint index is in a live segment at every moment. The oldest live segment has a
 //! whole state block: segments before one that lacks it are freed together with it.
 
+use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{RESERVED, Ring, Segment, Work};
 use crate::replica::Replica;
@@ -65,7 +66,8 @@ impl Engine {
         self.freeable = (1..=self.passed).rev().find(begins).unwrap_or(0);
     }
 
-    /// Frees segments that may be freed, until half of the ring is free.
+    /// Frees segments that may be freed, until half of the ring is free: one after the other, as their entries are dropped,
+    /// unless the log needs the room.
     pub(crate) fn reclaim(&mut self) {
         let log = self.log.as_mut().expect("a running engine has a log");
         // A mount may have found a loss in these segments.
@@ -74,14 +76,20 @@ impl Engine {
         }
         let begins = |ring: &Ring| ring.live().front().is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
         while self.freeable > 0 && (log.ring.free() < log.ring.count() / 2 || !begins(&log.ring)) {
+            if !self.drops.is_empty() && log.ring.free() > RESERVED && begins(&log.ring) {
+                return;
+            }
             self.freeable -= 1;
             self.passed -= 1;
             let segment = log.ring.free_oldest();
+            let mut freed = Vec::new();
             for (id, highest) in segment.entries {
                 let Some(r) = self.replicas.get_mut(&id) else { continue };
                 let covered = if r.keeps_log() { highest.min(r.checkpoint.0.0) } else { highest };
-                r.log.drop_below(Index(covered + 1));
+                self.drops.add_entries(r.log.take_below(Index(covered + 1)));
+                freed.push(id);
             }
+            self.events.push(EngineEvent::Freed(freed));
         }
     }
 

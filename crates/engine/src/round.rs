@@ -131,8 +131,7 @@ impl Engine {
     }
 
     fn is_pressed(&self) -> bool {
-        let pressure = self.pressure();
-        pressure.log.max(pressure.overlay) >= self.config.round_pressure && (self.maybe_dirty || self.frees_log())
+        self.pressure().log >= self.config.round_pressure && (self.maybe_dirty || self.frees_log())
     }
 
     /// Whether a round would free the tail: the last round did not pass it, or entries were applied since.
@@ -466,8 +465,9 @@ impl Engine {
             r.checkpoint = (state.decision.index, state.decision.term);
             (r.shows, r.first_decision) = (state.commit, Bytes::new());
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
-            let frozen = r.overlay.drop_frozen();
+            let frozen = r.overlay.take_frozen();
             rebased.extend(frozen.iter().flat_map(|layer| r.overlay.over(layer)).map(|chunk| (replica, chunk)));
+            frozen.into_iter().for_each(|layer| self.drops.add_layer(layer));
             self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
             advanced.push((replica, state.decision.index));

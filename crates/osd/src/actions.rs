@@ -4,7 +4,7 @@ use crate::node::{GroupRead, Osd, ReadOwner};
 use engine::{ReadData, ReadError};
 use group::Action;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
+use types::{ChunkKey, Errno, OsdId, ReplicaId, SectorRange};
 use wire::{Extent, Message, RaftKind, ReplyBody};
 
 impl Osd {
@@ -88,11 +88,7 @@ impl Osd {
 
     /// Handles an unreadable payload (design §3.4): the message is dropped, and raft learns that the peer was not reached.
     fn unreadable(&mut self, slot: usize, to: OsdId) {
-        // The log frees segments also between two checkpoints. Without the new first index raft would try the same
-        // entry until the next checkpoint, and on an idle OSD none comes.
-        let first = self.engine.first_index(self.pgs.get(slot).identity.replica);
         if let Some(group) = self.pgs.group(slot) {
-            group.set_first_index(first);
             group.handle_unreadable(self.now, to);
             self.pgs.touch(slot);
         }
@@ -172,15 +168,12 @@ impl Osd {
         }
     }
 
-    /// Updates the groups after a checkpoint: the engine may have freed payloads, which groups must not promise any more.
-    pub(crate) fn checkpointed(&mut self, replicas: &[(ReplicaId, Index)]) {
-        self.stats.metrics.destage_rounds.inc();
-        tracing::debug!(replicas = replicas.len(), "checkpoint");
-        for key in self.pgs.keys() {
-            let first = self.engine.first_index(self.pgs.get(key).identity.replica);
-            if let Some(group) = self.pgs.group(key) {
-                group.set_first_index(first);
-            }
+    /// Updates a group after the engine has freed payloads: it must not promise them any more.
+    pub(crate) fn log_freed(&mut self, replica: ReplicaId) {
+        let Some(key) = self.pgs.by_replica(replica) else { return };
+        let first = self.engine.first_index(replica);
+        if let Some(group) = self.pgs.group_or_paused(key) {
+            group.set_first_index(first);
         }
     }
 

@@ -49,7 +49,7 @@ fn next(before: Level, used: u64, capacity: u64, full: bool, tuning: &OsdTuning)
 impl Osd {
     /// Updates the level, once a turn, when the free space is known.
     pub(crate) fn look_at_fullness(&mut self) {
-        let home = self.engine.stats().home;
+        let home = self.engine.home_stats();
         let used = home.capacity_bytes.saturating_sub(home.free_bytes);
         let full = home.full || self.space.is_full();
         let before = self.space.fullness.level;

@@ -171,7 +171,7 @@ impl Osd {
         self.apply_pressure();
         self.report_if_due();
         self.bus.end_turn(self.now, &mut self.turn.ops);
-        self.stats.end_turn(env);
+        self.stats.end_turn(self.now, env.now());
         if is_armed(Point::RepliesReady) && self.turn.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
             pass(Point::RepliesReady);
         }
@@ -247,7 +247,11 @@ impl Osd {
             EngineEvent::Destroyed(replica) => tracing::info!(replica = replica.0, "replica dropped"),
             EngineEvent::Persisted { replica, ticket, batch_begun } => self.persisted(replica, ticket, batch_begun),
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
-            EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
+            EngineEvent::Checkpointed(replicas) => {
+                self.stats.metrics.destage_rounds.inc();
+                tracing::debug!(replicas = replicas.len(), "checkpoint");
+            }
+            EngineEvent::Freed(replicas) => replicas.into_iter().for_each(|replica| self.log_freed(replica)),
             EngineEvent::Staged { token } => {
                 self.recover(|r, here| r.streams.handle_staged(here, token));
             }

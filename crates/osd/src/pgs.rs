@@ -208,6 +208,14 @@ impl Pgs {
         }
     }
 
+    /// Returns the group in a slot, whether it runs or is paused.
+    pub fn group_or_paused(&mut self, key: usize) -> Option<&mut Group> {
+        match self.slots.get_mut(key).map(|slot| &mut slot.state) {
+            Some(State::Running(group) | State::Paused(group)) => Some(group),
+            _ => None,
+        }
+    }
+
     /// Iterates over all running groups, in a fixed order.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.iter().filter_map(Slot::group)

@@ -95,8 +95,7 @@ impl Host for Here<'_> {
     }
 
     fn is_log_full(&self) -> bool {
-        let pressure = self.engine.pressure();
-        pressure.log.max(pressure.overlay) >= 1.0
+        self.engine.pressure().log >= 1.0
     }
 
     fn is_pressed(&self) -> bool {

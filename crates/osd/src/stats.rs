@@ -5,8 +5,8 @@
 use crate::counting::Counting;
 use crate::metrics::OsdMetrics;
 use crate::traced::Traced;
-use env::Env;
 use telemetry::Registry;
+use types::Time;
 
 /// All measurements of one OSD.
 pub(crate) struct Stats {
@@ -20,10 +20,11 @@ impl Stats {
         Stats { metrics: OsdMetrics::new(registry), counting: Counting::new(registry), traced: Traced::default() }
     }
 
-    /// Counts the replies that leave with this turn. The clock is read only when there are any.
-    pub fn end_turn(&mut self, env: &mut dyn Env) {
+    /// Counts the turn that began at `began`, and the replies that leave with it.
+    pub fn end_turn(&mut self, began: Time, now: Time) {
+        telemetry::observe(&self.metrics.turn_seconds, now.since(began));
         if self.counting.has_replies() {
-            self.counting.end_turn(env.now(), &self.metrics);
+            self.counting.end_turn(now, &self.metrics);
         }
     }
 }

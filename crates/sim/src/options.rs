@@ -167,7 +167,7 @@ impl Options {
         }
         let mut some = |usual: u64, small: [u64; 2]| [usual, small[0], small[1]][rng.below(3) as usize];
         let engine = &mut self.engine;
-        engine.overlay_payload_max = some(engine.overlay_payload_max, [2 << 20, 12 << 20]);
+        engine.steps.drops_max = some(engine.steps.drops_max as u64, [1, 7]) as usize;
         engine.seal_after = Duration::from_millis(some(10, [1, 200]));
         let steps = &mut engine.steps;
         steps.completing_max = some(steps.completing_max as u64, [1, 3]) as usize;

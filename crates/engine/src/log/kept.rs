@@ -5,7 +5,7 @@
 
 use crate::payload::Payload;
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
 use std::sync::Arc;
 use types::store::{Crcs, Lost};
 use types::{Entry, EntryKind, Index, IoBuf, Term};
@@ -119,15 +119,15 @@ impl ReplicaLog {
         self.entries.split_off(kept)
     }
 
-    /// Forgets the entries below `first`.
-    pub fn drop_below(&mut self, first: Index) {
-        while self.first < first.0 {
-            if self.entries.pop_front().is_none() {
-                self.first = first.0;
-                return;
-            }
-            self.first += 1;
-        }
+    /// Removes the entries below `first`, and returns them.
+    pub fn take_below(&mut self, first: Index) -> vec_deque::Drain<'_, Kept> {
+        let count = self.entries.len().min(first.0.saturating_sub(self.first) as usize);
+        self.first = self.first.max(first.0);
+        self.entries.drain(..count)
+    }
+
+    pub fn into_entries(self) -> impl Iterator<Item = Kept> {
+        self.entries.into_iter()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Kept> {

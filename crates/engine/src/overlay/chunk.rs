@@ -5,7 +5,7 @@
 
 use crate::payload::Payload;
 use crate::space::{AuSet, Need};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{SECTOR, SectorRange};
@@ -199,8 +199,29 @@ impl ChunkLayer {
         })
     }
 
-    pub fn into_intervals(self) -> impl Iterator<Item = (SectorRange, Option<Arc<Payload>>)> {
-        self.intervals.into_iter().map(|(start, i)| (SectorRange::new(start, i.end - start), i.data))
+    pub fn into_intervals(self) -> Intervals {
+        Intervals(self.intervals.into_iter())
+    }
+
+    #[cfg(test)]
+    pub fn interval_count(&self) -> usize {
+        self.intervals.len()
+    }
+}
+
+/// The intervals of a layer that is given up, ascending.
+#[derive(Debug)]
+pub(crate) struct Intervals(btree_map::IntoIter<u32, Interval>);
+
+impl Iterator for Intervals {
+    type Item = (SectorRange, Option<Arc<Payload>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(start, i)| (SectorRange::new(start, i.end - start), i.data))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
     }
 }
 

@@ -299,6 +299,7 @@ impl<D> Harness<D> {
                 EngineEvent::Persisted { replica, ticket, .. } => self.persisted(replica, ticket),
                 EngineEvent::ReadDone { token, result } => self.read_done(token, result),
                 EngineEvent::Checkpointed(_) => seen.checkpoints += 1,
+                EngineEvent::Freed(_) => {}
                 EngineEvent::Staged { .. } => seen.staged += 1,
                 EngineEvent::Unstaged { replica } => seen.unstaged.push(replica),
                 EngineEvent::Begun(recovered) => seen.filling.push(*recovered),

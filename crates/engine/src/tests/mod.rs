@@ -9,6 +9,7 @@ mod astray;
 mod copied;
 mod crash;
 mod damage;
+mod drops;
 mod failed;
 mod filling;
 mod forged;

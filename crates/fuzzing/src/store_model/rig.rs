@@ -94,7 +94,6 @@ impl Rig {
         let config = EngineConfig {
             round_pressure: [0.2, 0.3, 0.5, 2.0][usize::from(settings >> 1 & 3)],
             round_idle: Duration::from_millis(if settings & 8 == 0 { 20 } else { 2000 }),
-            overlay_payload_max: if settings & 16 == 0 { 256 << 20 } else { 1 << 20 },
             ..EngineConfig::default()
         };
         let (env, info) = start_process(&world, node);

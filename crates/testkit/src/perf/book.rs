@@ -60,7 +60,7 @@ pub fn compare(run: &mut Figures, yardstick: &Figures) {
 }
 
 /// Columns of the tables: head, figure, decimals.
-const COLUMNS: [(&str, &str, usize); 14] = [
+const COLUMNS: [(&str, &str, usize); 15] = [
     ("IOPS", "iops", 0),
     ("mean µs", "mean_us", 0),
     ("p50", "p50_us", 0),
@@ -71,6 +71,7 @@ const COLUMNS: [(&str, &str, usize); 14] = [
     ("p50 ÷ yardstick", "p50_ratio", 2),
     ("CPU ÷ yardstick", "cpu_ratio", 1),
     ("turns", "turns", 2),
+    ("longest turn ms <=", "turn_ms_max", 1),
     ("flushes", "flushes", 2),
     ("faults", "minor_faults", 2),
     ("device bytes", "device_bytes_per_user_byte", 2),

@@ -19,6 +19,7 @@ const PER_OP: [(&str, &str); 6] = [
     ("basalt_osd_device_read_bytes_total", "device_read_bytes"),
 ];
 const WRITTEN: &str = "basalt_osd_device_written_bytes_total";
+const TURNS: &str = "basalt_osd_turn_seconds";
 const ROUNDS: &str = "basalt_osd_destage_rounds_total";
 
 /// State of all counters at one moment.
@@ -76,10 +77,27 @@ impl Counters {
             figures.insert("device_bytes_per_user_byte".into(), amplification);
         }
         figures.insert("destage_rounds".into(), counted(ROUNDS));
+        figures.extend(turns(&self.osds, &counted));
         let (busy, idle) = (self.machine.0 - before.machine.0, self.machine.1 - before.machine.1);
         figures.insert("machine_idle".into(), idle as f64 / (busy + idle).max(1) as f64);
         figures
     }
+}
+
+/// Returns the turns of more than 1 ms for each thousand turns, and the upper bound of the longest one in ms. Time in which
+/// another process had the core counts.
+fn turns(osds: &Figures, counted: &dyn Fn(&str) -> f64) -> BTreeMap<String, f64> {
+    let bound =
+        |name: &str| name.strip_prefix(TURNS)?.strip_prefix("_bucket{le=\"")?.strip_suffix("\"}")?.parse::<f64>().ok();
+    let mut buckets: Vec<(f64, f64)> = osds.keys().filter_map(|name| Some((bound(name)?, counted(name)))).collect();
+    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all = buckets.last().map_or(0.0, |(_, count)| *count);
+    let short = buckets.iter().rfind(|(le, _)| *le <= 0.001).map_or(0.0, |(_, count)| *count);
+    let longest = buckets.iter().find(|(_, count)| *count >= all).map_or(0.0, |(le, _)| *le);
+    BTreeMap::from([
+        ("long_turns".to_owned(), (all - short) * 1000.0 / all.max(1.0)),
+        ("turn_ms_max".to_owned(), longest * 1000.0),
+    ])
 }
 
 /// Returns the resident bytes of the largest OSD.
