@@ -16,8 +16,8 @@ pub struct StepLimits {
     pub completing_max: usize,
     /// Completed blocks that wait for the log: a round may put so many before the next client batch. Default 64.
     pub completed_queue_max: usize,
-    /// Blocks that a round hands over to home in one step. Default 1024.
-    pub handover_blocks: usize,
+    /// Blocks of a round that one step hands over to home, or that home verifies. Default 256.
+    pub round_blocks: usize,
     /// Entries that are copied forward in one step. Default 256.
     pub copy_entries: usize,
     /// Entries and intervals that a turn drops after a round or with a freed segment. Default 256.
@@ -34,7 +34,7 @@ impl Default for StepLimits {
         StepLimits {
             completing_max: 32,
             completed_queue_max: 64,
-            handover_blocks: 1024,
+            round_blocks: 256,
             copy_entries: 256,
             drops_max: 256,
             home_ops_max: home.background_ops_max,

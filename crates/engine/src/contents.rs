@@ -60,7 +60,8 @@ impl Engine {
         let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
             home.named_blocks(replica).map(|(chunk, block, offset, hash)| ((chunk, block), (offset, hash))).collect();
         let (mut contents, zeros) = (Contents::new(), IoBuf::zeros(BLOCK as usize));
-        let touched = r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|b| (*chunk, b)));
+        let touched =
+            r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|(b, _)| (*chunk, b)));
         let blocks: BTreeSet<(ChunkKey, u16)> = touched.chain(named.keys().copied()).collect();
         for (chunk, block) in blocks {
             let above = r.overlay.lookup(chunk, block_range(block));

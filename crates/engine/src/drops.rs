@@ -11,7 +11,7 @@ use crate::overlay::{ChunkLayer, Intervals, Layer, Overlay};
 use crate::replica::Replica;
 use std::collections::VecDeque;
 
-/// What waits to be dropped.
+/// The queue of memory that is to be dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
     entries: VecDeque<Kept>,

@@ -151,6 +151,7 @@ impl Engine {
             reuse_at_once: self.config.reuse_at_once,
             background_ops_max: self.config.steps.home_ops_max,
             io_bytes_max: self.config.steps.home_io_bytes_max,
+            step_blocks: self.config.steps.round_blocks as u32,
             ..HomeLimits::default()
         };
         self.home = Some(Home::new(self.disk.clone(), region, HomeTokens { owner: self.config.owner }, limits));

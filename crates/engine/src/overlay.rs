@@ -9,7 +9,7 @@
 
 mod chunk;
 
-pub(crate) use chunk::{ChunkLayer, Found, Intervals, Source, block_range};
+pub(crate) use chunk::{ChunkLayer, Cover, Found, Intervals, Source, block_range};
 
 use crate::payload::Payload;
 use crate::space::{Held, Need};

@@ -34,17 +34,22 @@ impl Payload {
         let whole = self.range();
         assert!(whole.contains(part), "{part} of {whole}");
         for fragment in part.fragments() {
-            let (stored, crc) = self.fragment_of(fragment);
-            if stored == fragment {
-                out.push(crc);
-                continue;
-            }
-            if crc32c(&self.buf[fragment_bytes(whole.start, stored)]) != crc {
-                return false;
-            }
-            out.push(crc32c(&self.buf[fragment_bytes(whole.start, fragment)]));
+            let Some(crc) = self.crc_of(fragment) else { return false };
+            out.push(crc);
         }
         true
+    }
+
+    /// Returns the CRC of `fragment`, which lies inside one block. `None`: it is used in part, and its stored CRC does not match
+    /// the bytes.
+    pub fn crc_of(&self, fragment: SectorRange) -> Option<u32> {
+        let start = self.crcs.start;
+        let (stored, crc) = self.fragment_of(fragment);
+        if stored == fragment {
+            return Some(crc);
+        }
+        let is_sound = crc32c(&self.buf[fragment_bytes(start, stored)]) == crc;
+        is_sound.then(|| crc32c(&self.buf[fragment_bytes(start, fragment)]))
     }
 
     /// Returns the stored fragment that holds `part` (which lies inside one block), and its CRC.

@@ -10,9 +10,10 @@
 use crate::ReadData;
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
+use crate::home::Home;
 use crate::home_api::{BlockData, ChunkDirty, Round, RoundState, Unmap};
 use crate::log::Work;
-use crate::overlay::{Layer, Source, block_range};
+use crate::overlay::{Cover, Layer, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Part, join};
 use bytes::Bytes;
@@ -48,7 +49,8 @@ pub(crate) enum RoundStep {
     },
     HandingOver {
         run: Run,
-        left: VecDeque<(ReplicaId, ChunkKey)>,
+        /// Chunks, and the block from which on each is to be handed over.
+        left: VecDeque<(ReplicaId, ChunkKey, u16)>,
         chunks: Vec<ChunkDirty>,
     },
     /// Home writes the round.
@@ -166,6 +168,7 @@ impl Engine {
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,
+            RoundStep::Home { .. } if self.home.as_ref().is_some_and(Home::wants_step) => self.now,
             // All reads of the step found zeros: no completion and no batch will start the next step.
             RoundStep::Completing { left, reading: 0, .. } if !left.is_empty() && !self.has_blocks_queued() => self.now,
             _ => Time::NEVER,
@@ -258,6 +261,11 @@ impl Engine {
         match &self.round {
             RoundStep::Completing { .. } => self.step_completing(),
             RoundStep::HandingOver { .. } => self.step_handing_over(),
+            RoundStep::Home { .. } => {
+                let mut events = Vec::new();
+                self.home.as_mut().expect("a running engine has a home").step_round(&mut self.ops, &mut events);
+                self.home_events(events);
+            }
             _ => {}
         }
     }
@@ -336,23 +344,27 @@ impl Engine {
         let mut left = VecDeque::new();
         for id in run.states.keys() {
             let frozen = self.replicas.get(id).filter(|r| !r.has_failed()).and_then(|r| r.overlay.frozen());
-            left.extend(frozen.into_iter().flat_map(|layer| layer.chunks.keys()).map(|chunk| (*id, *chunk)));
+            left.extend(frozen.into_iter().flat_map(|layer| layer.chunks.keys()).map(|chunk| (*id, *chunk, 0)));
         }
         self.round = RoundStep::HandingOver { run, left, chunks: Vec::new() };
     }
 
     fn step_handing_over(&mut self) {
-        let mut budget = self.config.steps.handover_blocks;
+        let mut budget = self.config.steps.round_blocks;
         while budget > 0 {
-            let RoundStep::HandingOver { left, .. } = &mut self.round else { return };
-            let Some((replica, chunk)) = left.pop_front() else { return self.hand_over() };
+            let RoundStep::HandingOver { left, chunks, .. } = &mut self.round else { return };
+            let Some((replica, chunk, from)) = left.pop_front() else { return self.hand_over() };
             let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
-            match whole_blocks(frozen, chunk) {
-                Ok(blocks) => {
-                    budget = budget.saturating_sub(blocks.len());
-                    let RoundStep::HandingOver { chunks, .. } = &mut self.round else { unreachable!("seen above") };
-                    chunks.push(ChunkDirty { replica, chunk, blocks });
+            if from == 0 {
+                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new() });
+            }
+            let dirty = chunks.last_mut().expect("its first part has begun it");
+            let before = dirty.blocks.len();
+            match whole_blocks(frozen, chunk, from, budget, &mut dirty.blocks) {
+                Ok(next) => {
+                    budget -= dirty.blocks.len() - before;
+                    next.into_iter().for_each(|from| left.push_front((replica, chunk, from)));
                 }
                 Err(at) => self.fail(replica, format!("sectors {at} of {chunk} were damaged in memory")),
             }
@@ -494,23 +506,40 @@ impl Engine {
     }
 }
 
-/// Returns the dirty blocks of one chunk, all of them whole by now.
-fn whole_blocks(frozen: &Layer, chunk: ChunkKey) -> Result<Vec<(u16, BlockData)>, SectorRange> {
+/// Appends up to `max` dirty blocks of one chunk from `from` on, all of them whole by now. Returns the next one.
+fn whole_blocks(
+    frozen: &Layer,
+    chunk: ChunkKey,
+    from: u16,
+    max: usize,
+    blocks: &mut Vec<(u16, BlockData)>,
+) -> Result<Option<u16>, SectorRange> {
     let layer = &frozen.chunks[&chunk];
-    let mut blocks = Vec::new();
-    for block in layer.blocks_from(0) {
+    let end = blocks.len() + max;
+    for (block, cover) in layer.blocks_from(from) {
+        if blocks.len() == end {
+            return Ok(Some(block));
+        }
         let range = block_range(block);
-        let found = layer.lookup(range);
-        let parts = found.into_iter().map(|f| match f.source {
-            Source::Data(payload) => (f.range, Part::Data(payload)),
-            Source::Zeros => (f.range, Part::Zeros),
-            Source::Home => panic!("block {block} of {chunk} is not complete"),
-        });
-        let data = match join(range, parts.collect())? {
-            ReadData::Zeros => BlockData::Zero,
-            ReadData::Bytes { crcs, payload } => BlockData::Bytes { buf: payload, crc: crcs[0] },
+        let data = match cover {
+            Cover::Zeros => BlockData::Zero,
+            Cover::Data(payload) => {
+                let crc = payload.crc_of(range).ok_or(range)?;
+                BlockData::Bytes { buf: payload.slice(range), crc }
+            }
+            Cover::Parts => {
+                let parts = layer.lookup(range).into_iter().map(|f| match f.source {
+                    Source::Data(payload) => (f.range, Part::Data(payload)),
+                    Source::Zeros => (f.range, Part::Zeros),
+                    Source::Home => panic!("block {block} of {chunk} is not complete"),
+                });
+                match join(range, parts.collect())? {
+                    ReadData::Zeros => BlockData::Zero,
+                    ReadData::Bytes { crcs, payload } => BlockData::Bytes { buf: payload, crc: crcs[0] },
+                }
+            }
         };
         blocks.push((block, data));
     }
-    Ok(blocks)
+    Ok(None)
 }

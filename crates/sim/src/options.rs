@@ -172,7 +172,7 @@ impl Options {
         let steps = &mut engine.steps;
         steps.completing_max = some(steps.completing_max as u64, [1, 3]) as usize;
         steps.completed_queue_max = some(steps.completed_queue_max as u64, [1, 5]) as usize;
-        steps.handover_blocks = some(steps.handover_blocks as u64, [1, 40]) as usize;
+        steps.round_blocks = some(steps.round_blocks as u64, [1, 40]) as usize;
         steps.copy_entries = some(steps.copy_entries as u64, [1, 10]) as usize;
         steps.home_ops_max = some(steps.home_ops_max.into(), [1, 4]) as u32;
         steps.home_io_bytes_max = some(steps.home_io_bytes_max, [4 << 10, 64 << 10]);

@@ -9,6 +9,7 @@
 
 use super::chunk::{Chunk, DirPlace};
 use super::round::ReadyWrite;
+use super::stage::{coalesced, verified};
 use super::{Home, InFlight, aligned};
 use crate::home_api::{BlockData, HomeEvent};
 use env::{DiskError, Op};
@@ -16,7 +17,7 @@ use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
 use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
-use types::{BLOCK, ChunkKey, ReplicaId};
+use types::{ChunkKey, ReplicaId};
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 /// Place of a chunk that is not in the directory yet.
@@ -54,7 +55,7 @@ impl Home {
         ops: &mut Vec<Op>,
         out: &mut Vec<HomeEvent>,
     ) -> bool {
-        super::stage::check_blocks(key, &blocks);
+        assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         let busy = self.staging.get(&replica).is_some_and(|s| s.dying) || self.is_installing(replica);
         if self.poisoned || busy {
             return false;
@@ -108,6 +109,7 @@ impl Home {
     fn put_blocks(&mut self, key: ChunkKey, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
         let mut writes = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
+            let hash = verified(key, block, &data);
             let block = block as usize;
             let bit = 1u16 << (block % PER_AU);
             let slot = &mut chunk.map[block / PER_AU];
@@ -115,7 +117,7 @@ impl Home {
                 BlockData::Bytes { buf, .. } => {
                     slot.valid |= bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
-                    chunk.set_hash(block, types::block_hash(key, block as u16, &buf));
+                    chunk.set_hash(block, hash);
                     writes.push((self.region.start + offset, aligned(buf, &self.disk)));
                 }
                 BlockData::Zero if slot.valid == bit => self.aus.release(std::mem::take(slot).au),
@@ -127,18 +129,7 @@ impl Home {
                 chunk.crcs[n] = None;
             }
         }
-        writes.sort_unstable_by_key(|(offset, _)| *offset);
-        let mut runs: Vec<ReadyWrite> = Vec::new();
-        for (offset, buf) in writes {
-            match runs.last_mut().filter(|r| r.offset + r.bytes == offset && r.bytes < self.limits.io_bytes_max) {
-                Some(run) => {
-                    run.bytes += BLOCK;
-                    run.bufs.push(buf);
-                }
-                None => runs.push(ReadyWrite { offset, bufs: vec![buf], bytes: BLOCK }),
-            }
-        }
-        runs
+        coalesced(writes, self.limits.io_bytes_max)
     }
 
     pub(super) fn stage_write_done(&mut self, job: u32, result: Result<(), DiskError>, out: &mut Vec<HomeEvent>) {

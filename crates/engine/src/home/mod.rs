@@ -8,7 +8,7 @@
 //!
 //! Memory: one resident page for each slot in use, so at most the slot area (1/64 of home), plus a bit for each AU and
 //! slot. In flight: the reads that were requested, and at most `round_bytes_max` of a round. Home has no deadline of
-//! its own and acts only inside its calls.
+//! its own and acts only inside its calls; [`Home::wants_step`] says when the next step of a round is due.
 
 mod audit;
 mod chunk;
@@ -45,6 +45,8 @@ pub struct HomeLimits {
     pub round_bytes_max: u64,
     /// Most bytes of a single operation.
     pub io_bytes_max: u64,
+    /// Blocks of a round that one step verifies.
+    pub step_blocks: u32,
     /// Slots of a home without a checkpoint; `None` computes them from its size.
     pub slot_count: Option<u32>,
     /// The allocator takes the space that was freed last.
@@ -57,6 +59,7 @@ impl Default for HomeLimits {
             background_ops_max: 32,
             round_bytes_max: 4 << 20,
             io_bytes_max: 1 << 20,
+            step_blocks: 256,
             slot_count: None,
             reuse_at_once: false,
         }

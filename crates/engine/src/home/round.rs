@@ -1,14 +1,16 @@
 //! One destage round: from whole blocks in memory to the records of a checkpoint.
 //!
 //! A [`Round`] comes in. Data goes to the place of each block (or to fresh AUs), pages go to fresh slots, and one flush
-//! makes both durable. [`HomeEvent::RoundReady`] then goes out with the records that name the pages. Chunks are staged
-//! one at a time, as completions make room. So a turn does a chunk's worth of work and the device sees a bounded queue.
+//! makes both durable. [`HomeEvent::RoundReady`] then goes out with the records that name the pages. Blocks are verified,
+//! and chunks staged, one after the other in [`Home::step_round`], as completions make room: a turn does a bounded part
+//! of the work, and the device sees a bounded queue.
 //!
 //! Invariant: before the first write, the round is known to fit. Data that the last checkpoint names is overwritten
 //! only inside blocks of this round, which the log redoes (R2).
 
 use super::chunk::{BlockSet, Replica};
-use super::{Home, InFlight};
+use super::stage::verified;
+use super::{Home, HomeLimits, InFlight};
 use crate::home_api::{BlockData, ChunkDirty, HomeEvent, Round};
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, ReplicaRecord, decision_pages};
@@ -27,6 +29,9 @@ pub(super) struct ReadyWrite {
     pub(super) bytes: u64,
 }
 
+/// Cost of staging or dropping a chunk whose blocks are verified, in blocks that are verified.
+const CHUNK_COST: u32 = 64;
+
 /// A step of a round.
 enum Work {
     /// Drops the chunk with all that it holds.
@@ -37,7 +42,8 @@ enum Work {
     Adopt(ReplicaId, ChunkKey),
     /// Drops the replica's directory and decision state; its chunks have been dropped.
     Forget(ReplicaId),
-    Write(ChunkDirty),
+    /// Puts blocks into their places, once all are verified: so many have a hash here.
+    Write(ChunkDirty, Vec<u32>),
     /// Finds the directory pages and decision states to write, after all chunks are staged.
     Roots,
     Directory(ReplicaId, u32),
@@ -73,6 +79,12 @@ pub(super) struct RoundRun {
 }
 
 impl RoundRun {
+    /// Whether the device takes another write of the round.
+    fn has_room(&self, limits: &HomeLimits) -> bool {
+        self.ops_in_flight == 0
+            || self.ops_in_flight < limits.background_ops_max && self.bytes_in_flight < limits.round_bytes_max
+    }
+
     /// Returns the blocks of the chunk that this round has staged.
     pub(super) fn rewritten(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<&BlockSet> {
         self.rewritten.get(&(replica, chunk)).map(|blocks| &**blocks)
@@ -128,7 +140,7 @@ impl Home {
             }
             work.extend(new.into_iter().map(|chunk| Work::Adopt(*id, chunk)));
         }
-        work.extend(round.chunks.into_iter().map(Work::Write));
+        work.extend(round.chunks.into_iter().map(|dirty| Work::Write(dirty, Vec::new())));
         work.push_back(Work::Roots);
         for state in round.states {
             let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
@@ -230,12 +242,28 @@ impl Home {
         demand
     }
 
-    /// Submits writes and performs steps while there is room; moves to the next phase when all is done.
+    /// Whether [`Home::step_round`] has work to do: the round is to be staged further, and the device takes more.
+    pub fn wants_step(&self) -> bool {
+        let waits = |run: &RoundRun| !run.work.is_empty() && run.ready.is_empty() && run.has_room(&self.limits);
+        !self.poisoned && self.round.as_ref().is_some_and(waits)
+    }
+
+    /// Stages a part of the running round, about `step_blocks` blocks, and submits its writes.
+    pub fn step_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        let mut left = self.limits.step_blocks;
+        while left > 0 && self.wants_step() {
+            let work = self.running().work.pop_front().expect("there is work");
+            left = left.saturating_sub(self.perform(work));
+            self.pump_round(ops, out);
+        }
+    }
+
+    /// Submits writes while there is room; moves to the next phase when all is done.
     fn pump_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         while !self.poisoned {
-            let (ops_max, bytes_max) = (self.limits.background_ops_max, self.limits.round_bytes_max);
+            let limits = self.limits;
             let run = self.running();
-            if run.ops_in_flight >= ops_max || (run.ops_in_flight > 0 && run.bytes_in_flight >= bytes_max) {
+            if !run.has_room(&limits) {
                 return;
             }
             if let Some(write) = run.ready.pop_front() {
@@ -245,8 +273,8 @@ impl Home {
                 let token = self.token(InFlight::RoundWrite { bytes: write.bytes });
                 let (offset, bufs) = (write.offset, write.bufs);
                 ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs, flush: false });
-            } else if let Some(work) = run.work.pop_front() {
-                self.perform(work);
+            } else if !run.work.is_empty() {
+                return;
             } else if let Some(pages) = run.pages.take() {
                 run.ready.push_back(pages);
             } else if run.ops_in_flight == 0 {
@@ -271,17 +299,26 @@ impl Home {
         self.round.as_mut().expect("a round is running")
     }
 
-    fn perform(&mut self, work: Work) {
+    /// Performs a piece of work, or a part of it; returns what it costs, in blocks.
+    fn perform(&mut self, work: Work) -> u32 {
         match work {
+            Work::Write(dirty, mut hashes) if hashes.len() < dirty.blocks.len() => {
+                let first = hashes.len();
+                let part = dirty.blocks[first..].iter().take(self.limits.step_blocks as usize);
+                hashes.extend(part.map(|(block, data)| verified(dirty.chunk, *block, data)));
+                let cost = hashes.len() - first;
+                self.running().work.push_front(Work::Write(dirty, hashes));
+                return cost as u32;
+            }
             Work::Drop(replica, chunk) => self.drop_chunk(replica, chunk),
             Work::TakeOver(base, replica, chunk) => self.take_over(base, replica, chunk),
             Work::Adopt(replica, chunk) => self.adopt(replica, chunk),
             Work::Forget(replica) => self.forget(replica),
-            Work::Write(dirty) => {
+            Work::Write(dirty, hashes) => {
                 let mut blocks = Box::new(BlockSet::new());
                 dirty.blocks.iter().for_each(|(block, _)| blocks.insert(*block as usize));
                 self.running().rewritten.insert((dirty.replica, dirty.chunk), blocks);
-                self.stage_chunk(dirty);
+                self.stage_chunk(dirty, hashes);
             }
             Work::Roots => {
                 let run = self.round.as_mut().expect("a round is running");
@@ -293,6 +330,7 @@ impl Home {
             Work::Directory(replica, page) => self.write_directory_page(replica, page),
             Work::Decision(replica) => self.write_decision(replica),
         }
+        CHUNK_COST
     }
 
     pub(super) fn round_write_done(

@@ -19,9 +19,9 @@ const PER_AU: usize = BLOCKS_PER_AU as usize;
 
 impl Home {
     /// Puts the dirty blocks of a chunk into their places at home.
-    pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty) {
+    pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty, hashes: Vec<u32>) {
         let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
-        check_blocks(key, &blocks);
+        assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         self.spoil(id, key, |au| blocks.iter().any(|(block, _)| u32::from(*block) / BLOCKS_PER_AU == au));
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
@@ -38,7 +38,7 @@ impl Home {
         let taken = u64::from(free - self.aus.free_count());
         self.running().taken.aus += taken;
         let mut writes = Vec::with_capacity(blocks.len());
-        for (block, data) in blocks {
+        for ((block, data), hash) in blocks.into_iter().zip(hashes) {
             let block = block as usize;
             let bit = 1u16 << (block % PER_AU);
             let slot = &mut chunk.map[block / PER_AU];
@@ -48,7 +48,7 @@ impl Home {
                     changed[1 + block / CRCS_PER_PAGE] = true;
                     slot.valid |= bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
-                    chunk.set_hash(block, types::block_hash(key, block as u16, &buf));
+                    chunk.set_hash(block, hash);
                     writes.push((self.region.start + offset, aligned(buf, &self.disk)));
                 }
                 BlockData::Zero => {
@@ -61,7 +61,8 @@ impl Home {
             let au = std::mem::take(slot).au;
             self.drop_au(au);
         }
-        self.queue_data(writes);
+        let runs = coalesced(writes, self.limits.io_bytes_max);
+        self.running().ready.extend(runs);
         self.settle(id, key, chunk, changed);
     }
 
@@ -89,26 +90,6 @@ impl Home {
             }
             near = Some(first + count);
         }
-    }
-
-    /// Coalesces blocks into runs on the device.
-    fn queue_data(&mut self, mut writes: Vec<(u64, IoBuf)>) {
-        if !writes.is_sorted_by_key(|(offset, _)| *offset) {
-            writes.sort_unstable_by_key(|(offset, _)| *offset);
-        }
-        let bytes_max = self.limits.io_bytes_max;
-        let ready = &mut self.running().ready;
-        let first = ready.len();
-        for (offset, buf) in writes {
-            match ready.back_mut().filter(|run| run.offset + run.bytes == offset && run.bytes < bytes_max) {
-                Some(run) => {
-                    run.bytes += BLOCK;
-                    run.bufs.push(buf);
-                }
-                None => ready.push_back(ReadyWrite { offset, bufs: vec![buf], bytes: BLOCK }),
-            }
-        }
-        assert!(ready.iter().skip(first).all(|run| run.bytes <= bytes_max), "a write is too long");
     }
 
     /// Writes the pages that changed, drops those without data, and puts the chunk back if it holds anything.
@@ -237,15 +218,31 @@ impl Home {
     }
 }
 
-/// Checks the caller's contract: blocks are whole and ascending, each with the CRC of its bytes. A wrong CRC would make
-/// the block unreadable for good once the log has freed the entry; a stop now loses nothing.
-pub(super) fn check_blocks(chunk: ChunkKey, blocks: &[(u16, BlockData)]) {
-    assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {chunk} are not ascending");
-    for (block, data) in blocks {
-        assert!((*block as usize) < BLOCKS, "block {block} of {chunk}");
-        if let BlockData::Bytes { buf, crc } = data {
-            assert_eq!(buf.len(), BLOCK as usize, "block {block} of {chunk} is not whole");
-            assert_eq!(types::crc32c(buf), *crc, "block {block} of {chunk} is not what its CRC says");
+/// Coalesces blocks into writes of runs on the device.
+pub(super) fn coalesced(mut blocks: Vec<(u64, IoBuf)>, bytes_max: u64) -> Vec<ReadyWrite> {
+    if !blocks.is_sorted_by_key(|(offset, _)| *offset) {
+        blocks.sort_unstable_by_key(|(offset, _)| *offset);
+    }
+    let mut runs: Vec<ReadyWrite> = Vec::new();
+    for (offset, buf) in blocks {
+        match runs.last_mut().filter(|run| run.offset + run.bytes == offset && run.bytes < bytes_max) {
+            Some(run) => {
+                run.bytes += BLOCK;
+                run.bufs.push(buf);
+            }
+            None => runs.push(ReadyWrite { offset, bufs: vec![buf], bytes: BLOCK }),
         }
     }
+    assert!(runs.iter().all(|run| run.bytes <= bytes_max), "a write is too long");
+    runs
+}
+
+/// Checks that a block is whole and has the CRC of its bytes; returns its hash. A wrong CRC would make the block unreadable
+/// for good once the log has freed the entry; a stop now loses nothing.
+pub(super) fn verified(chunk: ChunkKey, block: u16, data: &BlockData) -> u32 {
+    assert!(usize::from(block) < BLOCKS, "block {block} of {chunk}");
+    let BlockData::Bytes { buf, crc } = data else { return 0 };
+    assert_eq!(buf.len(), BLOCK as usize, "block {block} of {chunk} is not whole");
+    assert_eq!(types::crc32c(buf), *crc, "block {block} of {chunk} is not what its CRC says");
+    types::block_hash(chunk, block, buf)
 }

@@ -25,6 +25,16 @@ pub(crate) struct Found {
     pub source: Source,
 }
 
+/// The cover of a block in a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cover<'a> {
+    /// One payload covers all of it.
+    Data(&'a Arc<Payload>),
+    Zeros,
+    /// Several intervals, or none for some sectors.
+    Parts,
+}
+
 #[derive(Clone, Debug)]
 struct Interval {
     end: u32,
@@ -185,8 +195,8 @@ impl ChunkLayer {
         found
     }
 
-    /// Returns the blocks with covered sectors, ascending, from `from` on.
-    pub fn blocks_from(&self, from: u16) -> impl Iterator<Item = u16> + '_ {
+    /// Returns the blocks with covered sectors, ascending, from `from` on, and what covers each.
+    pub fn blocks_from(&self, from: u16) -> impl Iterator<Item = (u16, Cover<'_>)> {
         let sector = u32::from(from) * SECTORS_PER_BLOCK;
         let first =
             self.intervals.range(..sector).next_back().filter(|(_, i)| i.end > sector).map_or(sector, |(at, _)| *at);
@@ -195,7 +205,12 @@ impl ChunkLayer {
             let low = ((start / SECTORS_PER_BLOCK) as u16).max(next);
             let high = ((interval.end - 1) / SECTORS_PER_BLOCK) as u16;
             next = next.max(high + 1);
-            low..high + 1
+            let inside = SectorRange::new(*start, interval.end - start);
+            (low..high + 1).map(move |block| match &interval.data {
+                _ if !inside.contains(block_range(block)) => (block, Cover::Parts),
+                Some(payload) => (block, Cover::Data(payload)),
+                None => (block, Cover::Zeros),
+            })
         })
     }
 

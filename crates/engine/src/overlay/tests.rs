@@ -81,6 +81,7 @@ fn check_partial(layer: &Layer) {
     let Some(chunk) = layer.chunks.get(&CHUNK) else { return };
     let want: Vec<u16> = chunk
         .blocks_from(0)
+        .map(|(block, _)| block)
         .filter(|b| chunk.lookup(chunk::block_range(*b)).iter().any(|f| matches!(f.source, Source::Home)))
         .collect();
     assert_eq!(chunk.partial().collect::<Vec<_>>(), want);
@@ -91,7 +92,17 @@ fn check_partial(layer: &Layer) {
         .map(|f| u64::from(f.range.count) * SECTOR)
         .sum();
     assert_eq!(layer.bytes(), bytes);
-    let from = chunk.blocks_from(5).collect::<Vec<_>>();
-    let all = chunk.blocks_from(0).filter(|b| *b >= 5).collect::<Vec<_>>();
+    let from = chunk.blocks_from(5).map(|(block, _)| block).collect::<Vec<_>>();
+    let all = chunk.blocks_from(0).map(|(block, _)| block).filter(|b| *b >= 5).collect::<Vec<_>>();
     assert_eq!(from, all);
+    for (block, cover) in chunk.blocks_from(0) {
+        let found = chunk.lookup(chunk::block_range(block));
+        let is_true = match (cover, &found[..]) {
+            (Cover::Data(payload), [Found { source: Source::Data(at), .. }]) => Arc::ptr_eq(payload, at),
+            (Cover::Zeros, [Found { source: Source::Zeros, .. }]) => true,
+            (Cover::Parts, found) => found.len() > 1,
+            _ => false,
+        };
+        assert!(is_true, "block {block}: {cover:?}, found {found:?}");
+    }
 }

@@ -1,7 +1,8 @@
-//! A turn drops a bounded number of entries and intervals, whatever a round has written home.
+//! Turns are bounded: so many blocks of a round are handed over, so many entries and intervals dropped, however long the log is.
 
 use super::damage::config;
 use super::rig::Rig;
+use crate::round::RoundStep;
 use crate::testing::{SECTORS, chunks};
 use crate::{EngineConfig, EngineStats, StepLimits};
 use types::store::Effect;
@@ -9,6 +10,9 @@ use types::{ReplicaId, SectorRange};
 
 const R: ReplicaId = ReplicaId(1);
 const DROPS_MAX: usize = 8;
+const ROUND_BLOCKS: usize = 3;
+/// Blocks that [`fill`] writes.
+const BLOCKS: usize = 4 * SECTORS as usize / 16;
 
 /// Entries and intervals in memory, wherever they are.
 fn held(rig: &Rig) -> (usize, usize) {
@@ -53,12 +57,18 @@ fn drain(rig: &mut Rig, done: impl Fn(&Rig) -> bool) -> (usize, usize) {
 
 #[test]
 fn round_and_freed_segments_are_dropped_a_bounded_part_in_each_turn() {
-    let steps = StepLimits { drops_max: DROPS_MAX, ..StepLimits::default() };
+    let steps = StepLimits { drops_max: DROPS_MAX, round_blocks: ROUND_BLOCKS, ..StepLimits::default() };
     let mut rig = Rig::new(3, true, EngineConfig { steps, ..config() });
     rig.create(R.0);
     let before = fill(&mut rig);
     assert!(before.entries_retained > 200, "{before:?}");
     rig.round();
+    let mut turns = 0;
+    while !matches!(rig.engine.round, RoundStep::Home { .. }) {
+        turns += usize::from(matches!(rig.engine.round, RoundStep::HandingOver { .. }));
+        rig.turn(4);
+    }
+    assert!(turns >= BLOCKS / ROUND_BLOCKS, "{BLOCKS} blocks were handed over in {turns} turns");
     let rounds = before.rounds + 1;
     let most = drain(&mut rig, |rig| rig.engine.stats().rounds >= rounds);
     assert!(most.0 <= DROPS_MAX && most.1 <= DROPS_MAX, "{most:?} in one turn");

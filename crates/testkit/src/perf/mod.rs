@@ -202,6 +202,12 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
 
 fn one(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
     if !row.sustained {
+        // The volumes of a layout are made, and filled, when they are first asked for.
+        stage.find_leaders()?;
+        stage.targets(row)?;
+        if row.op.writes() {
+            stage.destage()?;
+        }
         return measure::row(stage, row, seconds);
     }
     measure::row(stage, row, WARM_UP_SECONDS)?;

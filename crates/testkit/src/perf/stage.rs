@@ -3,6 +3,7 @@
 use super::rows::{Layout, Row, SPREAD};
 use crate::clock;
 use crate::cluster::{Cluster, READY_MAX, Shape};
+use crate::http;
 use crate::session::{Open, Session};
 use anyhow::{Context, Result, anyhow, ensure};
 use bench::load::{Load, LoadConfig, Pattern};
@@ -23,6 +24,9 @@ const NBD_BYTES: u64 = 4 * SEGMENT;
 const DEVICE: u64 = 16 << 30;
 const FILL_BLOCK: u64 = 1 << 20;
 const WIDE: &str = "wide";
+const DESTAGE_MAX: Duration = Duration::from_secs(120);
+/// Bytes of an OSD that may wait for a destage round when a burst begins.
+const DIRTY_MAX: f64 = (16 << 20) as f64;
 
 /// Work of one client process.
 #[derive(Clone, Debug)]
@@ -91,6 +95,24 @@ impl Stage {
         let pgs = self.cluster.basalt.pgs()?;
         let count = |pg: &serde_json::Value| Some((pg["pg"].as_str()?.to_owned(), pg["segments"].as_u64()?));
         Ok(pgs.iter().filter_map(count).collect())
+    }
+
+    /// Waits until the OSDs have destaged what was written, so that no round runs within a burst.
+    ///
+    /// # Errors
+    /// They have not after [`DESTAGE_MAX`].
+    pub fn destage(&self) -> Result<()> {
+        clock::wait_until("the end of all destage rounds", DESTAGE_MAX, || {
+            for n in self.cluster.ids() {
+                let figures = http::metrics(self.cluster.osd_http(n))?;
+                let dirty = figures.get("basalt_osd_overlay_bytes").context("an OSD reports its overlay")?;
+                if *dirty > DIRTY_MAX {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(())
     }
 
     /// Notes the leaders: they may have changed since the last row.

@@ -38,7 +38,7 @@ fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
 fn cut_after(rig: &mut Rig, plan: &Plan, steps: usize) -> Option<Vec<bytes::Bytes>> {
     rig.begin(plan.clone());
     for _ in 0..steps {
-        if rig.disk.is_idle() {
+        if rig.is_idle() {
             break;
         }
         rig.step();

@@ -196,20 +196,27 @@ impl Rig {
             assert!(token.owner == 9 && token.key & HOME_KEY_BIT != 0);
             self.home.handle_event(Time::ZERO, event, &mut self.ops, &mut self.events);
         }
+        self.home.step_round(&mut self.ops, &mut self.events);
         self.disk.submit(&mut self.ops);
     }
 
     pub(super) fn settle(&mut self) {
         self.disk.submit(&mut self.ops);
-        while !self.disk.is_idle() {
+        while !self.is_idle() {
             self.step();
         }
+    }
+
+    /// Whether neither the disk nor the round has anything to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.disk.is_idle() && !self.home.wants_step()
     }
 
     /// Begins a round; its blocks are frozen overlay until `commit`.
     pub(super) fn begin(&mut self, plan: Plan) {
         self.frozen = plan.clone();
         self.home.begin_round(Time::ZERO, plan.round(), &mut self.ops, &mut self.events);
+        self.home.step_round(&mut self.ops, &mut self.events);
         self.disk.submit(&mut self.ops);
     }
 

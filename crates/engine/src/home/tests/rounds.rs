@@ -68,7 +68,7 @@ fn reads_beside_rounds_see_one_version_of_each_block() {
                 index += 1;
                 let plan = random_plan(&mut rig, index);
                 rig.begin(plan);
-            } else if !rig.disk.is_idle() && rig.rng.chance(2, 5) {
+            } else if !rig.is_idle() && rig.rng.chance(2, 5) {
                 rig.step();
             }
             if let Some(records) = rig.take_ready() {
@@ -299,6 +299,23 @@ fn extents_name_data_by_blocks_and_tile_the_range() {
         .collect();
     assert_eq!(got, [(4, 4, false), (8, 16, true), (24, 16, false), (40, 4, true)]);
     assert_eq!(rig.read(R1, chunk(9, 9), SectorRange::CHUNK).unwrap(), [(SectorRange::CHUNK, Piece::Zeros)]);
+}
+
+#[test]
+fn a_step_of_a_round_verifies_a_bounded_number_of_blocks() {
+    let mut rig = Rig::new(1, 16 * MIB, HomeLimits { step_blocks: 8, ..small(64) });
+    rig.begin(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..64, 7));
+    let mut steps = 1;
+    while rig.disk.is_idle() {
+        assert!(rig.home.wants_step(), "the round goes on without a completion");
+        rig.step();
+        steps += 1;
+    }
+    assert_eq!(steps, 64 / 8 + 1, "eight blocks a step, and one step to place them");
+    rig.settle();
+    let records = rig.take_ready().expect("the round is ready");
+    rig.commit(records);
+    rig.check_base(|_| false);
 }
 
 #[test]
