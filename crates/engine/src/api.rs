@@ -20,7 +20,7 @@ pub struct StepLimits {
     pub round_blocks: usize,
     /// Entries that are copied forward in one step. Default 256.
     pub copy_entries: usize,
-    /// Entries and intervals that a turn drops after a round or with a freed segment. Default 256.
+    /// Entries and intervals that a turn drops after a round or with a freed segment; more when many wait. Default 256.
     pub drops_max: usize,
     /// [`HomeLimits::background_ops_max`].
     pub home_ops_max: u32,
@@ -135,7 +135,7 @@ pub enum EngineEvent {
     InstallRefused {
         replica: ReplicaId,
     },
-    /// The checkpoint index of these replicas has advanced, durably. `Engine::first_index` may have moved.
+    /// The checkpoint index of these replicas has advanced, durably.
     Checkpointed(Vec<(ReplicaId, Index)>),
     /// The log has freed a segment with entries of these replicas: [`crate::Engine::first_index`] may have risen.
     Freed(Vec<ReplicaId>),
@@ -213,6 +213,8 @@ pub struct EngineStats {
     pub segments: u32,
     pub overlay_bytes: u64,
     pub entries_retained: u64,
+    /// Entries and intervals of finished rounds and freed segments that are still in memory.
+    pub drops_waiting: u64,
     pub rounds: u64,
     pub copied_entries: u64,
     /// Replicas whose home lacked pages at this mount (ADR 0009).

@@ -90,7 +90,7 @@ impl Engine {
     pub fn log_room_for_tools(&self) -> Option<LogRoom> {
         let log = self.log.as_ref()?;
         let (tail, len_bytes) = (log.ring.tail_seq(), log.ring.count() as u64 * log.ring.segment_bytes());
-        if log.ring.free() > RESERVED {
+        if self.free_segments() > RESERVED {
             return Some(LogRoom { at_reserve: false, tail, held_bytes: 0, len_bytes });
         }
         if self.pressure().full || !self.replicas.values().all(|r| r.is_certain() || !r.born) {

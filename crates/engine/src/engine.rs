@@ -583,6 +583,7 @@ impl Engine {
             stats.segments_in_use = log.ring.live().len() as u32;
         }
         stats.overlay_bytes = self.overlay_bytes;
+        stats.drops_waiting = self.drops.len() as u64;
         stats.entries_retained = self.replicas.values().map(|r| r.log.len() as u64).sum();
         stats.device_read_bytes += home.read_bytes;
         stats.device_written_bytes += home.written_bytes;

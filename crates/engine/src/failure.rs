@@ -57,8 +57,9 @@ impl Engine {
         let last = from.filter(|_| failure.is_past).map(|from| Index(from.0 - 1));
         // A failed replica is not read or destaged any more. Its past may need blocks that a round was to redo.
         let overlay = self.take_overlay(replica);
-        if keeps_blocks && let Some(r) = self.replicas.get_mut(&replica) {
-            r.overlay = overlay;
+        match self.replicas.get_mut(&replica).filter(|_| keeps_blocks) {
+            Some(r) => r.overlay = overlay,
+            None => self.drops.add_overlay(overlay),
         }
         if tells && !on(Bug::FailureNotLogged) {
             self.queue(Work::Failed { replica, last, replaces });

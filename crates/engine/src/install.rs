@@ -180,7 +180,7 @@ impl Engine {
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
-        home.begin_round(self.now, round, &mut self.ops, &mut events);
+        home.begin_round(self.now, round, &mut events);
         self.home_events(events);
     }
 

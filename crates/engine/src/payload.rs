@@ -43,13 +43,11 @@ impl Payload {
     /// Returns the CRC of `fragment`, which lies inside one block. `None`: it is used in part, and its stored CRC does not match
     /// the bytes.
     pub fn crc_of(&self, fragment: SectorRange) -> Option<u32> {
-        let start = self.crcs.start;
         let (stored, crc) = self.fragment_of(fragment);
         if stored == fragment {
             return Some(crc);
         }
-        let is_sound = crc32c(&self.buf[fragment_bytes(start, stored)]) == crc;
-        is_sound.then(|| crc32c(&self.buf[fragment_bytes(start, fragment)]))
+        self.verify_fragment(fragment).then(|| crc32c(&self.buf[fragment_bytes(self.crcs.start, fragment)]))
     }
 
     /// Returns the stored fragment that holds `part` (which lies inside one block), and its CRC.

@@ -60,7 +60,9 @@ impl Engine {
             RoundStep::Idle => return None,
             RoundStep::Completing { left, reading, .. } => [1, left.len() as u64, *reading as u64, 0],
             RoundStep::Marking { .. } => [2, durable, 0, 0],
-            RoundStep::HandingOver { left, .. } => [3, left.len() as u64, 0, 0],
+            RoundStep::HandingOver { left, .. } => {
+                [3, left.len() as u64, left.front().map_or(0, |(.., from)| u64::from(*from)), 0]
+            }
             RoundStep::Home { .. } => {
                 let [work, ready, ops] = self.home.as_ref().map_or([0; 3], Home::round_left);
                 [4, work, ready, ops]

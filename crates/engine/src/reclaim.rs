@@ -66,6 +66,11 @@ impl Engine {
         self.freeable = (1..=self.passed).rev().find(begins).unwrap_or(0);
     }
 
+    /// Returns how many segments are free, or may be freed at once.
+    pub(crate) fn free_segments(&self) -> usize {
+        self.freeable + self.log.as_ref().map_or(0, |log| log.ring.free())
+    }
+
     /// Frees segments that may be freed, until half of the ring is free: one after the other, as their entries are dropped,
     /// unless the log needs the room.
     pub(crate) fn reclaim(&mut self) {
@@ -89,7 +94,9 @@ impl Engine {
                 self.drops.add_entries(r.log.take_below(Index(covered + 1)));
                 freed.push(id);
             }
-            self.events.push(EngineEvent::Freed(freed));
+            if !freed.is_empty() {
+                self.events.push(EngineEvent::Freed(freed));
+            }
         }
     }
 
@@ -109,7 +116,7 @@ impl Engine {
     /// payloads were to be repaired fails. It runs at the end of a turn, so that the OSD's loop is told before it changes them
     /// again.
     pub(crate) fn make_room(&mut self) {
-        if !std::mem::take(&mut self.no_room) {
+        if !std::mem::take(&mut self.no_room) || self.free_segments() > RESERVED {
             return;
         }
         let log = self.log.as_ref().expect("a running engine has a log");
@@ -132,7 +139,7 @@ impl Engine {
     /// Copies the entries forward that keep the tail from being freed although the last round has passed it.
     pub(crate) fn copy_forward(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
-        if log.ring.free() >= log.ring.count() / 2 {
+        if self.free_segments() >= log.ring.count() / 2 {
             return;
         }
         let Some(tail) = log.ring.live().get(self.passed) else { return };
@@ -141,7 +148,7 @@ impl Engine {
         }
         // A replica that takes no part holds its entries above the checkpoint index, and no round moves them. Such replicas
         // are truncated before anything is copied.
-        self.no_room = log.ring.free() <= RESERVED && self.held(tail).next().is_some();
+        self.no_room = self.free_segments() <= RESERVED && self.held(tail).next().is_some();
         if self.no_room {
             return;
         }

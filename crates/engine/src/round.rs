@@ -393,12 +393,7 @@ impl Engine {
         self.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.begin_round(
-            self.now,
-            Round { states, unmaps, chunks, destroyed, installs: Vec::new() },
-            &mut self.ops,
-            &mut events,
-        );
+        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, installs: Vec::new() }, &mut events);
         self.home_events(events);
     }
 

@@ -328,6 +328,8 @@ impl Osd {
         };
         match group::Group::new(config, recovered, self.now, seed) {
             Ok(mut group) => {
+                // The log may have freed entries since its state was recovered.
+                group.set_first_index(self.engine.first_index(replica));
                 group.set_pressure(self.space.fullness.told.0, self.space.fullness.told.1);
                 State::Running(Box::new(group))
             }

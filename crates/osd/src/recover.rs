@@ -350,10 +350,6 @@ impl Osd {
         let state = self.start_group(recovered);
         self.pgs.set_state(slot, state);
         self.members_changed(slot);
-        let first = self.engine.first_index(replica);
-        if let Some(group) = self.pgs.group(slot) {
-            group.set_first_index(first);
-        }
         self.pgs.touch(slot);
         self.meta.report_soon(self.now);
     }

@@ -9,7 +9,7 @@ use crate::recover::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use recovery::Named;
 use types::control::PgReport;
-use types::{ChunkKey, IoBuf, PgId, ReplicaId, SectorRange};
+use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange};
 
 impl Osd {
     /// Returns the present report of every running replica.
@@ -40,6 +40,11 @@ impl Osd {
             }
         };
         self.pgs.iter().filter_map(|slot| Some((slot.identity.pg, of(slot)?))).collect()
+    }
+
+    /// Returns the first index that the log of a replica has in memory.
+    pub fn log_first_for_tools(&self, replica: ReplicaId) -> Index {
+        self.engine.first_index(replica)
     }
 
     /// Iterates over the running groups, for observers.

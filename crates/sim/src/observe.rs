@@ -68,6 +68,13 @@ impl Cluster {
                     durable,
                     durable_term: group.term_at(durable),
                 };
+                let freed = osd.log_first_for_tools(view.replica);
+                if view.first < freed {
+                    let View { pg, replica, first, .. } = view;
+                    return Err(format!(
+                        "{replica} of pg {pg} would send entries from {first}; the log begins at {freed}"
+                    ));
+                }
                 self.observers.laws.look(view, group.members(), |index| group.term_at(index))?;
                 let (View { pg, replica, .. }, applied) = (view, group.applied());
                 let look = Look { pg, replica, applied, durable, is_whole: group.is_whole() };

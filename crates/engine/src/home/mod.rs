@@ -135,7 +135,7 @@ impl Home {
         assert!(region.start.is_multiple_of(AU) && region.len_bytes.is_multiple_of(AU), "{region:?} is misaligned");
         assert!(region.start + region.len_bytes <= disk.size_bytes, "{region:?} leaves the disk");
         assert!(BLOCK.is_multiple_of(u64::from(disk.align_bytes)), "alignment {}", disk.align_bytes);
-        assert!(limits.background_ops_max > 0 && limits.io_bytes_max >= BLOCK);
+        assert!(limits.background_ops_max > 0 && limits.io_bytes_max >= BLOCK && limits.step_blocks > 0);
         let geometry = match limits.slot_count {
             Some(slots) => Geometry::with_slots(region.len_bytes, slots),
             None => Geometry::of(region.len_bytes),
@@ -252,11 +252,11 @@ impl Home {
     ///
     /// # Panics
     /// When a round is running.
-    pub fn begin_round(&mut self, now: Time, round: Round, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+    pub fn begin_round(&mut self, now: Time, round: Round, out: &mut Vec<HomeEvent>) {
         assert!(matches!(self.state, State::Open), "a round before the mount is over");
         assert!(self.round.is_none(), "a round is running");
         if !self.poisoned {
-            self.start_round(now, round, ops, out);
+            self.start_round(now, round, out);
         }
     }
 

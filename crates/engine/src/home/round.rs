@@ -29,7 +29,7 @@ pub(super) struct ReadyWrite {
     pub(super) bytes: u64,
 }
 
-/// Cost of staging or dropping a chunk whose blocks are verified, in blocks that are verified.
+/// Least cost of staging or dropping a chunk whose blocks are verified, in blocks that are verified.
 const CHUNK_COST: u32 = 64;
 
 /// A step of a round.
@@ -99,7 +99,7 @@ struct Demand {
 }
 
 impl Home {
-    pub(super) fn start_round(&mut self, now: Time, mut round: Round, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+    pub(super) fn start_round(&mut self, now: Time, mut round: Round, out: &mut Vec<HomeEvent>) {
         let damaged = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| r.damage.is_some());
         round.states.retain(|s| !damaged(&s.decision.replica));
         round.unmaps.retain(|c| !damaged(&c.replica));
@@ -163,7 +163,6 @@ impl Home {
             taken: Default::default(),
             installs: round.installs,
         });
-        self.pump_round(ops, out);
     }
 
     /// Checks the caller's contract: a round that breaks it must not reach the device.
@@ -253,7 +252,7 @@ impl Home {
         let mut left = self.limits.step_blocks;
         while left > 0 && self.wants_step() {
             let work = self.running().work.pop_front().expect("there is work");
-            left = left.saturating_sub(self.perform(work));
+            left = left.saturating_sub(self.perform(work, left));
             self.pump_round(ops, out);
         }
     }
@@ -290,7 +289,8 @@ impl Home {
     pub(crate) fn round_left(&self) -> [u64; 3] {
         let left = |run: &RoundRun| {
             let (phase, ops) = (run.phase as u64, u64::from(run.ops_in_flight));
-            [run.work.len() as u64, run.ready.len() as u64, phase << 32 | ops]
+            let verified = if let Some(Work::Write(_, hashes)) = run.work.front() { hashes.len() } else { 0 };
+            [(run.work.len() as u64) << 16 | verified as u64, run.ready.len() as u64, phase << 32 | ops]
         };
         self.round.as_ref().map_or([0; 3], left)
     }
@@ -300,11 +300,11 @@ impl Home {
     }
 
     /// Performs a piece of work, or a part of it; returns what it costs, in blocks.
-    fn perform(&mut self, work: Work) -> u32 {
+    fn perform(&mut self, work: Work, blocks_max: u32) -> u32 {
         match work {
             Work::Write(dirty, mut hashes) if hashes.len() < dirty.blocks.len() => {
                 let first = hashes.len();
-                let part = dirty.blocks[first..].iter().take(self.limits.step_blocks as usize);
+                let part = dirty.blocks[first..].iter().take(blocks_max as usize);
                 hashes.extend(part.map(|(block, data)| verified(dirty.chunk, *block, data)));
                 let cost = hashes.len() - first;
                 self.running().work.push_front(Work::Write(dirty, hashes));
@@ -318,7 +318,9 @@ impl Home {
                 let mut blocks = Box::new(BlockSet::new());
                 dirty.blocks.iter().for_each(|(block, _)| blocks.insert(*block as usize));
                 self.running().rewritten.insert((dirty.replica, dirty.chunk), blocks);
+                let cost = CHUNK_COST.max(dirty.blocks.len() as u32 / 8);
                 self.stage_chunk(dirty, hashes);
+                return cost;
             }
             Work::Roots => {
                 let run = self.round.as_mut().expect("a round is running");

@@ -240,6 +240,8 @@ impl Iterator for Intervals {
     }
 }
 
+impl ExactSizeIterator for Intervals {}
+
 /// The sectors of a block.
 pub(crate) fn block_range(block: u16) -> SectorRange {
     SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK)

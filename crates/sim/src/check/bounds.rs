@@ -15,11 +15,13 @@ pub fn queued(bytes: usize) -> Fill {
 }
 
 /// Returns the fills of an engine with a log of this length.
-pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 2] {
+pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 3] {
     [
         ("log segments in use", stats.segments_in_use.into(), stats.segments.into()),
         // The overlay holds nothing that is not in the log.
         ("bytes in the overlay", stats.overlay_bytes, log_bytes),
+        // An entry takes 64 bytes of the log at least, and has one interval for most.
+        ("items to be dropped", stats.drops_waiting, log_bytes / 32),
     ]
 }
 

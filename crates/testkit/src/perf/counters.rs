@@ -20,6 +20,8 @@ const PER_OP: [(&str, &str); 6] = [
 ];
 const WRITTEN: &str = "basalt_osd_device_written_bytes_total";
 const TURNS: &str = "basalt_osd_turn_seconds";
+/// Stands for a turn that was longer than the last bucket, in seconds.
+const TURN_MAX: f64 = 100.0;
 const ROUNDS: &str = "basalt_osd_destage_rounds_total";
 
 /// State of all counters at one moment.
@@ -93,7 +95,7 @@ fn turns(osds: &Figures, counted: &dyn Fn(&str) -> f64) -> BTreeMap<String, f64>
     buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
     let all = buckets.last().map_or(0.0, |(_, count)| *count);
     let short = buckets.iter().rfind(|(le, _)| *le <= 0.001).map_or(0.0, |(_, count)| *count);
-    let longest = buckets.iter().find(|(_, count)| *count >= all).map_or(0.0, |(le, _)| *le);
+    let longest = buckets.iter().find(|(_, count)| *count >= all).map_or(0.0, |(le, _)| le.min(TURN_MAX));
     BTreeMap::from([
         ("long_turns".to_owned(), (all - short) * 1000.0 / all.max(1.0)),
         ("turn_ms_max".to_owned(), longest * 1000.0),

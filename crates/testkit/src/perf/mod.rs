@@ -205,9 +205,7 @@ fn one(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
         // The volumes of a layout are made, and filled, when they are first asked for.
         stage.find_leaders()?;
         stage.targets(row)?;
-        if row.op.writes() {
-            stage.destage()?;
-        }
+        stage.destage()?;
         return measure::row(stage, row, seconds);
     }
     measure::row(stage, row, WARM_UP_SECONDS)?;

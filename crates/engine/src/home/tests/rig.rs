@@ -215,7 +215,7 @@ impl Rig {
     /// Begins a round; its blocks are frozen overlay until `commit`.
     pub(super) fn begin(&mut self, plan: Plan) {
         self.frozen = plan.clone();
-        self.home.begin_round(Time::ZERO, plan.round(), &mut self.ops, &mut self.events);
+        self.home.begin_round(Time::ZERO, plan.round(), &mut self.events);
         self.home.step_round(&mut self.ops, &mut self.events);
         self.disk.submit(&mut self.ops);
     }
