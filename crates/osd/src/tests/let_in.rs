@@ -1,6 +1,6 @@
 //! An OSD that waits to be let in, and one that is an older copy (R17, ADR 0012).
 
-use super::rig::{EPOCH, LONG, Rig};
+use super::rig::{EPOCH, LONG, Rig, pg};
 use crate::{Phase, Restart};
 use std::time::Duration;
 use types::ReplicaId;
@@ -45,6 +45,45 @@ fn an_osd_goes_on_by_itself_when_no_meta_answers() {
     let mut rig = waiting(2, false);
     rig.run(Duration::from_millis(10_100));
     assert_eq!(*rig.osd(0).phase(), Phase::Running);
+}
+
+#[test]
+fn group_knows_what_the_log_freed_while_its_osd_waited() {
+    let first = |rig: &mut Rig| {
+        let osd = rig.osd(0);
+        let first = osd.engine.first_index(ReplicaId(1));
+        (first, osd.pgs.by_pg(pg(0)).and_then(|key| Some(osd.pgs.group(key)?.first_index())))
+    };
+    let mut freed = 0;
+    for seed in 40..44 {
+        let mut rig = Rig::new(seed, [16; 3]);
+        rig.make_pgs(1);
+        // All of it is destaged, and half of the segments are kept.
+        rig.fill(pg(0), 8);
+        rig.run(Duration::from_secs(12));
+        let stats = |rig: &mut Rig| rig.osd(0).engine.stats();
+        let kept = stats(&mut rig).segments_in_use;
+        // The process dies when a batch has opened a segment more, before one is freed for it.
+        for part in 0.. {
+            let leader = rig.leader(pg(0));
+            let before = rig.answered(leader).0;
+            rig.submit(pg(0), 0, part * 128, 128);
+            rig.until(LONG, "a batch or an answer", |rig| {
+                stats(rig).segments_in_use > kept || rig.answered(leader).0 > before
+            });
+            if stats(&mut rig).segments_in_use > kept {
+                break;
+            }
+        }
+        let (before, _) = first(&mut rig);
+        rig.kill(0);
+        rig.start_waiting(0, Duration::from_millis(500), false);
+        rig.until(LONG, "it goes on by itself", |rig| *rig.osd(0).phase() == Phase::Running);
+        let (log, group) = first(&mut rig);
+        assert_eq!(group, Some(log), "the group would send entries that are gone");
+        freed += u32::from(log > before);
+    }
+    assert!(freed > 0, "no segment was freed while an OSD waited");
 }
 
 #[test]
