@@ -119,6 +119,27 @@ fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
 }
 
 #[test]
+fn segments_that_may_be_freed_are_room_in_the_log() {
+    let (mut rig, _) = repaired_in_a_full_log(17);
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+    while !rig.engine.no_room {
+        rig.extend(OTHER, vec![effect]);
+        rig.turn(8);
+        rig.commit(OTHER, u64::MAX);
+        assert!(rig.seen.failed.is_empty(), "the log was full unseen");
+    }
+    // The entries of a segment that was freed are being dropped, and the next one waits for them.
+    rig.engine.freeable += 1;
+    rig.engine.make_room();
+    assert!(!rig.engine.no_room && !rig.engine.replicas[&R].has_failed(), "it was decided before");
+    rig.engine.copy_forward();
+    assert!(!rig.engine.no_room, "there is room");
+    rig.engine.freeable -= 1;
+    rig.engine.copy_forward();
+    assert!(rig.engine.no_room);
+}
+
+#[test]
 fn failed_replica_keeps_its_log_until_the_log_needs_the_room() {
     let (mut rig, _) = repaired_in_a_full_log(15);
     let lost = rig.engine.lost(R)[0].index;
