@@ -1,10 +1,10 @@
 //! Memory that is given back a bounded part in each turn.
 //!
-//! A round that ends leaves as many intervals behind as the log had entries, and a freed segment thousands of entries. To
-//! drop one takes 0.1 to 0.3 µs, most of it cache misses: all at once they would hold a turn for tens of milliseconds.
+//! A round that ends leaves about as many intervals behind as the log had entries, and a freed segment thousands of entries.
+//! To drop an entry and its interval takes about 0.3 µs: all at once they would hold a turn for tens of milliseconds.
 //!
-//! Invariant: nothing here can be read any more. A turn drops the more the longer the queue is, so that it stays within a
-//! hundred times of what a turn adds.
+//! Invariant: nothing here can be read any more. A turn drops the more the longer the queue is: the queue stays below
+//! `QUEUE_SHARE` times what a turn adds, or a turn takes `drops_max`.
 
 use crate::log::Kept;
 use crate::overlay::{ChunkLayer, Intervals, Layer, Overlay};
