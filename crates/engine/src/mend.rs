@@ -6,13 +6,13 @@
 //! next round writes it to home.
 //!
 //! Invariant: a sector is filled only when it has not changed between the checkpoint index and the applied index, and
-//! the copy is as of an index between the two. Home is never written with bytes that neither the log nor a checkpoint
-//! covers.
+//! the copy is as of an index between the two, or is the block that home's checksum names. Home is never written with bytes that
+//! neither the log nor a checkpoint covers.
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::HomeReadError;
-use crate::log::Work;
+use crate::log::{Kept, Work};
 use crate::overlay::{Found, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Asker, Part, join};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{BlockCopy, Crcs, MendRefusal, ReadData};
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
+use types::{ChunkKey, Entry, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
 
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
@@ -32,10 +32,12 @@ impl Engine {
         self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 
-    /// Returns the applied index of a replica whose contents can be read. A read that starts now is answered as of this
+    /// Returns the applied index of a replica of which this range can be read. A read that starts now is answered as of this
     /// index, or as of a later one.
-    pub fn reads_as_of(&self, replica: ReplicaId) -> Option<Index> {
-        self.sound(replica).map(|r| r.applied)
+    pub fn reads_as_of(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Option<Index> {
+        let running = matches!(self.state, State::Running);
+        let r = self.replicas.get(&replica).filter(|r| running && !r.has_failed())?;
+        (!r.is_filling() || r.overlay.covers(chunk, range)).then_some(r.applied)
     }
 
     /// Returns the sources of a block of which some sectors are at home alone.
@@ -43,6 +45,17 @@ impl Engine {
         self.home.as_ref()?.hash_of(replica, chunk, block)?;
         let found = self.sound(replica)?.overlay.lookup(chunk, block_range(block));
         found.iter().any(|f| matches!(f.source, Source::Home)).then_some(found)
+    }
+
+    /// Returns the checksum that home keeps of a block.
+    pub fn home_hash(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
+        self.home.as_ref()?.hash_of(replica, chunk, block)
+    }
+
+    /// Iterates over the entries of the replica's log, applied or not.
+    pub fn entries(&self, replica: ReplicaId) -> impl Iterator<Item = Entry> {
+        let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
+        r.into_iter().flat_map(|r| r.log.iter()).filter(|kept| kept.lost.is_none()).map(Kept::entry)
     }
 
     /// Whether a block reported bad still has to be repaired.
@@ -66,7 +79,8 @@ impl Engine {
     /// Repairs the block with a peer's copy.
     ///
     /// Every entry above the checkpoint index K has covered the sectors that it touched. So a sector that is at home
-    /// alone has the same contents at every index from K to the applied index, and a copy as of one of these has them.
+    /// alone has the same contents at every index from K to the applied index, and a copy as of one of these has them. So has
+    /// a copy as of any other index that home's checksum names.
     ///
     /// # Errors
     /// The reason why the copy is not taken.
@@ -81,12 +95,6 @@ impl Engine {
             return Err(MendRefusal::NotNeeded);
         }
         let r = &self.replicas[&replica];
-        if copy.low < r.checkpoint.0 && !on(Bug::RepairFromBehind) {
-            return Err(MendRefusal::Behind);
-        }
-        if copy.high > r.applied {
-            return Err(MendRefusal::Ahead);
-        }
         let range = block_range(block);
         let found = self.found_at_home(replica, chunk, block).expect("it is needed");
         let hash = match &copy.data {
@@ -96,8 +104,16 @@ impl Engine {
         };
         let untouched = found.iter().all(|f| matches!(f.source, Source::Home));
         let home = self.home.as_ref().expect("a running engine has a home");
-        if untouched && home.hash_of(replica, chunk, block) != Some(hash) {
-            return Err(MendRefusal::Differs);
+        if home.hash_of(replica, chunk, block) != Some(hash) {
+            if copy.low < r.checkpoint.0 && !on(Bug::RepairFromBehind) {
+                return Err(MendRefusal::Behind);
+            }
+            if copy.high > r.applied {
+                return Err(MendRefusal::Ahead);
+            }
+            if untouched {
+                return Err(MendRefusal::Differs);
+            }
         }
         match fill(range, found, copy) {
             Ok(payload) => self.put_mended(replica, chunk, block, payload),

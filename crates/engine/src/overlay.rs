@@ -240,6 +240,11 @@ impl Overlay {
         look(&layers, chunk, range)
     }
 
+    /// Whether the contents of the whole range are here.
+    pub fn covers(&self, chunk: ChunkKey, range: SectorRange) -> bool {
+        !self.lookup(chunk, range).iter().any(|f| matches!(f.source, Source::Home))
+    }
+
     /// Returns the same as [`Overlay::lookup`], for the frozen layer alone.
     pub fn lookup_frozen(&self, chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
         look(&[self.frozen.as_ref()], chunk, range)

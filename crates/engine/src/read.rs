@@ -80,7 +80,7 @@ impl Engine {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
             _ if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
-            Some(r) if r.is_filling() => Some(ReadError::NoReplica(replica)),
+            Some(r) if r.is_filling() && !r.overlay.covers(chunk, range) => Some(ReadError::NoReplica(replica)),
             None => Some(ReadError::NoReplica(replica)),
             Some(r) => r.failure().map(|f| ReadError::Damaged { replica, chunk, reason: f.reason.clone() }),
         };

@@ -102,7 +102,7 @@ impl Osd {
 
     /// Starts a read of the engine; [`Osd::read_done`] gives the result to the owner.
     pub(crate) fn read_for(&mut self, owner: ReadOwner, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
-        let is_base = matches!(owner, ReadOwner::Recovery(recovery::Read::Base(_)));
+        let is_base = matches!(owner, ReadOwner::Recovery(recovery::Read::Base(_) | recovery::Read::BaseBlock(_)));
         let token = self.reads.insert(owner) as u64;
         let read = if is_base { engine::Engine::read_base } else { engine::Engine::read };
         read(&mut self.engine, token, replica, chunk, range, &mut self.turn.engine_events);

@@ -20,8 +20,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
+use types::range::fragment_bytes;
 use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
-use types::{ChunkKey, Errno, Index, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, block_hash};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
 /// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
@@ -86,8 +87,34 @@ impl Host for Here<'_> {
         self.engine.delays_destage(replica, chunk, block)
     }
 
-    fn reads_as_of(&self, replica: ReplicaId) -> Option<Index> {
-        self.engine.reads_as_of(replica)
+    fn reads_as_of(&self, (replica, chunk, block): BlockKey, count: u16) -> Option<Index> {
+        self.engine.reads_as_of(replica, chunk, SectorRange::of_blocks(block, count))
+    }
+
+    fn hash_of(&self, (replica, chunk, block): BlockKey) -> Option<u32> {
+        self.engine.home_hash(replica, chunk, block)
+    }
+
+    fn block_in_log(&self, (replica, chunk, block): BlockKey, older: &[u8], hash: u32) -> Option<IoBuf> {
+        let range = SectorRange::of_blocks(block, 1);
+        let mut bytes = older.to_vec();
+        for entry in self.engine.entries(replica) {
+            let (written, data) = match Command::decode(&entry.descriptor) {
+                Ok(Command::Write { chunk: of, range, .. }) if of == chunk => (range, Some(&entry.payload)),
+                Ok(Command::Zero { chunk: of, range, .. }) if of == chunk => (range, None),
+                _ => continue,
+            };
+            let Some(both) = written.intersect(range) else { continue };
+            let (to, from) = (fragment_bytes(range.start, both), fragment_bytes(written.start, both));
+            match data {
+                Some(payload) => bytes[to].copy_from_slice(&payload[from]),
+                None => bytes[to].fill(0),
+            }
+            if block_hash(chunk, block, &bytes) == hash {
+                return Some(IoBuf::copy_of(&bytes));
+            }
+        }
+        None
     }
 
     fn is_reading(&self, replica: ReplicaId, read: u64) -> bool {
@@ -373,7 +400,7 @@ impl Osd {
     }
 
     pub(crate) fn handle_mend(&mut self, link: LinkId, from: OsdId, msg: MendMsg) {
-        let is_query = msg.body == MendBody::Ask;
+        let is_query = matches!(msg.body, MendBody::Ask { .. });
         if is_query && self.bus.queued_bytes(link) > ANSWERS_MAX {
             return;
         }

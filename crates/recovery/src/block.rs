@@ -21,7 +21,7 @@ use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::Member;
 use types::store::{BlockCopy, MendRefusal};
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, IoBuf, OsdId, ReplicaId, SectorRange, Time, VolumeId};
+use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, VolumeId};
 use wire::{MEND_BLOCKS_MAX, MendBody, MendMsg, Message};
 
 /// Blocks of the queries on their way, from which no further query is sent. All of their copies may reach the log at once.
@@ -48,6 +48,8 @@ struct Bad {
     id: u64,
     /// A member's copy, which holds entries that are not applied here yet.
     copy: Option<(Member, BlockCopy)>,
+    /// A member's copy of an earlier index: the log of another one may make it whole.
+    older: Option<IoBuf>,
     named: Named,
 }
 
@@ -113,7 +115,7 @@ fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
 
 impl Bad {
     fn new(now: Time, reason: String, tries: u32, named: Named) -> Bad {
-        Bad { reason, since: now, next_at: now, tries, query: Query::default(), id: 0, copy: None, named }
+        Bad { reason, since: now, next_at: now, tries, query: Query::default(), id: 0, copy: None, older: None, named }
     }
 
     fn is_bad_on(&self, peer: Member) -> bool {
@@ -141,7 +143,12 @@ impl Bad {
     /// Whether this member is the next one, and may give the block as a part of a run.
     fn joins_run_of(&self, to: Member, reached: &[Member]) -> bool {
         let is_refused = self.query.answers.get(&to).is_some_and(|unable| unable.is_bad_in_run);
-        self.next_of(reached) == Some(to) && !is_refused
+        self.next_of(reached) == Some(to) && !is_refused && self.older_for(to).is_none()
+    }
+
+    /// Returns the older copy that a query of this member brings along: the member has not given the block as it is.
+    fn older_for(&self, to: Member) -> Option<&IoBuf> {
+        self.older.as_ref().filter(|_| self.query.answers.contains_key(&to))
     }
 
     /// Ends the present query. The next one waits.
@@ -245,7 +252,7 @@ impl BlockRepairs {
     pub fn offer_copies(&self, host: &mut impl Host) {
         for (key, bad) in &self.bad {
             if let Some((_, copy)) = &bad.copy
-                && host.reads_as_of(key.0) >= Some(copy.high)
+                && host.reads_as_of(*key, 1) >= Some(copy.high)
             {
                 host.act(Action::Mend { key: *key, copy: copy.clone() });
             }
@@ -315,7 +322,8 @@ impl BlockRepairs {
             bad.next_at = now + crate::query::ANSWER_MAX;
         }
         *asked = (asked.0 + 1, asked.1 + usize::from(count));
-        let (pg, body) = (part.pg, MendBody::Ask);
+        let (pg, older) = (part.pg, self.bad[&key].older_for(to).cloned().unwrap_or_default());
+        let body = MendBody::Ask { hash: host.hash_of(key).unwrap_or(0), older };
         let query = MendMsg { pg, from: replica, to: to.replica, id, chunk, block, count, body };
         host.act(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
@@ -388,7 +396,7 @@ impl BlockRepairs {
         let unable = bad.query.answers.entry(from).or_default();
         unable.is_idle = matches!(msg.body, MendBody::NoPart);
         match &msg.body {
-            MendBody::Ask => unreachable!("the caller saw an answer"),
+            MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
             MendBody::Blocks { low, high, crcs, payload } => {
                 // Its device failed once, or its copy was repaired since.
                 if std::mem::take(&mut unable.is_bad) {
@@ -427,7 +435,16 @@ impl BlockRepairs {
             // It is taken when its entries are applied here, unless it is dropped before.
             Err(MendRefusal::Ahead) => {}
             Err(MendRefusal::NotNeeded) => self.forget(host, key),
-            Err(MendRefusal::Behind | MendRefusal::Bytes) => bad.pause(host.now(), &self.tuning),
+            Err(MendRefusal::Behind) => {
+                let copy = bad.copy.as_ref().and_then(|(_, copy)| copy.data.as_ref()).map(|(bytes, _)| bytes.clone());
+                bad.older = copy.or_else(|| Some(IoBuf::zeros(BLOCK as usize)));
+                match bad.copy.take().is_some_and(|(_, copy)| copy.high == Index(0)) {
+                    // It is being filled, perhaps from here.
+                    true => self.is_bad_on(host, key, by),
+                    false => bad.pause(host.now(), &self.tuning),
+                }
+            }
+            Err(MendRefusal::Bytes) => bad.pause(host.now(), &self.tuning),
             Err(MendRefusal::Differs) => {
                 tracing::error!(replica = replica.0, %chunk, block, by = %by.osd,
                     "the block differs from the copy of another replica at the same log index");

@@ -40,8 +40,14 @@ pub trait Host {
     /// Whether a destage round of the replica would have to read this block.
     fn delays_destage(&self, block: BlockKey) -> bool;
 
-    /// Returns the applied index of a replica whose contents can be read.
-    fn reads_as_of(&self, replica: ReplicaId) -> Option<Index>;
+    /// Returns the applied index of a replica of which these blocks can be read, beginning with `first`.
+    fn reads_as_of(&self, first: BlockKey, count: u16) -> Option<Index>;
+
+    /// Returns the checksum that home keeps of a block.
+    fn hash_of(&self, block: BlockKey) -> Option<u32>;
+
+    /// Applies the entries of the log to older contents of the block, one after the other, until they have this checksum.
+    fn block_in_log(&self, block: BlockKey, older: &[u8], hash: u32) -> Option<IoBuf>;
 
     /// Whether the group of this replica waits for this read.
     fn is_reading(&self, replica: ReplicaId, read: u64) -> bool;
@@ -165,6 +171,8 @@ pub struct Follow {
 pub enum Read {
     /// A key of the reads of block repair.
     Block(usize),
+    /// Such a key, for a block of the base of a replica that is being filled.
+    BaseBlock(usize),
     /// A part of a running digest.
     Digest { key: usize, part: usize },
     /// Contents for a follower.

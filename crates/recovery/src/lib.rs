@@ -41,7 +41,7 @@ impl Recovery {
     /// Handles the result of a read.
     pub fn handle_read(&mut self, host: &mut impl Host, read: Read, result: ReadResult) {
         match read {
-            Read::Block(key) => self.blocks.handle_read(host, key, result),
+            Read::Block(key) | Read::BaseBlock(key) => self.blocks.handle_read(host, key, result),
             Read::Part(read) => self.streams.handle_part(host, &read, result),
             Read::Digest { key, part } => self.digests.handle_read(host, (key, part), result),
             Read::Base(read) => self.streams.handle_base(host, &read, result),

@@ -36,6 +36,14 @@ impl SectorRange {
         SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
     }
 
+    /// Returns the sectors of so many blocks of a chunk, beginning with `first`.
+    ///
+    /// # Panics
+    /// When the chunk has no such blocks.
+    pub fn of_blocks(first: u16, count: u16) -> SectorRange {
+        SectorRange::new(u32::from(first) * SECTORS_PER_BLOCK, u32::from(count) * SECTORS_PER_BLOCK)
+    }
+
     /// The whole chunk.
     pub const CHUNK: SectorRange = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
 

@@ -50,6 +50,7 @@ impl Message {
             Message::Stream(StreamMsg { body: StreamBody::Blocks { payload, .. }, .. }) => payload.len(),
             Message::Repair(RepairMsg { body: RepairBody::Payload { payload, .. }, .. }) => payload.len(),
             Message::Mend(MendMsg { body: MendBody::Blocks { payload, .. }, .. }) => payload.len(),
+            Message::Mend(MendMsg { body: MendBody::Ask { older, .. }, .. }) => older.len(),
             _ => 0,
         }
     }

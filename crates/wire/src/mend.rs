@@ -43,7 +43,12 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
     };
     let mut tail: &[u32] = &[];
     match &msg.body {
-        MendBody::Ask => record.body = b::ASK,
+        MendBody::Ask { hash, older } => {
+            let fits = older.is_empty() || (older.len(), msg.count) == (BLOCK as usize, 1);
+            assert!(fits, "{} B of an older copy of {} blocks", older.len(), msg.count);
+            (record.body, record.hash, record.payload_len) = (b::ASK, U32::new(*hash), self::count(older.len()));
+            put_payload(older, bufs);
+        }
         MendBody::Blocks { low, high, crcs, payload } => {
             let blocks = if payload.is_empty() { 0 } else { usize::from(msg.count) };
             let fits = crcs.len() == blocks && payload.len() == blocks * BLOCK as usize;
@@ -66,15 +71,19 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
     let r: MendRecord = input.take("mend")?;
-    zero("mend", r.reserved == [0; 7])?;
+    zero("mend", r.reserved == [0; 3] && (r.body == b::ASK || r.hash.get() == 0))?;
     let (block, count, len) = (r.block.get(), r.count.get(), r.payload_len.get() as usize);
     if !is_run(block, count) {
         return Err(WireError::Run { block, count });
     }
     let (low, high) = (r.low.get(), r.high.get());
-    zero("mend", r.body == b::BLOCKS || (low, high, len) == (0, 0, 0))?;
+    zero("mend", r.body == b::BLOCKS || (low, high) == (0, 0))?;
+    zero("mend", matches!(r.body, b::BLOCKS | b::ASK) || len == 0)?;
     let body = match r.body {
-        b::ASK => MendBody::Ask,
+        b::ASK if len == 0 || (len, count) == (BLOCK as usize, 1) => {
+            MendBody::Ask { hash: r.hash.get(), older: input.payload(len)? }
+        }
+        b::ASK => return Err(WireError::Crcs { crcs: count as usize, payload_len: len }),
         b::BLOCKS => {
             let crcs = if len == 0 { 0 } else { count as usize };
             if len != crcs * BLOCK as usize {

@@ -384,9 +384,11 @@ pub struct MendMsg {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MendBody {
-    /// Asks for the member's copy of the blocks, as they are.
-    Ask,
-    /// The blocks as of one applied index of the sender, in `low..=high`, and the CRC32C of each; zeros when both lists are empty.
+    /// Asks for the member's copy of the blocks, as they are. Of one block it may give another copy that has this checksum of home: what
+    /// entries of its log make of its own copy, or of the older one that comes along, if it is not empty.
+    Ask { hash: u32, older: IoBuf },
+    /// The blocks as of one applied index of the sender, in `low..=high`, and the CRC32C of each; zeros when both lists are empty. Index 0:
+    /// of an unknown one.
     Blocks { low: Index, high: Index, crcs: Vec<u32>, payload: IoBuf },
     /// The member cannot read the blocks now: ask again.
     NotNow,

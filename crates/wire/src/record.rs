@@ -107,11 +107,11 @@ records! {
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
     }
 
-    /// All bodies of a block repair. `low` and `high` belong to an answer with blocks. Tail: one CRC for each block of the payload. A
-    /// field that a body does not use is zero.
+    /// All bodies of a block repair. `low` and `high` belong to an answer with blocks, `hash` to a query. Tail: one CRC for each
+    /// block of the payload. A field that a body does not use is zero.
     MendRecord 80 {
         pg: PgRecord, from: U64, to: U64, id: U64, volume: U64, low: U64, high: U64,
-        chunk: U32, block: U32, count: U32, payload_len: U32, body: u8, reserved: [u8; 7],
+        chunk: U32, block: U32, count: U32, payload_len: U32, body: u8, reserved: [u8; 3], hash: U32,
     }
 
     /// Hello frame. Later versions may append fields; the offsets of these never change.

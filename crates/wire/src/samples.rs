@@ -231,7 +231,10 @@ pub fn mend(rng: &mut Rng) -> MendMsg {
     let count = rng.between(1, most.into()) as usize;
     let block = rng.below(4097 - count as u64) as u16;
     let body = match rng.below(6) {
-        0 => MendBody::Ask,
+        0 => {
+            let blocks = usize::from(count == 1 && rng.chance(1, 2));
+            MendBody::Ask { hash: number(rng) as u32, older: payload(rng, blocks * 4096) }
+        }
         1 | 2 => {
             let low = number(rng);
             let high = Index(low.saturating_add(number(rng)));

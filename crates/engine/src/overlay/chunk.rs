@@ -244,5 +244,5 @@ impl ExactSizeIterator for Intervals {}
 
 /// The sectors of a block.
 pub(crate) fn block_range(block: u16) -> SectorRange {
-    SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK)
+    SectorRange::of_blocks(block, 1)
 }

@@ -69,13 +69,14 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
         (zeros, MendRefusal::Differs),
         (torn, MendRefusal::Bytes),
         (copy(&good[..512], 1, 2), MendRefusal::Bytes),
-        (copy(&good, 0, 2), MendRefusal::Behind),
-        (copy(&good, 1, 3), MendRefusal::Ahead),
+        (copy(&[7; 4096], 0, 2), MendRefusal::Behind),
+        (copy(&[7; 4096], 1, 3), MendRefusal::Ahead),
     ];
     for (copy, why) in refused {
         assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy), Err(why), "{copy:?}");
     }
-    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&good, 1, 2)), Ok(()));
+    // A replica that is being filled does not know the index of what it has.
+    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&good, 0, 0)), Ok(()));
     assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&good, 1, 2)), Err(MendRefusal::NotNeeded));
     rig.read(R1, chunk(), SectorRange::new(0, 24));
     run_rounds(&mut rig);
@@ -101,15 +102,16 @@ fn partly_covered(seed: u64) -> (Rig, Vec<u8>) {
 
 #[test]
 fn partly_covered_bad_block_takes_any_copy_from_its_checkpoint_on() {
-    for (seed, low, high) in [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3)] {
+    // The copy of the checkpoint index is the one that the checksum names, whatever index it bears.
+    for (seed, low, high) in [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3), (7, 0, 0), (8, 4, 4)] {
         let (mut rig, before) = partly_covered(seed);
         let as_of_2 = contents(&rig);
-        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&before, 0, 1)), Err(MendRefusal::Behind));
+        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&as_of_2, 0, 1)), Err(MendRefusal::Behind));
         assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&as_of_2, 2, 3)), Err(MendRefusal::Ahead));
         // The block is hot: it is written in part again before the copy comes.
         put(&mut rig, R1, write(11, 4));
         let bytes = match high {
-            1 => before,
+            0 | 1 | 4 => before,
             2 => as_of_2,
             _ => contents(&rig),
         };

@@ -159,7 +159,7 @@ fn failed_replica_keeps_its_log_until_the_log_needs_the_room() {
     assert_eq!(rig.engine.past_end(R).map(|(_, index)| index.0 + 1), Some(lost.0), "the rest is given up for good");
     wrap_log(&mut rig, OTHER);
     assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
-    assert_eq!(rig.engine.reads_as_of(R), None);
+    assert_eq!(rig.engine.reads_as_of(R, chunks()[0], SectorRange::CHUNK), None);
 }
 
 #[test]

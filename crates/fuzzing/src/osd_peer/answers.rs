@@ -135,7 +135,7 @@ impl Peers {
                 };
                 Message::Repair(RepairMsg { pg, from: to, to: from, body })
             }
-            Message::Mend(MendMsg { pg, from, to, id, chunk, block, count, body: MendBody::Ask }) => {
+            Message::Mend(MendMsg { pg, from, to, id, chunk, block, count, body: MendBody::Ask { .. } }) => {
                 let (low, high) = (self.commit, self.commit);
                 let blocks: Vec<_> = (block..block + count).map(|block| self.block(block, high)).collect();
                 let (crcs, bytes) = (blocks.iter().map(|bytes| crc32c(bytes)).collect(), blocks.concat());

@@ -149,7 +149,7 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
 
 fn mend(source: &mut Source<'_>, index: Index, count: u16) -> MendBody {
     match source.below(6) {
-        0 => MendBody::Ask,
+        0 => MendBody::Ask { hash: u32::from(source.byte()), older: IoBuf::EMPTY },
         1 | 2 => {
             let (mut crcs, payload) = equal_blocks(source.byte(), count);
             let high = Index(index.0.saturating_add(source.number(0)));

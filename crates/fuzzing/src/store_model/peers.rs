@@ -35,10 +35,10 @@ impl Rig {
             self.harness.engine.forget_bad(replica, chunk, block);
             return true;
         }
-        if self.harness.engine.reads_as_of(replica) != Some(at) {
+        let range = SectorRange::of_blocks(block, 1);
+        if self.harness.engine.reads_as_of(replica, chunk, range) != Some(at) {
             return false;
         }
-        let range = SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
         let bytes = match range.end() <= SECTORS {
             true => model.expected(chunk, range),
             false => vec![0; range.len_bytes()],
@@ -49,7 +49,9 @@ impl Rig {
             data: Some((IoBuf::copy_of(bytes), crc32c(bytes))),
         };
         let engine = &mut self.harness.engine;
-        let late = engine.mend(replica, chunk, block, &copy(at, Index(at.0 + 1), &bytes));
+        let mut later = bytes.clone();
+        later[0] ^= 1;
+        let late = engine.mend(replica, chunk, block, &copy(at, Index(at.0 + 1), &later));
         assert_eq!(late, Err(MendRefusal::Ahead), "{replica} {chunk} block {block}: the copy of a later index");
         match engine.mend(replica, chunk, block, &copy(at, at, &bytes)) {
             Ok(()) => {}

@@ -193,7 +193,7 @@ fn queries_of_a_peer_that_takes_no_answers_are_dropped() {
     let link = rig.osd(1).bus.link_to(OsdId(1)).expect("both are up");
     let mend = |(from, to), body| MendMsg { pg: pg(0), from, to, id: 1, chunk: CHUNK, block: 0, count: 128, body };
     let reads_after_query = |rig: &mut Rig| {
-        rig.osd(1).handle_mend(link, OsdId(1), mend((peer, me), MendBody::Ask));
+        rig.osd(1).handle_mend(link, OsdId(1), mend((peer, me), MendBody::Ask { hash: 0, older: IoBuf::EMPTY }));
         rig.osd(1).reads.len()
     };
     assert_eq!(reads_after_query(&mut rig), 1);

@@ -3,14 +3,14 @@
 //! Input: reads that met bad blocks, queries of peers, and results of reads. Output: reads, answers to peers, and the end of
 //! each read that waits.
 //!
-//! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read.
+//! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read. A block of the base of a
+//! replica that is being filled bears index 0: the peer knows it by its checksum, or not at all.
 
 use super::{BlockKey, BlockRepairs, Named, READING_BLOCKS_MAX, READINGS_MAX, WINDOW_BLOCKS, blocks_of};
 use crate::host::{Action, Host, Read, ReadResult};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
-use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time};
+use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, block_hash, crc32c};
 use wire::{MendBody, MendMsg, Message};
 
 /// How long a client's read waits for its block before the PG is handed over.
@@ -38,8 +38,8 @@ pub(super) struct Held {
 pub(super) enum Reading {
     /// The first block, and the number of blocks.
     Again(BlockKey, u16),
-    /// `low`: the index that was applied when the read began.
-    For { osd: OsdId, query: MendMsg, low: Index },
+    /// `low`: the index that was applied when the read began; `None`: a read of the base of a replica that is being filled.
+    For { osd: OsdId, query: MendMsg, low: Option<Index> },
     /// A read of which the result is not wanted any more.
     Ended,
 }
@@ -142,14 +142,10 @@ impl BlockRepairs {
     /// Reads bad blocks once more, or a bad block with its neighbours.
     pub(super) fn read_again(&mut self, host: &mut impl Host, first: BlockKey, count: u16) {
         if self.has_room_to_read() {
-            host.act(self.read(first, count, Reading::Again(first, count)));
+            let (replica, chunk, block) = first;
+            let read = Read::Block(self.readings.insert(Reading::Again(first, count)));
+            host.act(Action::Read { read, replica, chunk, range: SectorRange::of_blocks(block, count) });
         }
-    }
-
-    fn read(&mut self, (replica, chunk, first): BlockKey, count: u16, reading: Reading) -> Action {
-        let key = self.readings.insert(reading);
-        let range = SectorRange::new(u32::from(first) * SECTORS_PER_BLOCK, u32::from(count) * SECTORS_PER_BLOCK);
-        Action::Read { read: Read::Block(key), replica, chunk, range }
     }
 
     /// Handles a member's query.
@@ -159,13 +155,26 @@ impl BlockRepairs {
             let asks = part.members.admits(query.from) && part.members.osd_of(query.from).is_none_or(|of| of == osd);
             asks && part.pg == query.pg && part.runs
         });
-        let low = part.as_ref().and_then(|_| host.reads_as_of(query.to));
-        let Some(low) = low.filter(|_| self.has_room_to_read()) else {
-            let body = if part.is_some() { MendBody::NotNow } else { MendBody::NoPart };
-            return host.act(answer(osd, &query, body));
+        let Some(_) = part else { return host.act(answer(osd, &query, MendBody::NoPart)) };
+        let (chunk, count, range) = (query.chunk, query.count, SectorRange::of_blocks(query.block, query.count));
+        let key = (query.to, chunk, query.block);
+        if let MendBody::Ask { hash, older } = &query.body
+            && let Some(whole) = Some(older).filter(|o| !o.is_empty()).and_then(|o| host.block_in_log(key, o, *hash))
+        {
+            return host.act(answer(osd, &query, as_named(whole)));
+        }
+        let low = host.reads_as_of(key, count);
+        let from = if low.is_some() { Some(query.to) } else { host.base_for(query.to) };
+        let Some(replica) = from.filter(|_| self.has_room_to_read()) else {
+            return host.act(answer(osd, &query, MendBody::NotNow));
         };
-        let key = (query.to, query.chunk, query.block);
-        host.act(self.read(key, query.count, Reading::For { osd, query, low }));
+        if low.is_none() && count > 1 {
+            // Some of these blocks may be known as of an index, and others not.
+            return host.act(answer(osd, &query, MendBody::Damaged));
+        }
+        let key = self.readings.insert(Reading::For { osd, query, low });
+        let read = if low.is_some() { Read::Block(key) } else { Read::BaseBlock(key) };
+        host.act(Action::Read { read, replica, chunk, range });
     }
 
     /// Handles the result of a read.
@@ -198,15 +207,45 @@ impl BlockRepairs {
 
 /// Returns the answer with blocks that were read for a peer. The read began at the applied index `low` and may have been looked up
 /// at a later one.
-fn body_of(host: &mut impl Host, query: &MendMsg, low: Index, result: ReadResult) -> MendBody {
+fn body_of(host: &mut impl Host, query: &MendMsg, low: Option<Index>, result: ReadResult) -> MendBody {
     let admitted = host.part(query.to).is_some_and(|part| part.members.admits(query.from));
-    let high = host.reads_as_of(query.to).filter(|high| *high >= low && admitted);
-    match (result, high) {
-        (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
-        (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
-        (Ok(ReadData::Zeros), Some(high)) => MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY },
-        (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Blocks { low, high, crcs, payload },
+    let as_of = match low {
+        None => Some((Index(0), Index(0))),
+        Some(low) => {
+            let high = host.reads_as_of((query.to, query.chunk, query.block), query.count);
+            high.filter(|high| *high >= low).map(|high| (low, high))
+        }
+    };
+    if let Some(found) = find(host, query, &result).filter(|_| admitted) {
+        return as_named(found);
     }
+    match (result, as_of.filter(|_| admitted)) {
+        (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) if low.is_some() => MendBody::Damaged,
+        (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
+        (Ok(ReadData::Zeros), Some((low, high))) => {
+            MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY }
+        }
+        (Ok(ReadData::Bytes { crcs, payload }), Some((low, high))) => MendBody::Blocks { low, high, crcs, payload },
+    }
+}
+
+/// Looks for the copy of a single block that has the checksum which the peer wants, if the one that was read has another: an entry of
+/// the log may bring it.
+fn find(host: &impl Host, query: &MendMsg, result: &ReadResult) -> Option<IoBuf> {
+    let (MendBody::Ask { hash, .. }, 1) = (&query.body, query.count) else { return None };
+    let read = match result.as_ref().ok()? {
+        ReadData::Zeros => &IoBuf::zeros(BLOCK as usize),
+        ReadData::Bytes { payload, .. } => payload,
+    };
+    match block_hash(query.chunk, query.block, read) == *hash {
+        true => None,
+        false => host.block_in_log((query.to, query.chunk, query.block), read, *hash),
+    }
+}
+
+/// Returns the answer with a block that has the checksum which the peer wants.
+fn as_named(block: IoBuf) -> MendBody {
+    MendBody::Blocks { low: Index(0), high: Index(0), crcs: vec![crc32c(&block)], payload: block }
 }
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {

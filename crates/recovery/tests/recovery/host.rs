@@ -37,6 +37,10 @@ pub struct Fake {
     pub staged: BTreeMap<u32, u8>,
     pub writing: Vec<u64>,
     pub has_space: bool,
+    /// The replica is being filled.
+    pub fills: bool,
+    /// The block that the log makes of older contents, if it makes one.
+    pub in_log: Option<IoBuf>,
 }
 
 pub fn member(n: u64) -> Member {
@@ -74,6 +78,8 @@ impl Fake {
             staged: BTreeMap::new(),
             writing: Vec::new(),
             has_space: true,
+            fills: false,
+            in_log: None,
         }
     }
 
@@ -120,8 +126,14 @@ impl Host for Fake {
     fn delays_destage(&self, _: BlockKey) -> bool {
         self.delays_destage
     }
-    fn reads_as_of(&self, _: ReplicaId) -> Option<Index> {
-        Some(self.applied)
+    fn reads_as_of(&self, _: BlockKey, _: u16) -> Option<Index> {
+        (!self.fills).then_some(self.applied)
+    }
+    fn hash_of(&self, _: BlockKey) -> Option<u32> {
+        Some(0)
+    }
+    fn block_in_log(&self, _: BlockKey, _: &[u8], _: u32) -> Option<IoBuf> {
+        self.in_log.clone()
     }
     fn is_reading(&self, _: ReplicaId, _: u64) -> bool {
         true

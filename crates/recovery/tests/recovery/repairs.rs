@@ -93,6 +93,11 @@ impl Script {
             ["down", n] => _ = self.host.down.insert(OsdId(number(n) as u32)),
             ["up", n] => _ = self.host.down.remove(&OsdId(number(n) as u32)),
             ["led"] => self.host.is_led = true,
+            ["fills", "over", base] => {
+                let base = member(number(base)).replica;
+                (self.host.fills, self.host.base) = (true, (base.0 > 0).then_some(base));
+            }
+            ["log", "makes", "the", "block"] => self.host.in_log = Some(IoBuf::copy_of(&[7; 4096])),
             ["not", "led"] => self.host.is_led = false,
             ["full"] => (self.host.is_full, self.host.delays_destage) = (true, true),
             ["full", "of", "others"] => (self.host.is_full, self.host.delays_destage) = (true, false),
@@ -112,12 +117,8 @@ impl Script {
                 let (crcs, payload) = (vec![crc32c(&[0; 4096]); count], IoBuf::zeros(count * 4096));
                 self.block(from, block, MendBody::Blocks { low, high, crcs, payload });
             }
-            [from, "asks", blocks] => {
-                let ((block, count), from) = (run(blocks), member(number(from)));
-                let (id, body) = (1, MendBody::Ask);
-                let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, count, body };
-                self.blocks.handle_query(&mut self.host, from.osd, msg);
-            }
+            [from, "asks", blocks] => self.asked(from, blocks, IoBuf::EMPTY),
+            [from, "asks", blocks, "from", "older", "contents"] => self.asked(from, blocks, IoBuf::zeros(4096)),
             [from, "says", block, "not-now"] => self.block(from, block, MendBody::NotNow),
             [from, "says", block, "damaged"] => self.block(from, block, MendBody::Damaged),
             [from, "says", block, "no-part"] => self.block(from, block, MendBody::NoPart),
@@ -211,6 +212,13 @@ impl Script {
         self.blocks.handle_answer(&mut self.host, from.osd, msg);
     }
 
+    fn asked(&mut self, from: &str, blocks: &str, older: IoBuf) {
+        let ((block, count), from) = (run(blocks), member(number(from)));
+        let body = MendBody::Ask { hash: 0, older };
+        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id: 1, chunk: CHUNK, block, count, body };
+        self.blocks.handle_query(&mut self.host, from.osd, msg);
+    }
+
     fn tell(&mut self, action: Action) {
         let text = match action {
             Action::Send { to, message: Message::Repair(msg) } => {
@@ -218,9 +226,13 @@ impl Script {
                 let whose = if msg.to == ANY_REPLICA { "any replica on " } else { "" };
                 format!("ask {whose}{} for entry {index}", to.0)
             }
-            Action::Send { to, message: Message::Mend(MendMsg { block, count, body: MendBody::Ask, id, .. }) } => {
+            Action::Send {
+                to,
+                message: Message::Mend(MendMsg { block, count, body: MendBody::Ask { older, .. }, id, .. }),
+            } => {
                 self.ids.insert(block, id);
-                format!("ask {} for {}", to.0, blocks(block, count))
+                let from = if older.is_empty() { "" } else { ", from older contents" };
+                format!("ask {} for {}{from}", to.0, blocks(block, count))
             }
             Action::Send { to, message: Message::Mend(MendMsg { block, count, body, .. }) } => match body {
                 MendBody::Blocks { low, high, crcs, payload } => {
@@ -238,9 +250,10 @@ impl Script {
                 let lost = [&lost[..], &everywhere[..]].concat();
                 format!("report {} lost and {} unread extents", lost.len(), unread.len())
             }
-            Action::Read { read: Read::Block(key), range, .. } => {
+            Action::Read { read: Read::Block(key) | Read::BaseBlock(key), replica, range, .. } => {
                 self.reading = key;
-                format!("read {} blocks from block {} on", range.count / 8, range.start / 8)
+                let of = if replica == ME { String::new() } else { format!(" of {replica}") };
+                format!("read {} blocks from block {} on{of}", range.count / 8, range.start / 8)
             }
             Action::Mend { key, copy } => {
                 self.offered.push(key);

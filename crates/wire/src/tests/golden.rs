@@ -173,7 +173,7 @@ fn mends() -> Vec<(&'static str, Message)> {
     let (low, high) = (Index(0xd2), Index(0xd7));
     let (crcs, payload) = (vec![0xd3d4_d5d6, 0xd8d9_dadb], IoBuf::copy_of(&[0x5a; 8192]));
     vec![
-        ("mend ask", mend(MendBody::Ask)),
+        ("mend ask", mend(MendBody::Ask { hash: 0xdfde_dddc, older: IoBuf::EMPTY })),
         ("mend blocks", mend(MendBody::Blocks { low, high, crcs, payload })),
         ("mend zeros", mend(MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY })),
         ("mend not now", mend(MendBody::NotNow)),

@@ -175,7 +175,7 @@ fn mend_of(body: u8, (block, count): (u32, u32), (crcs, payload_len): (usize, u3
     let mut rng = Rng::new(13);
     let ask = loop {
         let msg = make::mend(&mut rng);
-        if msg.body == MendBody::Ask {
+        if matches!(&msg.body, MendBody::Ask { older, .. } if older.is_empty()) {
             break msg;
         }
     };
