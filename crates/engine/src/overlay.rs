@@ -8,8 +8,10 @@
 //! only by the completion of its own blocks.
 
 mod chunk;
+mod intervals;
 
-pub(crate) use chunk::{ChunkLayer, Cover, Found, Intervals, Source, block_range};
+pub(crate) use chunk::{ChunkLayer, Cover, Found, Source, block_range};
+pub(crate) use intervals::Intervals;
 
 use crate::payload::Payload;
 use crate::space::{Held, Need};

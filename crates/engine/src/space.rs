@@ -44,6 +44,13 @@ impl AuSet {
         self.0 == [0; 4]
     }
 
+    /// Counts the AUs below this one.
+    pub fn rank(&self, au: u32) -> usize {
+        let word = (au / QUARTER) as usize;
+        let below: u32 = self.0[..word].iter().map(|word| word.count_ones()).sum();
+        (below + (self.0[word] & ((1 << (au % QUARTER)) - 1)).count_ones()) as usize
+    }
+
     pub fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }

@@ -3,12 +3,13 @@
 //! Invariant: intervals are disjoint and not empty. `partial` names exactly the blocks with some sectors covered and
 //! some not. `data` names exactly the AUs that hold bytes.
 
+use super::intervals::{Interval, IntervalMap, Intervals};
 use crate::payload::Payload;
 use crate::space::{AuSet, Need};
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{SECTOR, SectorRange};
+use types::SectorRange;
+use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 
 /// Source of a run of sectors.
 #[derive(Clone, Debug)]
@@ -35,24 +36,14 @@ pub(crate) enum Cover<'a> {
     Parts,
 }
 
-#[derive(Clone, Debug)]
-struct Interval {
-    end: u32,
-    data: Option<Arc<Payload>>,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct ChunkLayer {
-    intervals: BTreeMap<u32, Interval>,
+    intervals: IntervalMap,
     partial: BTreeSet<u16>,
     bytes: u64,
     data: AuSet,
     /// Space that `data` needs at home, as last counted.
     pub(super) need: Need,
-}
-
-fn weight(start: u32, end: u32, data: &Option<Arc<Payload>>) -> u64 {
-    if data.is_some() { u64::from(end - start) * SECTOR } else { 0 }
 }
 
 impl ChunkLayer {
@@ -80,28 +71,28 @@ impl ChunkLayer {
 
     /// Replaces `range` with `data`.
     pub fn insert(&mut self, range: SectorRange, data: Option<Arc<Payload>>) {
-        let (start, end, holds) = (range.start, range.end(), data.is_some());
-        self.bytes += weight(start, end, &data);
-        let last = self.intervals.range_mut(..end).next_back().filter(|(_, interval)| interval.end > start);
+        let new = Interval { start: range.start, end: range.end(), data };
+        let holds = new.data.is_some();
+        self.bytes += new.bytes();
+        let last = self.intervals.last_before_mut(new.end).filter(|interval| interval.end > new.start);
         match last {
             // The same sectors again: the map keeps its form.
-            Some((at, interval)) if (*at, interval.end) == (start, end) => {
-                self.bytes -= weight(start, end, &interval.data);
-                interval.data = data;
+            Some(interval) if (interval.start, interval.end) == (new.start, new.end) => {
+                self.bytes -= interval.bytes();
+                *interval = new;
                 return self.note_data(range, holds);
             }
             Some(_) => self.clear(range),
             None => {}
         }
-        let before = self.intervals.insert(start, Interval { end, data });
-        assert!(before.is_none(), "an interval survived at {start}");
+        self.intervals.insert(new);
         self.note_partial(range);
         self.note_data(range, holds);
     }
 
     /// Whether some of these sectors are covered.
     pub fn touches(&self, range: SectorRange) -> bool {
-        self.intervals.range(..range.end()).next_back().is_some_and(|(_, interval)| interval.end > range.start)
+        self.intervals.last_before(range.end()).is_some_and(|interval| interval.end > range.start)
     }
 
     fn note_data(&mut self, range: SectorRange, holds: bool) {
@@ -117,33 +108,36 @@ impl ChunkLayer {
     /// Whether some sectors of this AU have bytes, according to the intervals.
     pub fn finds_data(&self, au: u32) -> bool {
         let range = SectorRange::of_au(au);
-        let from = self.intervals.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
-        self.intervals.range(from..range.end()).any(|(_, i)| i.end > range.start && i.data.is_some())
+        self.over(range.start, range.end()).any(|interval| interval.data.is_some())
+    }
+
+    /// Iterates over the intervals that share sectors with `start..end`, ascending.
+    fn over(&self, start: u32, end: u32) -> impl Iterator<Item = &Interval> {
+        let first = self.intervals.last_before(start).filter(|interval| interval.end > start);
+        let from = first.map_or(start, |interval| interval.start);
+        self.intervals.beginning_at(from).take_while(move |interval| interval.start < end)
     }
 
     /// Removes all cover of `range`, splitting intervals that cross its ends.
     fn clear(&mut self, range: SectorRange) {
-        let (start, end) = (range.start, range.end());
-        let left = self.intervals.range(..start).next_back().map(|(at, i)| (*at, i.end));
-        if let Some((at, old_end)) = left
-            && old_end > start
-        {
-            let old = self.intervals.get_mut(&at).expect("it was just found");
-            old.end = start;
-            let data = old.data.clone();
-            self.bytes -= weight(start, old_end, &data);
-            if old_end > end {
-                self.bytes += weight(end, old_end, &data);
-                self.intervals.insert(end, Interval { end: old_end, data });
-            }
+        let left = self.intervals.last_before_mut(range.start).filter(|interval| interval.end > range.start);
+        if let Some(left) = left {
+            let cut = Interval { start: range.start, ..left.clone() };
+            left.end = range.start;
+            self.give_up(cut, range);
         }
-        while let Some((at, old_end)) = self.intervals.range(start..end).next().map(|(at, i)| (*at, i.end)) {
-            let old = self.intervals.remove(&at).expect("it was just found");
-            self.bytes -= weight(at, old_end, &old.data);
-            if old_end > end {
-                self.bytes += weight(end, old_end, &old.data);
-                self.intervals.insert(end, Interval { end: old_end, data: old.data });
-            }
+        while let Some(interval) = self.intervals.remove_first(range) {
+            self.give_up(interval, range);
+        }
+    }
+
+    /// Gives up an interval that begins in `range`, but for its part behind it.
+    fn give_up(&mut self, interval: Interval, range: SectorRange) {
+        self.bytes -= interval.bytes();
+        if interval.end > range.end() {
+            let rest = Interval { start: range.end(), ..interval };
+            self.bytes += rest.bytes();
+            self.intervals.insert(rest);
         }
     }
 
@@ -175,14 +169,10 @@ impl ChunkLayer {
     pub fn lookup(&self, range: SectorRange) -> Vec<Found> {
         let mut found = Vec::new();
         let mut at = range.start;
-        let from = self.intervals.range(..=at).next_back().map_or(at, |(start, _)| *start);
-        for (start, interval) in self.intervals.range(from..range.end()) {
-            if interval.end <= at {
-                continue;
-            }
-            if *start > at {
-                found.push(Found { range: SectorRange::new(at, start - at), source: Source::Home });
-                at = *start;
+        for interval in self.over(range.start, range.end()) {
+            if interval.start > at {
+                found.push(Found { range: SectorRange::new(at, interval.start - at), source: Source::Home });
+                at = interval.start;
             }
             let end = interval.end.min(range.end());
             let source = interval.data.as_ref().map_or(Source::Zeros, |data| Source::Data(data.clone()));
@@ -198,14 +188,12 @@ impl ChunkLayer {
     /// Returns the blocks with covered sectors, ascending, from `from` on, and what covers each.
     pub fn blocks_from(&self, from: u16) -> impl Iterator<Item = (u16, Cover<'_>)> {
         let sector = u32::from(from) * SECTORS_PER_BLOCK;
-        let first =
-            self.intervals.range(..sector).next_back().filter(|(_, i)| i.end > sector).map_or(sector, |(at, _)| *at);
         let mut next = from;
-        self.intervals.range(first..).flat_map(move |(start, interval)| {
-            let low = ((start / SECTORS_PER_BLOCK) as u16).max(next);
+        self.over(sector, SECTORS_PER_CHUNK).flat_map(move |interval| {
+            let low = ((interval.start / SECTORS_PER_BLOCK) as u16).max(next);
             let high = ((interval.end - 1) / SECTORS_PER_BLOCK) as u16;
             next = next.max(high + 1);
-            let inside = SectorRange::new(*start, interval.end - start);
+            let inside = interval.range();
             (low..high + 1).map(move |block| match &interval.data {
                 _ if !inside.contains(block_range(block)) => (block, Cover::Parts),
                 Some(payload) => (block, Cover::Data(payload)),
@@ -215,7 +203,7 @@ impl ChunkLayer {
     }
 
     pub fn into_intervals(self) -> Intervals {
-        Intervals(self.intervals.into_iter())
+        self.intervals.into_intervals()
     }
 
     #[cfg(test)]
@@ -223,24 +211,6 @@ impl ChunkLayer {
         self.intervals.len()
     }
 }
-
-/// The intervals of a layer that is given up, ascending.
-#[derive(Debug)]
-pub(crate) struct Intervals(btree_map::IntoIter<u32, Interval>);
-
-impl Iterator for Intervals {
-    type Item = (SectorRange, Option<Arc<Payload>>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(start, i)| (SectorRange::new(start, i.end - start), i.data))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl ExactSizeIterator for Intervals {}
 
 /// The sectors of a block.
 pub(crate) fn block_range(block: u16) -> SectorRange {

@@ -3,6 +3,7 @@
 use super::*;
 use types::rng::Rng;
 use types::store::Crcs;
+use types::units::{SECTORS_PER_AU, SECTORS_PER_CHUNK};
 use types::{IoBuf, SECTOR};
 
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 3 };
@@ -13,11 +14,15 @@ fn payload(range: SectorRange, stamp: u8) -> Arc<Payload> {
     Arc::new(Payload { buf: IoBuf::copy_of(&bytes), crcs: Crcs { start: range.start, values } })
 }
 
+fn is_home(found: &Found) -> bool {
+    matches!(found.source, Source::Home)
+}
+
 /// Returns 0 for home, 1 for zeros, else the stamp, for each sector.
-fn read(overlay: &Overlay, sectors: u32) -> Vec<u8> {
+fn read(overlay: &Overlay, range: SectorRange) -> Vec<u8> {
     let mut out = Vec::new();
-    for f in overlay.lookup(CHUNK, SectorRange::new(0, sectors)) {
-        assert_eq!(f.range.start as usize, out.len(), "no holes");
+    for f in overlay.lookup(CHUNK, range) {
+        assert_eq!((f.range.start - range.start) as usize, out.len(), "no holes");
         let value = match &f.source {
             Source::Home => 0,
             Source::Zeros => 1,
@@ -35,15 +40,20 @@ fn read(overlay: &Overlay, sectors: u32) -> Vec<u8> {
 
 #[test]
 fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
-    const SECTORS: u32 = 96;
+    // A part of an AU, and some AUs at the end of the chunk.
+    behave_like_an_array(200, SectorRange::new(0, 96), 24);
+    behave_like_an_array(50, SectorRange::new(SECTORS_PER_CHUNK - 640, 640), 300);
+}
+
+fn behave_like_an_array(lives: u32, all: SectorRange, most: u64) {
     let mut rng = Rng::new(7);
-    for _ in 0..200 {
+    for _ in 0..lives {
         let mut overlay = Overlay::default();
-        let mut model = vec![0u8; SECTORS as usize];
-        let mut last = SectorRange::new(0, 8);
+        let mut model = vec![0u8; all.count as usize];
+        let mut last = SectorRange::new(all.start, 8);
         for step in 0..60u8 {
-            let start = rng.below(u64::from(SECTORS)) as u32;
-            let count = rng.between(1, u64::from(SECTORS - start).min(24)) as u32;
+            let start = all.start + rng.below(u64::from(all.count)) as u32;
+            let count = rng.between(1, u64::from(all.end() - start).min(most)) as u32;
             let range = if rng.chance(1, 4) { last } else { SectorRange::new(start, count) };
             last = range;
             let value = match rng.below(10) {
@@ -62,22 +72,25 @@ fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
                     if from <= CHUNK.index {
                         model.fill(1);
                     }
-                    assert_eq!(read(&overlay, SECTORS), model);
+                    assert_eq!(read(&overlay, all), model);
                     continue;
                 }
                 _ => step + 2,
             };
             overlay.write(CHUNK, range, (value != 1).then(|| payload(range, value)));
-            model[range.start as usize..range.end() as usize].fill(value);
-            assert_eq!(read(&overlay, SECTORS), model);
-            assert_eq!(overlay.has_data(CHUNK, 0), model.iter().any(|value| *value > 1));
-            check_partial(&overlay.active);
+            let at = (range.start - all.start) as usize;
+            model[at..at + range.count as usize].fill(value);
+            assert_eq!(read(&overlay, all), model);
+            for (au, sectors) in (all.start / SECTORS_PER_AU..).zip(model.chunks(SECTORS_PER_AU as usize)) {
+                assert_eq!(overlay.has_data(CHUNK, au), sectors.iter().any(|value| *value > 1), "AU {au}");
+            }
+            check_partial(&overlay.active, rng.below(4097) as u16);
         }
     }
 }
 
 /// Checks that `partial` and `bytes` equal a recount.
-fn check_partial(layer: &Layer) {
+fn check_partial(layer: &Layer, from: u16) {
     let Some(chunk) = layer.chunks.get(&CHUNK) else { return };
     let want: Vec<u16> = chunk
         .blocks_from(0)
@@ -92,9 +105,12 @@ fn check_partial(layer: &Layer) {
         .map(|f| u64::from(f.range.count) * SECTOR)
         .sum();
     assert_eq!(layer.bytes(), bytes);
-    let from = chunk.blocks_from(5).map(|(block, _)| block).collect::<Vec<_>>();
-    let all = chunk.blocks_from(0).map(|(block, _)| block).filter(|b| *b >= 5).collect::<Vec<_>>();
-    assert_eq!(from, all);
+    for from in [5, from] {
+        let found = chunk.blocks_from(from).map(|(block, _)| block).collect::<Vec<_>>();
+        let all = chunk.blocks_from(0).map(|(block, _)| block).filter(|b| *b >= from).collect::<Vec<_>>();
+        assert_eq!(found, all);
+    }
+    assert_eq!(chunk.interval_count(), chunk.lookup(SectorRange::CHUNK).iter().filter(|f| !is_home(f)).count());
     for (block, cover) in chunk.blocks_from(0) {
         let found = chunk.lookup(chunk::block_range(block));
         let is_true = match (cover, &found[..]) {

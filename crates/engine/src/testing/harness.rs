@@ -348,7 +348,7 @@ impl<D> Harness<D> {
         model.reading -= 1;
         let data = match result {
             Err(ReadError::NoReplica(_)) if model.fills => return,
-            // Of a replica that is being filled, its log covers the range.
+            // A replica that is being filled answers where its log covers the range.
             Ok(data) => data,
             Err(error) => {
                 let damaged = model.damaged;
