@@ -414,6 +414,13 @@ impl Group {
         assert!(timing.lease() < timing.promise, "R3, lease: it outlasts the promises that it rests on");
     }
 
+    /// Whether a `poll` would do something after a request, a read, an acknowledgement, or entries that have become durable.
+    /// A leader whose members stay has nothing to do before raft has.
+    pub fn wants_poll(&self) -> bool {
+        let is_settled = self.serves() && self.queue.is_empty() && !self.reads.waits() && self.members_stay();
+        !is_settled || self.node.has_ready()
+    }
+
     /// Returns the time of the next `poll`, if no event comes before.
     pub fn next_deadline(&self) -> Time {
         if self.quarantine.is_some() {

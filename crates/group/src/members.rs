@@ -146,6 +146,13 @@ impl Group {
         self.changing.forced.is_some_and(|index| index > self.node.applied())
     }
 
+    /// Whether no change of the members is ordered or under way.
+    pub(crate) fn members_stay(&self) -> bool {
+        let members = &self.decision.members;
+        let is_stable = !members.is_joint() && !members.left && members.learners.is_empty();
+        is_stable && self.changing.ordered.is_none() && self.changing.proposed.is_none()
+    }
+
     /// Brings a change forward, if this leader may.
     pub(crate) fn poll_members(&mut self, now: Time, actions: &mut Vec<Action>) {
         if !self.serves() {

@@ -81,6 +81,11 @@ impl Reads {
         if unanswered { self.asked_at + self.retry } else { Time::NEVER }
     }
 
+    /// Whether reads wait for a query.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Counts the reads that wait or run.
     pub fn count(&self) -> usize {
         self.count

@@ -1,6 +1,6 @@
 //! Performs the actions of a group, in the order in which the group gave them.
 
-use crate::node::{GroupRead, Osd, ReadOwner};
+use crate::node::{GroupRead, Osd, ReadOwner, Touch};
 use engine::{ReadData, ReadError};
 use group::Action;
 use types::planted::{Bug, on};
@@ -137,7 +137,9 @@ impl Osd {
                 Err(Errno::Damaged)
             }
         };
-        self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
+        self.with_slot(read.slot, Touch::IfWanted, |group, now, actions| {
+            group.handle_read_done(now, read.read, result, actions);
+        });
     }
 
     /// The reads of an ended group of this replica lose their owner.

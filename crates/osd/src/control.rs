@@ -3,7 +3,7 @@
 //! The loop gets plain values, and any carrier may bring them. With no meta in reach all state
 //! here stays as it is: the last map is used, PGs go on.
 
-use crate::node::{Osd, Phase};
+use crate::node::{Osd, Phase, Touch};
 use crate::pgs::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -335,7 +335,7 @@ impl Osd {
 
     fn drop_replica(&mut self, pg: PgId, replica: ReplicaId, keep: bool) {
         if let Some(key) = self.pgs.by_replica(replica) {
-            self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
+            self.with_slot(key, Touch::Never, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
             self.recovery.payloads.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
@@ -355,7 +355,7 @@ impl Osd {
     fn attach(&mut self, pg: PgId, attach: Attach) {
         match self.pgs.by_pg(pg) {
             Some(key) if self.pgs.group(key).is_some() => {
-                self.with_slot(key, true, |group, now, actions| group.handle_attach(now, attach, actions));
+                self.with_slot(key, Touch::Always, |group, now, actions| group.handle_attach(now, attach, actions));
             }
             _ => {
                 let result = Err(AttachRefusal::NotLeader { hint: None });

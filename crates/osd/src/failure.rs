@@ -6,7 +6,7 @@
 //! Invariant: a replica that the engine knows as failed has no group. A group whose replica fails in a turn is not polled any
 //! more in that turn, so that the engine gets no entry of it.
 
-use crate::node::Osd;
+use crate::node::{Osd, Touch};
 use crate::pgs::State;
 use types::planted::{Bug, on};
 use types::store::Failure;
@@ -30,7 +30,7 @@ impl Osd {
             // A group that waits for an installation ends, too.
             self.pgs.resume(slot);
             let reason = failure.reason.clone();
-            self.with_slot(slot, false, |group, _, actions| group.end(reason, actions));
+            self.with_slot(slot, Touch::Never, |group, _, actions| group.end(reason, actions));
             self.pgs.get_mut(slot).group_ended_at = self.now;
         }
         self.recovery.payloads.forget(replica);

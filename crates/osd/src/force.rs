@@ -7,7 +7,7 @@
 //! Invariant: a failed replica has no group before its step is given to the engine, and the group hears no other replica before
 //! the step is applied. Until the step is durable, a restart finds the replica failed.
 
-use crate::node::Osd;
+use crate::node::{Osd, Touch};
 use crate::pgs::State;
 use group::Action;
 use types::map::ForceMembers;
@@ -48,7 +48,7 @@ impl Osd {
 
     fn force_running(&mut self, slot: usize, force: ForceMembers) -> bool {
         let mut appended = false;
-        self.with_slot(slot, true, |group, now, _| appended = group.handle_force(now, force));
+        self.with_slot(slot, Touch::Always, |group, now, _| appended = group.handle_force(now, force));
         appended
     }
 

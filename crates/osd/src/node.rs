@@ -62,6 +62,15 @@ pub(crate) enum ReadOwner {
     Recovery(recovery::Read),
 }
 
+/// Whether a group that got something is polled at the end of the turn.
+#[derive(Clone, Copy)]
+pub(crate) enum Touch {
+    Always,
+    /// If it has work.
+    IfWanted,
+    Never,
+}
+
 /// Operations and events of the present turn. Each list keeps its memory for the next one.
 #[derive(Default)]
 pub(crate) struct Turn {
@@ -280,7 +289,11 @@ impl Osd {
         match self.pgs.paused(key) {
             // A paused group sends nothing; it sends its messages when it goes on.
             Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
-            None => self.with_slot(key, true, |group, now, actions| group.handle_persisted(now, ticket, actions)),
+            None => {
+                self.with_slot(key, Touch::IfWanted, |group, now, actions| {
+                    group.handle_persisted(now, ticket, actions)
+                });
+            }
         }
     }
 
@@ -357,7 +370,7 @@ impl Osd {
             let touched = self.pgs.take_touched();
             for key in touched.iter().copied() {
                 self.heed_failure(key);
-                self.with_slot(key, false, |group, now, actions| group.poll(now, actions));
+                self.with_slot(key, Touch::Never, |group, now, actions| group.poll(now, actions));
                 self.pgs.arm(key);
             }
             self.pgs.reuse(touched);
@@ -370,13 +383,18 @@ impl Osd {
     pub(crate) fn with_slot(
         &mut self,
         key: usize,
-        touch: bool,
+        touch: Touch,
         f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>),
     ) {
         let mut actions = std::mem::take(&mut self.turn.actions);
         if let Some(group) = self.pgs.group(key) {
             f(group, self.now, &mut actions);
-            if touch {
+            let polls = match touch {
+                Touch::Always => true,
+                Touch::IfWanted => group.wants_poll(),
+                Touch::Never => false,
+            };
+            if polls {
                 self.pgs.touch(key);
             }
             self.perform(key, &mut actions);
@@ -387,7 +405,7 @@ impl Osd {
 
     pub(crate) fn with_pg(&mut self, pg: PgId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>)) {
         if let Some(key) = self.pgs.by_pg(pg) {
-            self.with_slot(key, true, f);
+            self.with_slot(key, Touch::Always, f);
         }
     }
 

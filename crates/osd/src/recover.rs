@@ -6,7 +6,7 @@
 //! Invariant: a replica under payload repair has no group before all its payloads are durable. A peer's message counts only
 //! between members of one PG, each at its own place (R4).
 
-use crate::node::{Osd, ReadOwner};
+use crate::node::{Osd, ReadOwner, Touch};
 use crate::pgs::{Pgs, Slot, State};
 use bus::{Bus, LinkId};
 use engine::{Engine, FILL_DECISION_MAX};
@@ -351,7 +351,7 @@ impl Osd {
 
     fn with_replica(&mut self, replica: ReplicaId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<group::Action>)) {
         if let Some(slot) = self.pgs.by_replica(replica) {
-            self.with_slot(slot, true, f);
+            self.with_slot(slot, Touch::Always, f);
         }
     }
 

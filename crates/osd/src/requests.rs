@@ -1,7 +1,7 @@
 //! Messages of connections: client requests, raft messages and lease renewals. And the replies to them.
 
 use crate::counting::{Counted, Kind};
-use crate::node::Osd;
+use crate::node::{Osd, Touch};
 use crate::space::Held;
 use bus::{BusEvent, LinkId};
 use engine::FillRoom;
@@ -63,7 +63,7 @@ impl Osd {
     fn tell_groups_of_link(&mut self, osd: OsdId, up: bool) {
         for key in self.pgs.keys() {
             if self.pgs.get(key).has_member_on(osd) {
-                self.with_slot(key, true, |group, now, actions| group.handle_link(now, osd, up, actions));
+                self.with_slot(key, Touch::Always, |group, now, actions| group.handle_link(now, osd, up, actions));
             }
         }
     }
@@ -120,7 +120,9 @@ impl Osd {
         if room.is_some_and(|room| room.left == 0) && !self.recovery.streams.has_end(raft.pg) {
             return;
         }
-        self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));
+        // Most acknowledgements commit nothing: the majority is complete with one of them.
+        let touch = if raft.kind == RaftKind::AppendResponse { Touch::IfWanted } else { Touch::Always };
+        self.with_slot(key, touch, |group, now, actions| group.handle_raft(now, from, raft, actions));
     }
 
     /// Closes the connection of a client that sent bytes that fail their checksum.
@@ -158,7 +160,9 @@ impl Osd {
         }
         match slot {
             Some(key) if self.pgs.group(key).is_some() => {
-                self.with_slot(key, true, |group, now, actions| group.handle_request(now, origin, request, actions));
+                self.with_slot(key, Touch::IfWanted, |group, now, actions| {
+                    group.handle_request(now, origin, request, actions);
+                });
             }
             _ => self.reply(origin, Reply { id, result: Err(Reject::NoSuchPg) }),
         }

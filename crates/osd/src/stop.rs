@@ -5,7 +5,7 @@
 //!
 //! Invariant: the stop never waits longer than `OsdTuning::stop_max`; a PG that could not be transferred then sees a crash.
 
-use crate::node::Osd;
+use crate::node::{Osd, Touch};
 use crate::pgs::State;
 use types::{OsdId, Time};
 
@@ -19,7 +19,7 @@ impl Osd {
         let handed: Vec<_> = self.pgs.keys().into_iter().filter_map(|key| Some((key, self.successor(key)?))).collect();
         tracing::info!(pgs = handed.len(), "shutting down: transferring the leadership of PGs");
         for (key, to) in handed {
-            self.with_slot(key, true, |group, now, actions| group.handle_transfer(now, to, actions));
+            self.with_slot(key, Touch::Always, |group, now, actions| group.handle_transfer(now, to, actions));
         }
     }
 
