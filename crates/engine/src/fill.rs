@@ -1,8 +1,8 @@
 //! Filling: a replica behind the log of its PG begins a new log, and a stream brings the contents as of its beginning (R16, ADR 0025).
 //!
 //! The record that begins the log voids the replica's old log: it shares a batch with the decision state there. The group then
-//! votes and acknowledges as any other follower's does. Nothing is read and no round takes the replica until the contents are
-//! installed. The old contents stay at home until then, as the base that the stream is compared with.
+//! votes and acknowledges as any other follower's does. Only what its new log covers is read, and no round takes the replica until
+//! the contents are installed. The old contents stay at home until then, as the base that the stream is compared with.
 //!
 //! Invariant: the checkpoint index in memory is the entry behind which the log begins. A mount takes a replica for one that is being
 //! filled while the checkpoint index at home is below that entry.

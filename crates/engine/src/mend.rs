@@ -12,7 +12,7 @@
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::HomeReadError;
-use crate::log::{Kept, Work};
+use crate::log::Work;
 use crate::overlay::{Found, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Asker, Part, join};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{BlockCopy, Crcs, MendRefusal, ReadData};
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Entry, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
 
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
@@ -52,10 +52,16 @@ impl Engine {
         self.home.as_ref()?.hash_of(replica, chunk, block)
     }
 
-    /// Iterates over the entries of the replica's log, applied or not.
-    pub fn entries(&self, replica: ReplicaId) -> impl Iterator<Item = Entry> {
-        let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
-        r.into_iter().flat_map(|r| r.log.iter()).filter(|kept| kept.lost.is_none()).map(Kept::entry)
+    /// Returns the block that the entries of a replica that is being filled make of an older copy. `None`: they do not touch it.
+    pub fn over_older(&self, replica: ReplicaId, chunk: ChunkKey, block: u16, older: &IoBuf) -> Option<IoBuf> {
+        let range = block_range(block);
+        let filling = self.replicas.get(&replica).filter(|r| r.is_filling() && older.len() == range.len_bytes())?;
+        let found = filling.overlay.lookup(chunk, range);
+        if found.iter().all(|f| matches!(f.source, Source::Home)) {
+            return None;
+        }
+        let copy = BlockCopy { low: Index(0), high: Index(0), data: Some((older.clone(), crc32c(older))) };
+        fill(range, found, &copy).ok().map(|made| made.map_or(IoBuf::zeros(range.len_bytes()), |made| made.buf.clone()))
     }
 
     /// Whether a block reported bad still has to be repaired.

@@ -257,7 +257,7 @@ impl Engine {
             return vec![(range.count, false)];
         };
         if r.is_filling() {
-            // A read of it is refused.
+            // The part that its log does not cover is not known.
             return vec![(range.count, true)];
         }
         for f in r.overlay.lookup(chunk, range) {

@@ -20,9 +20,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
-use types::range::fragment_bytes;
 use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
-use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, block_hash};
+use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
 /// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
@@ -95,26 +94,8 @@ impl Host for Here<'_> {
         self.engine.home_hash(replica, chunk, block)
     }
 
-    fn block_in_log(&self, (replica, chunk, block): BlockKey, older: &[u8], hash: u32) -> Option<IoBuf> {
-        let range = SectorRange::of_blocks(block, 1);
-        let mut bytes = older.to_vec();
-        for entry in self.engine.entries(replica) {
-            let (written, data) = match Command::decode(&entry.descriptor) {
-                Ok(Command::Write { chunk: of, range, .. }) if of == chunk => (range, Some(&entry.payload)),
-                Ok(Command::Zero { chunk: of, range, .. }) if of == chunk => (range, None),
-                _ => continue,
-            };
-            let Some(both) = written.intersect(range) else { continue };
-            let (to, from) = (fragment_bytes(range.start, both), fragment_bytes(written.start, both));
-            match data {
-                Some(payload) => bytes[to].copy_from_slice(&payload[from]),
-                None => bytes[to].fill(0),
-            }
-            if block_hash(chunk, block, &bytes) == hash {
-                return Some(IoBuf::copy_of(&bytes));
-            }
-        }
-        None
+    fn over_older(&self, (replica, chunk, block): BlockKey, older: &IoBuf) -> Option<IoBuf> {
+        self.engine.over_older(replica, chunk, block, older)
     }
 
     fn is_reading(&self, replica: ReplicaId, read: u64) -> bool {

@@ -50,6 +50,8 @@ struct Bad {
     copy: Option<(Member, BlockCopy)>,
     /// A member's copy of an earlier index: the log of another one may make it whole.
     older: Option<IoBuf>,
+    /// The query on its way, or the last one, brings an older copy along.
+    brings_older: bool,
     named: Named,
 }
 
@@ -62,6 +64,8 @@ struct Unable {
     is_bad_in_run: bool,
     /// It has no part in the PG, by its last answer.
     is_idle: bool,
+    /// It has no part, or lacks the contents at the checkpoint index, by its last answer of them.
+    lacks: bool,
 }
 
 /// Members of which no good copy is expected.
@@ -115,7 +119,18 @@ fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
 
 impl Bad {
     fn new(now: Time, reason: String, tries: u32, named: Named) -> Bad {
-        Bad { reason, since: now, next_at: now, tries, query: Query::default(), id: 0, copy: None, older: None, named }
+        Bad {
+            reason,
+            since: now,
+            next_at: now,
+            tries,
+            query: Query::default(),
+            id: 0,
+            copy: None,
+            older: None,
+            brings_older: false,
+            named,
+        }
     }
 
     fn is_bad_on(&self, peer: Member) -> bool {
@@ -124,6 +139,11 @@ impl Bad {
 
     fn is_idle(&self, peer: Member) -> bool {
         self.query.answers.get(&peer).is_some_and(|unable| unable.is_idle)
+    }
+
+    /// Whether the member may lack what this replica has: while that is so, this one may be the last that has it.
+    fn lacks_contents(&self, peer: Member) -> bool {
+        self.query.answers.get(&peer).is_some_and(|unable| unable.lacks)
     }
 
     /// Whether a query is on its way, or a copy waits.
@@ -315,15 +335,17 @@ impl BlockRepairs {
         let count = (block..window_end).take_while(|block| joins((replica, chunk, *block))).count().max(1) as u16;
         self.next_id += 1;
         let id = self.next_id;
+        let older = self.bad[&key].older_for(to).cloned();
         for (_, bad) in self.run_mut(key, count) {
             bad.tries += 1;
             bad.id = id;
+            bad.brings_older = older.is_some();
             bad.query.ask(now, to);
             bad.next_at = now + crate::query::ANSWER_MAX;
         }
         *asked = (asked.0 + 1, asked.1 + usize::from(count));
-        let (pg, older) = (part.pg, self.bad[&key].older_for(to).cloned().unwrap_or_default());
-        let body = MendBody::Ask { hash: host.hash_of(key).unwrap_or(0), older };
+        let body = MendBody::Ask { hash: host.hash_of(key).unwrap_or(0), older: older.unwrap_or_default() };
+        let pg = part.pg;
         let query = MendMsg { pg, from: replica, to: to.replica, id, chunk, block, count, body };
         host.act(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
@@ -355,7 +377,7 @@ impl BlockRepairs {
         let voters = || part.members.voters.iter().copied().filter(|m| m.replica != replica);
         let bad = self.bad.get_mut(&key).expect("the caller found it");
         let all_here = voters().all(|peer| host.reaches(peer.osd));
-        let idle = voters().filter(|peer| bad.is_idle(*peer)).count();
+        let idle = voters().filter(|peer| bad.lacks_contents(*peer)).count();
         if all_here && idle == 0 && bad.named == Named::Here {
             bad.named = Named::No;
         }
@@ -395,11 +417,13 @@ impl BlockRepairs {
         }
         let unable = bad.query.answers.entry(from).or_default();
         unable.is_idle = matches!(msg.body, MendBody::NoPart);
+        // A busy member says nothing of its contents.
+        unable.lacks = unable.is_idle || unable.lacks && matches!(msg.body, MendBody::NotNow);
         match &msg.body {
             MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
             MendBody::Blocks { low, high, crcs, payload } => {
-                // Its device failed once, or its copy was repaired since.
-                if std::mem::take(&mut unable.is_bad) {
+                // Its device failed once, or its copy was repaired since. A copy of an unknown index is not judged yet.
+                if *high > Index(0) && std::mem::take(&mut unable.is_bad) {
                     bad.named = Named::No;
                 }
                 let nth = usize::from(key.2 - msg.block);
@@ -438,8 +462,10 @@ impl BlockRepairs {
             Err(MendRefusal::Behind) => {
                 let copy = bad.copy.as_ref().and_then(|(_, copy)| copy.data.as_ref()).map(|(bytes, _)| bytes.clone());
                 bad.older = copy.or_else(|| Some(IoBuf::zeros(BLOCK as usize)));
-                match bad.copy.take().is_some_and(|(_, copy)| copy.high == Index(0)) {
-                    // It is being filled, perhaps from here.
+                bad.query.answers.entry(by).or_default().lacks = true;
+                let is_unknown = bad.copy.take().is_some_and(|(_, copy)| copy.high == Index(0));
+                match is_unknown && bad.brings_older {
+                    // It is being filled, perhaps from here, and its log does not make the block of an older copy.
                     true => self.is_bad_on(host, key, by),
                     false => bad.pause(host.now(), &self.tuning),
                 }

@@ -46,8 +46,8 @@ pub trait Host {
     /// Returns the checksum that home keeps of a block.
     fn hash_of(&self, block: BlockKey) -> Option<u32>;
 
-    /// Applies the entries of the log to older contents of the block, one after the other, until they have this checksum.
-    fn block_in_log(&self, block: BlockKey, older: &[u8], hash: u32) -> Option<IoBuf>;
+    /// Returns the block that the entries of a replica that is being filled make of an older copy. `None`: they do not touch it.
+    fn over_older(&self, block: BlockKey, older: &IoBuf) -> Option<IoBuf>;
 
     /// Whether the group of this replica waits for this read.
     fn is_reading(&self, replica: ReplicaId, read: u64) -> bool;

@@ -149,7 +149,10 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
 
 fn mend(source: &mut Source<'_>, index: Index, count: u16) -> MendBody {
     match source.below(6) {
-        0 => MendBody::Ask { hash: u32::from(source.byte()), older: IoBuf::EMPTY },
+        0 => {
+            let older = if count == 1 && source.byte() > 127 { equal_blocks(source.byte(), 1).1 } else { IoBuf::EMPTY };
+            MendBody::Ask { hash: u32::from(source.byte()), older }
+        }
         1 | 2 => {
             let (mut crcs, payload) = equal_blocks(source.byte(), count);
             let high = Index(index.0.saturating_add(source.number(0)));

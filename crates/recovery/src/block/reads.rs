@@ -149,7 +149,7 @@ impl BlockRepairs {
     }
 
     /// Handles a member's query.
-    pub fn handle_query(&mut self, host: &mut impl Host, osd: OsdId, query: MendMsg) {
+    pub fn handle_query(&mut self, host: &mut impl Host, osd: OsdId, mut query: MendMsg) {
         let part = host.part(query.to).filter(|part| {
             // A replica of an ended timeline may name indexes of other entries (ADR 0020).
             let asks = part.members.admits(query.from) && part.members.osd_of(query.from).is_none_or(|of| of == osd);
@@ -158,20 +158,25 @@ impl BlockRepairs {
         let Some(_) = part else { return host.act(answer(osd, &query, MendBody::NoPart)) };
         let (chunk, count, range) = (query.chunk, query.count, SectorRange::of_blocks(query.block, query.count));
         let key = (query.to, chunk, query.block);
-        if let MendBody::Ask { hash, older } = &query.body
-            && let Some(whole) = Some(older).filter(|o| !o.is_empty()).and_then(|o| host.block_in_log(key, o, *hash))
-        {
-            return host.act(answer(osd, &query, as_named(whole)));
+        if let MendBody::Ask { older, .. } = &mut query.body {
+            // It is a part of the frame, which must not wait for the read.
+            let older = std::mem::replace(older, IoBuf::EMPTY);
+            if let Some(made) = make(host, &query, &older) {
+                return host.act(answer(osd, &query, made));
+            }
         }
         let low = host.reads_as_of(key, count);
-        let from = if low.is_some() { Some(query.to) } else { host.base_for(query.to) };
-        let Some(replica) = from.filter(|_| self.has_room_to_read()) else {
-            return host.act(answer(osd, &query, MendBody::NotNow));
-        };
         if low.is_none() && count > 1 {
             // Some of these blocks may be known as of an index, and others not.
             return host.act(answer(osd, &query, MendBody::Damaged));
         }
+        if !self.has_room_to_read() {
+            return host.act(answer(osd, &query, MendBody::NotNow));
+        }
+        let Some(replica) = low.map(|_| query.to).or_else(|| host.base_for(query.to)) else {
+            let body = of_base(host, &query, IoBuf::zeros(BLOCK as usize));
+            return host.act(answer(osd, &query, body));
+        };
         let key = self.readings.insert(Reading::For { osd, query, low });
         let read = if low.is_some() { Read::Block(key) } else { Read::BaseBlock(key) };
         host.act(Action::Read { read, replica, chunk, range });
@@ -208,44 +213,41 @@ impl BlockRepairs {
 /// Returns the answer with blocks that were read for a peer. The read began at the applied index `low` and may have been looked up
 /// at a later one.
 fn body_of(host: &mut impl Host, query: &MendMsg, low: Option<Index>, result: ReadResult) -> MendBody {
-    let admitted = host.part(query.to).is_some_and(|part| part.members.admits(query.from));
-    let as_of = match low {
-        None => Some((Index(0), Index(0))),
-        Some(low) => {
-            let high = host.reads_as_of((query.to, query.chunk, query.block), query.count);
-            high.filter(|high| *high >= low).map(|high| (low, high))
-        }
-    };
-    if let Some(found) = find(host, query, &result).filter(|_| admitted) {
-        return as_named(found);
+    if !host.part(query.to).is_some_and(|part| part.members.admits(query.from)) {
+        return MendBody::NotNow;
     }
-    match (result, as_of.filter(|_| admitted)) {
-        (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) if low.is_some() => MendBody::Damaged,
+    let Some(low) = low else {
+        return match result {
+            Ok(ReadData::Bytes { payload, .. }) => of_base(host, query, payload),
+            Ok(ReadData::Zeros) | Err(_) => of_base(host, query, IoBuf::zeros(BLOCK as usize)),
+        };
+    };
+    let high = host.reads_as_of((query.to, query.chunk, query.block), query.count).filter(|high| *high >= low);
+    match (result, high) {
+        (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
         (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
-        (Ok(ReadData::Zeros), Some((low, high))) => {
-            MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY }
-        }
-        (Ok(ReadData::Bytes { crcs, payload }), Some((low, high))) => MendBody::Blocks { low, high, crcs, payload },
+        (Ok(ReadData::Zeros), Some(high)) => MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY },
+        (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Blocks { low, high, crcs, payload },
     }
 }
 
-/// Looks for the copy of a single block that has the checksum which the peer wants, if the one that was read has another: an entry of
-/// the log may bring it.
-fn find(host: &impl Host, query: &MendMsg, result: &ReadResult) -> Option<IoBuf> {
-    let (MendBody::Ask { hash, .. }, 1) = (&query.body, query.count) else { return None };
-    let read = match result.as_ref().ok()? {
-        ReadData::Zeros => &IoBuf::zeros(BLOCK as usize),
-        ReadData::Bytes { payload, .. } => payload,
-    };
-    match block_hash(query.chunk, query.block, read) == *hash {
-        true => None,
-        false => host.block_in_log((query.to, query.chunk, query.block), read, *hash),
-    }
+/// Returns the answer of a replica that is being filled: the block of its base, or the one that its log makes of it. Where the base has
+/// nothing to read, zeros stand for it.
+fn of_base(host: &impl Host, query: &MendMsg, base: IoBuf) -> MendBody {
+    make(host, query, &base).unwrap_or_else(|| of_unknown_index(base))
 }
 
-/// Returns the answer with a block that has the checksum which the peer wants.
-fn as_named(block: IoBuf) -> MendBody {
+fn of_unknown_index(block: IoBuf) -> MendBody {
     MendBody::Blocks { low: Index(0), high: Index(0), crcs: vec![crc32c(&block)], payload: block }
+}
+
+/// Returns the answer with the block that the log of a replica that is being filled makes of an older copy, if it has the checksum
+/// which the peer wants.
+fn make(host: &impl Host, query: &MendMsg, older: &IoBuf) -> Option<MendBody> {
+    let MendBody::Ask { hash, .. } = query.body else { return None };
+    let key = (query.to, query.chunk, query.block);
+    let made = host.over_older(key, older)?;
+    (block_hash(query.chunk, query.block, &made) == hash).then(|| of_unknown_index(made))
 }
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {

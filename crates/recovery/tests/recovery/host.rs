@@ -132,7 +132,7 @@ impl Host for Fake {
     fn hash_of(&self, _: BlockKey) -> Option<u32> {
         Some(0)
     }
-    fn block_in_log(&self, _: BlockKey, _: &[u8], _: u32) -> Option<IoBuf> {
+    fn over_older(&self, _: BlockKey, _: &IoBuf) -> Option<IoBuf> {
         self.in_log.clone()
     }
     fn is_reading(&self, _: ReplicaId, _: u64) -> bool {

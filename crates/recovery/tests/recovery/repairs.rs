@@ -30,7 +30,7 @@ use types::map::Member;
 use types::store::{
     Crcs, DecisionState, HardState, Lost, MendRefusal, ReadData, ReadError, Recovered, ReplicaIdentity,
 };
-use types::{Epoch, Index, IoBuf, OsdId, SectorRange, Term, Time, crc32c};
+use types::{Epoch, Index, IoBuf, OsdId, SectorRange, Term, Time, block_hash, crc32c};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg};
 
 const READ: u64 = 77;
@@ -214,7 +214,7 @@ impl Script {
 
     fn asked(&mut self, from: &str, blocks: &str, older: IoBuf) {
         let ((block, count), from) = (run(blocks), member(number(from)));
-        let body = MendBody::Ask { hash: 0, older };
+        let body = MendBody::Ask { hash: block_hash(CHUNK, block, &[7; 4096]), older };
         let msg = MendMsg { pg: PG, from: from.replica, to: ME, id: 1, chunk: CHUNK, block, count, body };
         self.blocks.handle_query(&mut self.host, from.osd, msg);
     }
