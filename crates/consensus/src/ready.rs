@@ -114,6 +114,11 @@ impl Node {
         self.pipeline.asked
     }
 
+    /// Whether this replica's device holds its term and its vote. A leader has them there, unless it is the only voter.
+    pub fn has_durable_vote(&self) -> bool {
+        self.pipeline.durable_vote == (self.term(), self.voted_for())
+    }
+
     /// Drains raft into `out`. The caller applies committed entries at once, then calls [`Node::applied_to`].
     pub fn ready(&mut self, out: &mut Ready) {
         while self.raw.has_ready() {

@@ -87,9 +87,10 @@ impl Group {
     }
 
     /// Returns a leader's item for the replica on `osd`, and whether it belongs in every renewal. During a transfer
-    /// there is no item: it would renew promises that a lease release has ended.
+    /// there is no item: it would renew promises that a lease release has ended. Nor is there one while the only voter of a
+    /// PG leads in a term that its device does not hold yet (R5).
     pub fn renewal_item_for(&self, now: Time, osd: OsdId) -> Option<(RenewalItem, bool)> {
-        let leading = self.current().filter(|_| self.transfer.is_none())?;
+        let leading = self.current().filter(|_| self.transfer.is_none() && self.node.has_durable_vote())?;
         let to = self.replica_on(osd)?;
         let follower = self.node.follower(to).filter(|_| to != self.identity.replica)?;
         let mut commit = follower.matched.min(self.node.commit_index());

@@ -1,6 +1,6 @@
 //! Changes of the members (ADR 0016): one replica leaves, another one comes, and leaders die at every step of that.
 
-use super::rig::{PG, Rig, ms};
+use super::rig::{PG, Rig, ms, recovered};
 use group::{Group, GroupConfig};
 use types::map::{Member, MemberChange};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -321,4 +321,23 @@ fn step_in_the_log_proves_the_step_before_it_committed() {
     assert_eq!(group.identity().pg, PG);
     group.poll(ms(0), &mut Vec::new());
     assert!(group.members().left && !group.members().is_joint(), "`Done` proves `Leave`: {:?}", group.members());
+}
+
+#[test]
+fn only_voter_names_its_term_to_a_learner_when_its_device_holds_it() {
+    let mut rig = Rig::led(1, true);
+    order(&mut rig, 1, MemberChange { remove: Some(ReplicaId(1)), ..REPLACE });
+    assert_eq!((voters(&rig, 1), rig.groups[&1].members().learners.len()), (vec![1], 1));
+    let (state, term) = (rig.groups[&1].decision(), rig.groups[&1].term());
+    rig.crash(1);
+    let hard_state = HardState { term, vote: Some(ReplicaId(1)), commit: state.index };
+    let recovered = Recovered { hard_state, before: (state.index, state.term), checkpoint: state, ..recovered(1, 1) };
+    rig.groups.insert(1, Group::new(GroupConfig::new(OsdId(1)), recovered, rig.at(), 1).expect("its own state"));
+    rig.hold_disks = true;
+    rig.advance(2000);
+    assert!(rig.groups[&1].is_leader() && rig.groups[&1].term() > term && !rig.held.is_empty());
+    assert_eq!(rig.groups[&1].renewal_item_for(rig.at(), NEW.osd), None);
+    rig.hold_disks = false;
+    rig.pump();
+    assert!(rig.groups[&1].renewal_item_for(rig.at(), NEW.osd).is_some());
 }
