@@ -21,6 +21,7 @@ pub mod planted;
 pub mod range;
 pub mod rng;
 pub mod store;
+pub mod stripe;
 pub mod time;
 pub mod units;
 
@@ -34,5 +35,6 @@ pub use ids::{
 pub use iobuf::{IoBuf, IoBufMut};
 pub use range::SectorRange;
 pub use store::{Entry, EntryKind};
+pub use stripe::Stripe;
 pub use time::Time;
 pub use units::{AU, BLOCK, CHUNK, SECTOR, SEGMENT};
