@@ -1,6 +1,6 @@
 //! The administrator's client: sends requests to the leading meta and follows it.
 
-use crate::convert::{Malformed, need, uuid};
+use crate::convert::{Malformed, need, stripe_out, uuid};
 use crate::convert_admin::volume;
 use crate::follow::{Held, Metas, is_unresolved};
 use crate::pb::{self, admin_client::AdminClient as Rpc};
@@ -410,14 +410,15 @@ async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
 
 async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     match ask {
-        AdminAsk::VolumeCreate { name, len_bytes } => {
-            let reply = rpc.volume_create(pb::VolumeCreateRequest { name, len_bytes }).await?.into_inner();
+        AdminAsk::VolumeCreate { name, len_bytes, stripe } => {
+            let request = pb::VolumeCreateRequest { name, len_bytes, stripe: stripe_out(stripe) };
+            let reply = rpc.volume_create(request).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
         AdminAsk::VolumeList { pool } => {
             let reply = rpc.volume_list(pb::VolumeListRequest { pool }).await?.into_inner();
             let volumes: Vec<PbVolume> = reply.volumes;
-            Ok(Ok(AdminAnswer::Volumes(volumes.into_iter().map(Into::into).collect())))
+            Ok(volumes.into_iter().map(TryInto::try_into).collect::<Result<_, _>>().map(AdminAnswer::Volumes))
         }
         AdminAsk::VolumeInfo { name } => {
             let reply = rpc.volume_info(pb::VolumeInfoRequest { name }).await?.into_inner();

@@ -9,6 +9,7 @@ use types::control::{
 };
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
+use types::stripe::{self, BadStripe, Stripe};
 use types::{
     ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term,
     VolumeId,
@@ -487,12 +488,42 @@ fn volume_len(len_bytes: u64) -> Result<u64, Malformed> {
 }
 
 fn places_to(segments: &[SegmentPlace]) -> Vec<pb::SegmentPlace> {
-    segments.iter().map(|s| pb::SegmentPlace { segment: s.segment.0, pg: s.pg.map(Into::into) }).collect()
+    let place = |s: &SegmentPlace| pb::SegmentPlace {
+        segment: s.segment.0,
+        pg: s.pgs.first().map(|pg| (*pg).into()),
+        more_pgs: s.pgs.iter().skip(1).map(|pg| pg.n).collect(),
+    };
+    segments.iter().map(place).collect()
 }
 
-fn places_from(segments: &[pb::SegmentPlace]) -> Vec<SegmentPlace> {
-    let place = |s: &pb::SegmentPlace| SegmentPlace { segment: SegmentIndex(s.segment), pg: s.pg.map(PgId::from) };
+fn places_from(segments: &[pb::SegmentPlace]) -> Result<Vec<SegmentPlace>, Malformed> {
+    let place = |s: &pb::SegmentPlace| {
+        let mut pgs = Vec::with_capacity(1 + s.more_pgs.len());
+        if let Some(first) = s.pg.map(PgId::from) {
+            pgs.push(first);
+            pgs.extend(s.more_pgs.iter().map(|n| PgId { n: *n, ..first }));
+        }
+        let sound = s.more_pgs.len() < stripe::COUNT_MAX as usize && (s.pg.is_some() || s.more_pgs.is_empty());
+        if sound {
+            Ok(SegmentPlace { segment: SegmentIndex(s.segment), pgs })
+        } else {
+            Err(Malformed::Range("more_pgs"))
+        }
+    };
     segments.iter().map(place).collect()
+}
+
+/// Returns the message of a stripe layout; none without stripes.
+pub(crate) fn stripe_out(stripe: Stripe) -> Option<pb::Stripe> {
+    stripe.is_striped().then(|| pb::Stripe { unit_bytes: stripe.unit_bytes(), count: stripe.count() })
+}
+
+/// Returns the stripe layout in a message.
+///
+/// # Errors
+/// A layout that no volume can have.
+pub fn stripe_in(stripe: Option<pb::Stripe>) -> Result<Stripe, BadStripe> {
+    stripe.map_or(Ok(Stripe::NONE), |stripe| Stripe::new(stripe.unit_bytes, stripe.count))
 }
 
 impl From<&MapView> for pb::MapView {
@@ -532,6 +563,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 write: o.write,
                 segments: places_to(&o.segments),
                 view: Some((&o.view).into()),
+                stripe: stripe_out(o.stripe),
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -559,12 +591,13 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 session: SessionId(o.session),
                 epoch: Epoch(o.epoch),
                 len_bytes: volume_len(o.len_bytes)?,
+                stripe: stripe_in(o.stripe).map_err(|_| Malformed::Range("stripe"))?,
                 write: o.write,
-                segments: places_from(&o.segments),
+                segments: places_from(&o.segments)?,
                 view: need(o.view, "view")?.try_into()?,
             }),
             Answer::Segments(s) => ClientAnswer::Segments {
-                segments: places_from(&s.segments),
+                segments: places_from(&s.segments)?,
                 pending: s.pending.iter().copied().map(SegmentIndex).collect(),
                 view: need(s.view, "view")?.try_into()?,
             },

@@ -1,6 +1,6 @@
 //! Values of `control::admin` to and from protobuf.
 
-use crate::convert::{Malformed, addr, need, pg, uuid};
+use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::{convert_health, convert_moves, pb};
 use control::admin::{HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, VolumeView};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
@@ -239,15 +239,19 @@ impl From<VolumeView> for pb::VolumeView {
             session: v.session.0,
             holder: v.holder.map(holder),
             created_ms: v.created_ms,
+            stripe: v.stripe.and_then(stripe_out),
         }
     }
 }
 
-impl From<pb::VolumeView> for VolumeView {
-    fn from(v: pb::VolumeView) -> Self {
+impl TryFrom<pb::VolumeView> for VolumeView {
+    type Error = Malformed;
+
+    fn try_from(v: pb::VolumeView) -> Result<Self, Malformed> {
         let holder =
             |h: pb::HolderView| HolderView { name: h.name, address: h.address, since_ms: h.since_ms, alive: h.alive };
-        VolumeView {
+        let stripe = stripe_in(v.stripe).map_err(|_| Malformed::Range("stripe"))?;
+        Ok(VolumeView {
             volume: VolumeId(v.volume),
             name: v.name,
             len_bytes: v.len_bytes,
@@ -257,10 +261,11 @@ impl From<pb::VolumeView> for VolumeView {
             session: SessionId(v.session),
             holder: v.holder.map(holder),
             created_ms: v.created_ms,
-        }
+            stripe: stripe.is_striped().then_some(stripe),
+        })
     }
 }
 
 pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
-    need(reply.volume, "volume").map(VolumeView::from)
+    need(reply.volume, "volume")?.try_into()
 }

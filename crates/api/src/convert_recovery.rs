@@ -8,8 +8,12 @@ use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
 /// Returns the message of a recovery request.
 pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
-    let segment =
-        |f: FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
+    let segment = |f: FoundSegment| pb::FoundSegment {
+        volume: f.volume.0,
+        segment: f.segment.0,
+        pg: Some(f.pg.into()),
+        column: f.column,
+    };
     let attach = |f: FoundAttach| pb::FoundAttach { volume: f.volume.0, pg: Some(f.pg.into()) };
     pb::MetaRecoverRequest {
         dry_run: ask.dry_run,
@@ -27,7 +31,8 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
 /// A segment or an attach record without a PG.
 pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed> {
     let segment = |f: pb::FoundSegment| {
-        Ok(FoundSegment { volume: VolumeId(f.volume), segment: SegmentIndex(f.segment), pg: pg(f.pg)? })
+        let (volume, segment) = (VolumeId(f.volume), SegmentIndex(f.segment));
+        Ok(FoundSegment { volume, segment, column: f.column, pg: pg(f.pg)? })
     };
     let attach = |f: pb::FoundAttach| Ok(FoundAttach { volume: VolumeId(f.volume), pg: pg(f.pg)? });
     Ok(AdminAsk::MetaRecover(RecoverAsk {

@@ -22,6 +22,7 @@ mod probe;
 pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
+pub use convert::stripe_in;
 pub use convert_recovery::{backup_parts, recover_in};
 pub use meta_info::{MetaInfo, meta_info};
 
@@ -31,5 +32,5 @@ pub mod pb {
     tonic::include_proto!("basalt.v1");
 }
 
-/// Largest control message: an open volume of 64 TiB names 65 536 segments.
+/// Largest control message: an open volume of 64 TiB names 65 536 segments, each with up to 64 columns.
 pub const MESSAGE_LEN_MAX: usize = 16 << 20;

@@ -14,7 +14,7 @@ use control::settings::SettingView;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::{ClusterId, OsdId, PgId};
+use types::{ClusterId, OsdId, PgId, Stripe};
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -179,8 +179,9 @@ impl Admin {
         expect!(self, AdminAsk::VolumeInfo { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn create_volume(&self, name: &str, len_bytes: u64) -> Result<VolumeView> {
-        expect!(self, AdminAsk::VolumeCreate { name: name.to_owned(), len_bytes }, AdminAnswer::Volume(v) => v)
+    pub fn create_volume(&self, name: &str, len_bytes: u64, stripe: Stripe) -> Result<VolumeView> {
+        let name = name.to_owned();
+        expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe }, AdminAnswer::Volume(v) => v)
     }
 
     pub fn remove_volume(&self, name: &str, force: bool) -> Result<()> {

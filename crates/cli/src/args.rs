@@ -501,16 +501,38 @@ pub enum Pool {
     },
 }
 
+/// Stripe layout of a new volume.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct Stripes {
+    /// Bytes that lie in one PG before the next bytes lie in another: a power of two, 4KiB to 16MiB [default: 1MiB divided by the
+    /// stripe count]
+    #[arg(long, value_name = "SIZE", requires = "stripe_count", value_parser = crate::stripes::unit)]
+    stripe_unit: Option<u64>,
+    /// PGs over which each segment of the volume is striped: a power of two, 1 to 64 [default: 1, not striped]
+    #[arg(long, value_name = "COUNT", value_parser = crate::stripes::count)]
+    stripe_count: Option<u32>,
+}
+
+impl Stripes {
+    /// Returns the layout.
+    pub fn layout(self) -> types::Stripe {
+        crate::stripes::layout(self.stripe_unit, self.stripe_count)
+    }
+}
+
 #[derive(Subcommand, Debug)]
 pub enum Volume {
     /// Create a volume; space is taken when it is written
-    #[command(after_help = "Example:\n  basalt volume create main/vm1 10GiB")]
+    #[command(after_help = "Examples:\n  basalt volume create main/vm1 10GiB\n  \
+        basalt volume create main/db 100GiB --stripe-unit 64KiB --stripe-count 4")]
     Create {
         /// POOL/VOLUME
         name: String,
         /// 1MiB to 64TiB
         #[arg(value_parser = crate::size::parse)]
         size: u64,
+        #[command(flatten)]
+        stripes: Stripes,
     },
     /// List volumes
     #[command(visible_alias = "list")]

@@ -33,6 +33,7 @@ mod role;
 mod settings;
 mod show;
 mod size;
+mod stripes;
 mod top;
 mod usage;
 mod verify;

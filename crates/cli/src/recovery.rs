@@ -12,7 +12,7 @@ use crate::verify::members;
 use anyhow::Result;
 use control::Records;
 use control::admin::{FoundSegment, RecoverAsk, StoreRecovery};
-use control::found::{Found, Table};
+use control::found::{Found, Table, segment_batches};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use types::codes;
@@ -110,8 +110,8 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
         std::thread::sleep(LOOK);
     };
     check_read(&found, force)?;
-    for some in found.segments.chunks(SEGMENTS_PER_ASK_MAX) {
-        admin.recover(RecoverAsk { segments: some.to_vec(), ..ask.clone() })?;
+    for segments in segment_batches(&found.segments) {
+        admin.recover(RecoverAsk { segments, ..ask.clone() })?;
     }
     while admin.recover(RecoverAsk { finish: true, ..ask.clone() })?.recovering > 0 {}
     Ok(found)
@@ -152,9 +152,16 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Found> {
     Ok(Found::compare(&records, &tables, &gone))
 }
 
+/// Counts the segments of columns that are in order.
+fn segments_of(columns: &[FoundSegment]) -> usize {
+    columns.chunk_by(|a, b| (a.volume, a.segment) == (b.volume, b.segment)).count()
+}
+
 fn show_contents(found: &Found, done: bool) {
     let lines = |found: &[FoundSegment]| {
-        found.iter().take(LINES_MAX).for_each(|f| out!("  volume {} segment {} in PG {}", f.volume, f.segment.0, f.pg));
+        for f in found.iter().take(LINES_MAX) {
+            out!("  volume {} segment {} column {} in PG {}", f.volume, f.segment.0, f.column, f.pg);
+        }
         if found.len() > LINES_MAX {
             out!("  and {} more", found.len() - LINES_MAX);
         }
@@ -177,7 +184,7 @@ fn show_contents(found: &Found, done: bool) {
     }
     if !found.segments.is_empty() {
         let done = if done { "were restored in the records" } else { "a recovery restores them" };
-        out!("{} segments of known volumes that the records lacked; {done}:", found.segments.len());
+        out!("{} segments of known volumes that the records lacked; {done}:", segments_of(&found.segments));
         lines(&found.segments);
     }
     if !found.emptied_volumes.is_empty() {
@@ -196,7 +203,7 @@ fn show_contents(found: &Found, done: bool) {
     if !found.doubtful.is_empty() {
         out!(
             "{} segments of known volumes lie in another PG than the records say, or in two; they are left as they are:",
-            found.doubtful.len()
+            segments_of(&found.doubtful)
         );
         lines(&found.doubtful);
     }

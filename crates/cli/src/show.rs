@@ -9,7 +9,7 @@ use anyhow::Result;
 use control::admin::{OsdView, PgView, PoolView, VolumeView};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
-use types::codes;
+use types::{Stripe, codes};
 
 /// Returns versions with the daemons that run them: the leading meta, and the OSDs that have connected
 /// to it.
@@ -172,12 +172,15 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
 /// Runs `basalt volume ...`.
 pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     match command {
-        Volume::Create { name, size } => {
-            let volume = admin.create_volume(name, *size)?;
+        Volume::Create { name, size, stripes } => {
+            let volume = admin.create_volume(name, *size, stripes.layout())?;
             if as_json {
                 return json("volume.create", to_value(&volume)?);
             }
-            out!("volume {name}: {}", show(volume.len_bytes));
+            match volume.stripe {
+                Some(stripe) => out!("volume {name}: {}, {}", show(volume.len_bytes), stripes_of(stripe)),
+                None => out!("volume {name}: {}", show(volume.len_bytes)),
+            }
             Ok(())
         }
         Volume::Ls { pool } => {
@@ -196,6 +199,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume     {} ({})", volume.name, volume.volume);
             out!("size       {}", show(volume.len_bytes));
             out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
+            out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
             out!("state      {}", volume.state);
             out!("epoch      {}", volume.epoch.0);
             out!("client     {}", holder(&volume));
@@ -222,6 +226,10 @@ fn held_by_another(name: &str) -> String {
         "close it there (`basalt volume info {name}` names the client), or give --force: reads and writes of that \
          client then fail"
     )
+}
+
+fn stripes_of(stripe: Stripe) -> String {
+    format!("units of {} over {} PGs in each segment", show(stripe.unit_bytes()), stripe.count())
 }
 
 fn volume_row(v: &VolumeView) -> Vec<String> {

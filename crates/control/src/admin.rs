@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use types::control::Watermarks;
 use types::{
-    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term, VolumeId,
+    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Stripe, Term, VolumeId,
 };
 
 /// A query or command of an administrator.
@@ -57,6 +57,7 @@ pub enum AdminAsk {
     VolumeCreate {
         name: String,
         len_bytes: u64,
+        stripe: Stripe,
     },
     /// Volumes of one pool, or of all when `pool` is empty.
     VolumeList {
@@ -345,6 +346,7 @@ pub struct RecoverAsk {
     pub standing: String,
     /// PGs in which sessions from before the recovery are to be fenced.
     pub attached: Vec<FoundAttach>,
+    /// Columns to be put back, all that were found of a segment in one request ([`crate::found::segment_batches`]).
     pub segments: Vec<FoundSegment>,
     /// All sessions are fenced and all segments are put back: volumes may be opened again.
     pub finish: bool,
@@ -357,11 +359,12 @@ pub struct FoundAttach {
     pub pg: PgId,
 }
 
-/// A segment whose data a PG holds.
+/// A column of a segment whose data a PG holds; without stripes a segment is one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FoundSegment {
     pub volume: VolumeId,
     pub segment: SegmentIndex,
+    pub column: u32,
     pub pg: PgId,
 }
 
@@ -494,6 +497,9 @@ pub struct VolumeView {
     pub session: SessionId,
     pub holder: Option<HolderView>,
     pub created_ms: u64,
+    /// `None`: the volume is not striped.
+    #[serde(default)]
+    pub stripe: Option<Stripe>,
 }
 
 /// The holder of a volume.

@@ -1,10 +1,11 @@
 //! Compares recovered records with the contents of PGs (ADR 0011): the tables that OSDs show come in, what a recovery must
 //! still do comes out. The command line and the simulator share it.
 
-use crate::Records;
 use crate::admin::{FoundAttach, FoundSegment};
+use crate::{Records, VolumeRecord};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use types::control::SEGMENTS_PER_ASK_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{ChunkKey, Epoch, PgId, SegmentIndex, VolumeId};
 
@@ -25,7 +26,7 @@ pub struct LostVolume {
     pub volume: VolumeId,
     /// Chunks of 16 MiB that hold data.
     pub chunks: usize,
-    /// Index of the last one: the volume reached at least behind it.
+    /// Index of the last one: the volume reached at least into its segment, and behind it if it was not striped.
     pub last_chunk: u32,
     pub pgs: BTreeSet<PgId>,
 }
@@ -42,9 +43,11 @@ pub struct EmptiedVolume {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub volumes: Vec<LostVolume>,
-    /// Segments of known volumes that the records lack; a recovery puts them back.
+    /// Columns of segments of known volumes that the records lack; a recovery puts the segments back. A column without data is
+    /// not among them.
     pub segments: Vec<FoundSegment>,
-    /// Segments of known volumes that two PGs hold, or another PG than the records say. They are left as they are.
+    /// Columns of known volumes that two PGs hold, or another PG than the records say, with the other columns of a segment that
+    /// the records lack. They are left as they are.
     pub doubtful: Vec<FoundSegment>,
     /// Removed after the copy of the records was made, or never written to: these volumes read as zeros.
     pub emptied_volumes: Vec<EmptiedVolume>,
@@ -80,9 +83,9 @@ impl Found {
         found.unread_pgs = unread.copied().collect();
         found.emptied_volumes = emptied(records, &led, &chunks);
         for (volume, pgs) in chunks {
-            match records.volumes.contains_key(&volume) {
-                true => found.sort_segments(records, volume, &pgs),
-                false => found.volumes.push(LostVolume {
+            match records.volumes.get(&volume) {
+                Some(known) => found.sort_segments(records, known, &pgs),
+                None => found.volumes.push(LostVolume {
                     volume,
                     chunks: pgs.values().map(BTreeSet::len).sum(),
                     last_chunk: pgs.values().filter_map(BTreeSet::last).copied().max().unwrap_or(0),
@@ -93,24 +96,39 @@ impl Found {
         found
     }
 
-    /// Sorts the segments of a known volume into those that the records know, lack, and contradict.
-    fn sort_segments(&mut self, records: &Records, volume: VolumeId, pgs: &BTreeMap<PgId, BTreeSet<u32>>) {
-        let mut places: BTreeMap<SegmentIndex, BTreeSet<PgId>> = BTreeMap::new();
+    /// Sorts the segments of a known volume into those that the records know, lack, and contradict. The index of a chunk names
+    /// its column, because the layout of a volume never changes.
+    fn sort_segments(&mut self, records: &Records, volume: &VolumeRecord, pgs: &BTreeMap<PgId, BTreeSet<u32>>) {
+        let mut places: BTreeMap<SegmentIndex, BTreeMap<u32, BTreeSet<PgId>>> = BTreeMap::new();
         for (pg, chunks) in pgs {
             for chunk in chunks {
-                places.entry(SegmentIndex(chunk / CHUNKS_PER_SEGMENT)).or_default().insert(*pg);
+                let columns = places.entry(SegmentIndex(chunk / CHUNKS_PER_SEGMENT)).or_default();
+                columns.entry(volume.stripe.column_of(*chunk)).or_default().insert(*pg);
             }
         }
-        for (segment, mut at) in places {
+        let volume = volume.id;
+        for (segment, columns) in places {
             let known = records.segments.get(&(volume, segment));
-            if let Some(known) = known {
-                at.remove(&known.pg);
+            let (mut sure, mut found) = (known.is_none(), Vec::new());
+            for (column, mut at) in columns {
+                if let Some(pg) = known.and_then(|known| known.pgs().nth(column as usize)) {
+                    at.remove(&pg);
+                }
+                sure &= at.len() == 1;
+                found.extend(at.into_iter().map(|pg| FoundSegment { volume, segment, column, pg }));
             }
-            let sure = known.is_none() && at.len() == 1;
             let list = if sure { &mut self.segments } else { &mut self.doubtful };
-            list.extend(at.into_iter().map(|pg| FoundSegment { volume, segment, pg }));
+            list.append(&mut found);
         }
     }
+}
+
+/// Cuts found columns, which are in order, into requests. No request has a part of a segment, because the columns that a recovery
+/// is not told of get new PGs.
+pub fn segment_batches(found: &[FoundSegment]) -> Vec<Vec<FoundSegment>> {
+    let segments: Vec<&[FoundSegment]> =
+        found.chunk_by(|a, b| (a.volume, a.segment) == (b.volume, b.segment)).collect();
+    segments.chunks(SEGMENTS_PER_ASK_MAX).map(<[&[FoundSegment]]>::concat).collect()
 }
 
 /// Volumes that the records know and none of their PGs does. An attach record goes into a PG ahead of the first write, and
@@ -123,7 +141,7 @@ fn emptied(
     let mut known: BTreeMap<VolumeId, bool> = BTreeMap::new();
     for ((volume, _), segment) in &records.segments {
         // A PG that could not be read may know the volume.
-        let here = led.get(&segment.pg).is_none_or(|volumes| volumes.contains(volume));
+        let here = segment.pgs().any(|pg| led.get(&pg).is_none_or(|volumes| volumes.contains(volume)));
         *known.entry(*volume).or_default() |= here || chunks.contains_key(volume);
     }
     let gone = known.into_iter().filter(|(_, known)| !known).filter_map(|(volume, _)| records.volumes.get(&volume));

@@ -244,7 +244,8 @@ impl Control {
                 unfinished.extend(pgs.into_iter().map(|pg| (volume.id, pg)));
             }
         }
-        unfinished.extend(self.records.segments.values().filter(|s| s.pending).map(|s| (s.volume, s.pg)));
+        let pending = self.records.segments.values().filter(|s| s.pending);
+        unfinished.extend(pending.flat_map(|s| s.pgs().map(|pg| (s.volume, pg))));
         for (volume, pg) in unfinished {
             self.attaching.begin(volume, pg);
         }

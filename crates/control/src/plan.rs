@@ -20,8 +20,8 @@ pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
 pub use volumes::{
-    OpenPlan, Opener, PgHint, allocate, attach_for, close, draw_order, erase, open, pgs_of_volume, settle, unpend,
-    volume_create, volume_remove,
+    OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open, pgs_of_volume,
+    settle, unpend, volume_create, volume_remove,
 };
 
 use crate::records::Write;

@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::OsdAddr;
-use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
+use types::units::CHUNKS_PER_SEGMENT;
+use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, Stripe, VolumeId};
 
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 
@@ -241,23 +242,63 @@ pub struct VolumeRecord {
     /// A recovery of the records ended its hold and is not finished: its segments may be incomplete (ADR 0011).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recovering: bool,
+    /// Fixed at creation.
+    #[serde(default, skip_serializing_if = "is_whole")]
+    pub stripe: Stripe,
+}
+
+fn is_whole(stripe: &Stripe) -> bool {
+    !stripe.is_striped()
 }
 
 impl VolumeRecord {
-    /// Returns the number of chunks of the volume; the last one may lie partly outside.
+    /// Returns the number of chunks of the volume; the last ones may lie partly or wholly outside.
     pub fn chunk_count(&self) -> u32 {
-        u32::try_from(self.len_bytes.div_ceil(CHUNK)).expect("VOLUME_LEN_MAX bounds it")
+        u32::try_from(self.stripe.chunk_count(self.len_bytes)).expect("VOLUME_LEN_MAX bounds it")
     }
 }
 
 /// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be
-/// committed.
+/// committed in each of its PGs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRecord {
     pub volume: VolumeId,
     pub index: SegmentIndex,
+    /// PG of the first column; of the whole segment without stripes.
     pub pg: PgId,
+    /// PGs of the further columns, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_pgs: Vec<PgId>,
     pub pending: bool,
+}
+
+impl SegmentRecord {
+    /// Makes a segment whose columns lie in `pgs`, in order.
+    ///
+    /// # Panics
+    /// Without a PG.
+    pub fn new(volume: VolumeId, index: SegmentIndex, pgs: &[PgId], pending: bool) -> SegmentRecord {
+        let (first, more) = pgs.split_first().expect("a segment has a column");
+        SegmentRecord { volume, index, pg: *first, more_pgs: more.to_vec(), pending }
+    }
+
+    /// Iterates over the PGs of its columns, in order.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> + Clone {
+        std::iter::once(self.pg).chain(self.more_pgs.iter().copied())
+    }
+
+    /// Returns the number of chunks in each of its columns.
+    pub fn chunks_per_column(&self) -> u32 {
+        CHUNKS_PER_SEGMENT / (1 + self.more_pgs.len() as u32).min(CHUNKS_PER_SEGMENT)
+    }
+}
+
+/// The share of the allocated segments that lies in one PG.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PgLoad {
+    /// Segments that lie in it wholly or with a column.
+    pub segments: u32,
+    pub chunks: u32,
 }
 
 /// The state that the events so far report: the next ones are differences from it.
@@ -477,7 +518,7 @@ pub struct Records {
     pub config: ConfigRecord,
     pool_names: BTreeMap<String, PoolId>,
     volume_names: BTreeMap<(PoolId, String), VolumeId>,
-    pg_segments: BTreeMap<PgId, u32>,
+    pg_loads: BTreeMap<PgId, PgLoad>,
     pub(crate) versions: BTreeMap<String, u64>,
 }
 
@@ -552,10 +593,14 @@ impl Records {
                 self.volumes.insert(r.id, r);
             }
             Record::Segment(r) => {
-                let pg = r.pg;
-                let before = self.segments.insert((r.volume, r.index), r);
-                assert!(before.as_ref().is_none_or(|b| b.pg == pg), "a segment never changes its PG");
-                *self.pg_segments.entry(pg).or_default() += u32::from(before.is_none());
+                match self.segments.get(&(r.volume, r.index)) {
+                    Some(before) => assert!(before.pgs().eq(r.pgs()), "a segment never changes its PGs"),
+                    None => self.change_loads(&r, |load, chunks| {
+                        load.segments += 1;
+                        load.chunks += chunks;
+                    }),
+                }
+                self.segments.insert((r.volume, r.index), r);
             }
             Record::Event(r) => {
                 self.events.remove(&r.seq.wrapping_sub(EVENTS_MAX));
@@ -585,7 +630,7 @@ impl Records {
             Key::Pg(pg) => {
                 assert_eq!(self.segments_in(pg), 0, "{pg} goes while segments are in it");
                 self.pgs.remove(&pg);
-                self.pg_segments.remove(&pg);
+                self.pg_loads.remove(&pg);
             }
             Key::Volume(id) => {
                 assert!(self.segments_of(id).next().is_none(), "{id} goes before its segments");
@@ -598,10 +643,19 @@ impl Records {
             }
             Key::Segment(id, index) => {
                 if let Some(segment) = self.segments.remove(&(id, index)) {
-                    let left = self.pg_segments.entry(segment.pg).or_default();
-                    *left = left.checked_sub(1).expect("every segment was counted");
+                    self.change_loads(&segment, |load, chunks| {
+                        load.segments = load.segments.checked_sub(1).expect("every segment was counted");
+                        load.chunks -= chunks;
+                    });
                 }
             }
+        }
+    }
+
+    /// Changes the load of each PG of a segment.
+    fn change_loads(&mut self, segment: &SegmentRecord, change: impl Fn(&mut PgLoad, u32)) {
+        for pg in segment.pgs() {
+            change(self.pg_loads.entry(pg).or_default(), segment.chunks_per_column());
         }
     }
 
@@ -652,9 +706,14 @@ impl Records {
         self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
     }
 
-    /// Returns the number of segments in a PG.
+    /// Returns the number of segments that lie in a PG wholly or with a column.
     pub fn segments_in(&self, pg: PgId) -> u32 {
-        self.pg_segments.get(&pg).copied().unwrap_or(0)
+        self.load_of(pg).segments
+    }
+
+    /// Returns the share of the allocated segments that lies in a PG.
+    pub fn load_of(&self, pg: PgId) -> PgLoad {
+        self.pg_loads.get(&pg).copied().unwrap_or_default()
     }
 
     /// Returns the PGs of a pool, ascending.

@@ -131,7 +131,8 @@ impl Meta {
             5 => AdminAsk::PgList { pool: decoded::<pb::PgListRequest>(bytes)?.pool },
             6 => {
                 let r = decoded::<pb::VolumeCreateRequest>(bytes)?;
-                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes }
+                let stripe = api::stripe_in(r.stripe).ok()?;
+                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe }
             }
             7 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             8 => {
@@ -247,7 +248,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         5 => pb::PgListRequest { pool: name(rng) }.encode_to_vec(),
         6 => {
             let len_bytes = [0, 512, 1 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
-            pb::VolumeCreateRequest { name: name(rng), len_bytes }.encode_to_vec()
+            pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng) }.encode_to_vec()
         }
         7 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
         8 => pb::VolumeRemoveRequest { name: name(rng), force: rng.chance(1, 2) }.encode_to_vec(),
@@ -265,6 +266,12 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         }
         _ => Vec::new(),
     }
+}
+
+fn some_stripe(rng: &mut Rng) -> Option<pb::Stripe> {
+    let (unit_bytes, count) =
+        ([0, 4096, 65536, u64::MAX][rng.below(4) as usize], [1, 2, 3, u32::MAX][rng.below(4) as usize]);
+    rng.chance(1, 2).then_some(pb::Stripe { unit_bytes, count })
 }
 
 fn client(rng: &mut Rng) -> pb::ClientAskRequest {

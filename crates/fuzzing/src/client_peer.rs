@@ -22,7 +22,7 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
     ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SectorRange, SegmentIndex,
-    SessionId, VolumeId,
+    SessionId, Stripe, VolumeId,
 };
 use wire::{Extent, Hello, Message, Peer, Reject, Reply, ReplyBody, Request, RequestBody, samples};
 
@@ -61,12 +61,14 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         session: SessionId(6),
         epoch: Epoch(1),
         len_bytes: 2 * SEGMENT,
+        stripe: Stripe::NONE,
         write: true,
-        segments: vec![SegmentPlace { segment: SegmentIndex(0), pg: Some(PG) }],
+        segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![PG] }],
         view: view(None),
     };
     if let Some(source) = source {
         opened.len_bytes = source.number(opened.len_bytes);
+        opened.stripe = some_stripe(source);
         opened.write = source.flag();
         opened.session = SessionId(source.number(6));
         opened.segments[0].segment = SegmentIndex(source.number(1) as u32);
@@ -76,11 +78,15 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
     ClientAnswer::Opened(opened)
 }
 
+fn some_stripe(source: &mut Source<'_>) -> Stripe {
+    Stripe::new(4096 << source.below(13), 1 << source.below(7)).expect("powers of two")
+}
+
 fn right_answer(ask: &ClientAsk) -> ClientAnswer {
     match ask {
         ClientAsk::Open { .. } => opened(None),
         ClientAsk::Segments { segments, .. } => {
-            let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pg: Some(PG) }).collect();
+            let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pgs: vec![PG] }).collect();
             ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
@@ -98,7 +104,7 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
         4 => {
             let place = |s: &mut Source<'_>| SegmentPlace {
                 segment: SegmentIndex(s.number(1) as u32),
-                pg: s.flag().then(|| PgId { pool: PoolId(1), n: s.number(0) as u32 }),
+                pgs: (0..s.below(3)).map(|_| PgId { pool: PoolId(1), n: s.number(0) as u32 }).collect(),
             };
             let segments = (0..source.below(6)).map(|_| place(source)).collect();
             let pending = (0..source.below(2)).map(|_| SegmentIndex(source.number(1) as u32)).collect();

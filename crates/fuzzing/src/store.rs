@@ -18,7 +18,7 @@ use types::map::Member;
 use types::rng::Rng;
 use types::{
     ChunkKey, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SegmentIndex,
-    SessionId, VolumeId,
+    SessionId, Stripe, VolumeId,
 };
 
 /// Decodes a decision state and then decides some commands on it.
@@ -199,9 +199,10 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         state: VolumeState::Ready,
         created_ms: 7,
         recovering: n == 2,
+        stripe: if n == 1 { Stripe::NONE } else { Stripe::new(65536, 2).expect("a layout") },
     };
-    let segment =
-        |n: u32| SegmentRecord { volume: VolumeId(1), index: SegmentIndex(n), pg: pg(n % 2), pending: n == 1 };
+    let segment = |n: u32| SegmentRecord::new(VolumeId(1), SegmentIndex(n), &[pg(n % 2)], n == 1);
+    let columns = SegmentRecord::new(VolumeId(2), SegmentIndex(0), &[pg(0), pg(1)], true);
     let counters = CountersRecord {
         next_osd: 4,
         next_pool: 2,
@@ -221,6 +222,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     all.extend((0..2).map(pg_record).map(Record::Pg));
     all.extend((1..=2).map(volume).map(Record::Volume));
     all.extend((0..2).map(segment).map(Record::Segment));
+    all.push(Record::Segment(columns));
     all
 }
 

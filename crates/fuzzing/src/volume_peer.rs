@@ -13,7 +13,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentP
 use types::limits::VOLUME_LEN_MAX;
 use types::map::{Member, OsdAddr, PgMap};
 use types::{
-    ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time, VolumeId,
+    ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Stripe, Time,
+    VolumeId,
 };
 use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
@@ -62,6 +63,7 @@ impl Carrier for Wires {
 
 struct Table {
     volume: Volume,
+    stripe: Stripe,
     now: Time,
     wires: Wires,
     asks: VecDeque<ClientAsk>,
@@ -78,16 +80,18 @@ fn honest_view(pgs: impl IntoIterator<Item = PgId>) -> MapView {
     MapView { pgs: pgs.into_iter().map(map).collect(), leaders: Vec::new(), osds }
 }
 
-fn opened(write: bool) -> Opened {
+/// Two columns at most: their PGs lie on the same few OSDs.
+fn opened(write: bool, stripe: Stripe) -> Opened {
     Opened {
         cluster: ClusterId([7; 16]),
         volume: VolumeId(1),
         session: SessionId(write.into()),
         epoch: Epoch(1),
         len_bytes: LEN,
+        stripe,
         write,
-        segments: vec![SegmentPlace { segment: SegmentIndex(0), pg: Some(pg(0)) }],
-        view: honest_view([pg(0)]),
+        segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: pgs_of(SegmentIndex(0), stripe) }],
+        view: honest_view(pgs_of(SegmentIndex(0), stripe)),
     }
 }
 
@@ -147,12 +151,12 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
         0 => ClientAnswer::Alive,
-        1 => ClientAnswer::Opened(opened(source.flag())),
+        1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
             let place = |s: &mut Source<'_>| SegmentPlace {
                 segment: SegmentIndex(s.number(1) as u32),
-                pg: s.flag().then(|| pg(s.number(1) as u32)),
+                pgs: (0..s.below(3)).map(|_| pg(s.number(1) as u32)).collect(),
             };
             let segments = (0..source.below(5)).map(|_| place(source)).collect();
             let pending = (0..source.below(2)).map(|_| SegmentIndex(source.number(1) as u32)).collect();
@@ -167,12 +171,20 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     }
 }
 
-fn right_answer(ask: &ClientAsk) -> ClientAnswer {
+/// Returns the PGs of the columns of a segment: columns after the first lie behind those of all segments.
+fn pgs_of(segment: SegmentIndex, stripe: Stripe) -> Vec<PgId> {
+    (0..stripe.count()).map(|column| pg(segment.0 + 8 * column)).collect()
+}
+
+fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
     match ask {
         ClientAsk::Segments { segments, allocate, .. } => {
-            let place = |s: &SegmentIndex| SegmentPlace { segment: *s, pg: allocate.then(|| pg(s.0)) };
+            let place = |s: &SegmentIndex| SegmentPlace {
+                segment: *s,
+                pgs: if *allocate { pgs_of(*s, stripe) } else { Vec::new() },
+            };
             let segments: Vec<SegmentPlace> = segments.iter().map(place).collect();
-            let view = honest_view(segments.iter().filter_map(|s| s.pg).collect::<Vec<_>>());
+            let view = honest_view(segments.iter().flat_map(|s| s.pgs.clone()).collect::<Vec<_>>());
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
@@ -182,6 +194,8 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
 
 impl Table {
     fn new(write: bool, seed: u8, timeout: bool) -> Table {
+        let striped = seed & 16 != 0;
+        let stripe = Stripe::new(4096 << (seed >> 5), 1 + u32::from(striped)).expect("powers of two");
         let timeout = timeout.then(|| Duration::from_secs(3));
         let config = VolumeConfig {
             space: 1,
@@ -192,7 +206,8 @@ impl Table {
             seed: seed.into(),
         };
         Table {
-            volume: Volume::new(&opened(write), config),
+            volume: Volume::new(&opened(write, stripe), config),
+            stripe,
             now: Time(1_000_000_000),
             wires: Wires::default(),
             asks: VecDeque::new(),
@@ -286,7 +301,7 @@ impl Table {
             }
             9 | 10 => {
                 let Some(ask) = self.asks.pop_front() else { return };
-                let answer = if source.flag() { wild_answer(source) } else { right_answer(&ask) };
+                let answer = if source.flag() { wild_answer(source) } else { right_answer(&ask, self.stripe) };
                 // Meta's answers pass through protobuf, and the conversion rejects bad ones.
                 if let Ok(answer) = ClientAnswer::try_from(api::pb::ClientAskReply::from(answer)) {
                     self.volume.handle_meta(self.now, &ask, answer);
@@ -312,7 +327,7 @@ impl Table {
                 self.reply(osd, request.id, Ok(honest(&request)));
             }
             while let Some(ask) = self.asks.pop_front() {
-                self.volume.handle_meta(self.now, &ask, right_answer(&ask));
+                self.volume.handle_meta(self.now, &ask, right_answer(&ask, self.stripe));
             }
             assert!(self.now < until, "not within {CALM:?}: {:?}", self.open);
             let next = self.volume.next_deadline();
@@ -322,7 +337,7 @@ impl Table {
     }
 }
 
-/// Runs the target. First byte: a writer or a reader, with or without a time limit, and the seed of the volume.
+/// Runs the target. First byte: a writer or a reader, with or without a time limit or stripes, and the seed of the volume.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let settings = source.byte();

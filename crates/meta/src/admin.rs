@@ -178,7 +178,8 @@ impl admin_server::Admin for Gate {
         request: Request<pb::VolumeCreateRequest>,
     ) -> Result<Response<pb::VolumeReply>, Status> {
         let r = request.into_inner();
-        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes };
+        let stripe = api::stripe_in(r.stripe).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe };
         expect!(self.admin(ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 

@@ -79,6 +79,9 @@ const METAS_PCT: u64 = 8;
 pub const OLDER_FROM: u64 = 1_900_000;
 const OLDER_PCT: u64 = 6;
 
+/// From this seed on, volumes are striped in some runs that are not aimed.
+pub const STRIPED_FROM: u64 = 2_100_000;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.

@@ -240,7 +240,7 @@ impl Cluster {
             let segment = |sector: u64| sector * SECTOR / SEGMENT;
             (segment(first)..=segment(first + count - 1)).all(|index| {
                 let found = records.segments.get(&(VolumeId(volume), SegmentIndex(index as u32)));
-                found.is_some_and(|segment| !segment.pending && segment.pg != stuck)
+                found.is_some_and(|segment| !segment.pending && segment.pgs().all(|pg| pg != stuck))
             })
         };
         let open = self.clients().iter().filter(|client| client.is_open());

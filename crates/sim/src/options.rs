@@ -1,12 +1,13 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM};
+use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM, STRIPED_FROM};
 use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
 use simenv::{DiskFaults, NetConfig};
 use std::time::Duration;
+use types::Stripe;
 use types::rng::Rng;
 
 /// Settings of one run.
@@ -45,6 +46,8 @@ pub struct Options {
     pub aim: Option<Aim>,
     /// Number of metadata servers over an etcd; `None`: one, on a store of its own.
     pub metas: Option<usize>,
+    /// Stripe layout of the volumes, other than those of tenants.
+    pub stripe: Stripe,
     /// Tunables of the product.
     pub tuned: Tuned,
 }
@@ -96,6 +99,7 @@ impl Options {
             full_wait: Duration::ZERO,
             aim: None,
             metas: None,
+            stripe: Stripe::NONE,
             tuned: Tuned::default(),
         }
     }
@@ -125,6 +129,8 @@ const NEWEST_PCT: u64 = 60;
 /// Percentage of runs with small limits, and with windows that are spread, among the runs that may draw them.
 const SMALL_PCT: u64 = 25;
 const SPREAD_PCT: u64 = 6;
+/// Percentage of runs with striped volumes, among the runs that may draw them.
+const STRIPED_PCT: u64 = 25;
 /// Percentage of runs in which metadata servers elect a leader, among the runs that may draw it.
 const METAS_PCT: u64 = 30;
 /// A leader is elected when the lease of the former one is over, and judges no OSD for ten seconds.
@@ -203,6 +209,16 @@ impl Options {
         shape.window = shape.window.min(32 << 10);
         self.pgs = rng.between(1, 2) as u32;
         self.device_bytes = 1 << 30;
+    }
+
+    /// Stripes the volumes of some runs that are not aimed.
+    pub fn draw_stripe(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"striped!"));
+        if seed >= STRIPED_FROM && rng.chance(STRIPED_PCT, 100) {
+            let (unit, count) = (4096 << rng.below(8), 2 << rng.below(2));
+            self.stripe = Stripe::new(unit, count).expect("powers of two");
+            self.pgs = self.pgs.max(count);
+        }
     }
 
     /// Returns the dice of a run that wears its devices.

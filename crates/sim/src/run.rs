@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::map::Member;
 use types::rng::Rng;
-use types::units::CHUNK;
 use types::{Index, OsdId, PgId, ReplicaId, Time, VolumeId};
 
 /// Number of comparisons until a lying device must be whole. A read names one bad block, so each brings one back.
@@ -58,6 +57,7 @@ pub struct Report {
     pub depth: usize,
     /// Tunables of the product that are not at their defaults, one a line.
     pub tunables: Vec<String>,
+    pub striped: bool,
     /// Requests answered, and sector operations checked.
     pub requests: u64,
     pub sectors: u64,
@@ -109,6 +109,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         options.draw_metas(seed);
         options.draw_small(seed);
         options.draw_spread(seed);
+        options.draw_stripe(seed);
     }
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
     let tunables;
@@ -119,7 +120,8 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     overrides.apply(&mut options);
     away &= !overrides.never_away && options.replicas >= 3 && !aim.is_some_and(|aim| aim.alone);
     tracing::info!(?options, "seed {seed}");
-    let (asked_per_client, depth) = (options.shape.operations, options.shape.depth);
+    let (asked_per_client, depth, striped) =
+        (options.shape.operations, options.shape.depth, options.stripe.is_striped());
     let mut run = Run::new(seed, options, rng, away, overrides);
     run.many = many;
     let failure = match run.whole() {
@@ -139,6 +141,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         asked_per_client,
         depth,
         tunables,
+        striped,
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
@@ -332,9 +335,9 @@ impl Run {
         })?;
         self.until(SETUP, "all PGs are active", all_active)?;
         let options = &self.cluster.options;
-        let wanted = options.workload.volumes(&options.shape);
+        let (wanted, stripe) = (options.workload.volumes(&options.shape), options.stripe);
         for (name, len_bytes) in &wanted {
-            self.cluster.admin(AdminAsk::VolumeCreate { name: (*name).to_owned(), len_bytes: *len_bytes });
+            self.cluster.admin(AdminAsk::VolumeCreate { name: (*name).to_owned(), len_bytes: *len_bytes, stripe });
         }
         let made = |c: &Cluster| c.meta.records().map_or_else(Vec::new, |r| r.volumes.keys().copied().collect());
         self.until(SETUP, "the volumes are made", |c| made(c).len() == wanted.len())?;
@@ -471,7 +474,8 @@ impl Run {
         let members = members(&self.cluster).expect("meta was up just now");
         let osds = |members: Vec<(OsdId, Option<Index>)>| members.into_iter().map(|(osd, _)| osd).collect();
         let pgs: Vec<(PgId, Vec<OsdId>)> = members.into_iter().map(|(pg, members)| (pg, osds(members))).collect();
-        let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
+        let options = &self.cluster.options;
+        let chunks = options.stripe.chunk_count(options.shape.len_bytes) as u32;
         for volume in &self.volumes {
             self.compared += replicas::check(&mut self.cluster, *volume, chunks, &pgs, &mut unread)?;
         }

@@ -152,6 +152,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("commits checked against their election", report.elections.1),
         ("volumes come and gone", report.tenancies),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
+        ("runs with striped volumes", report.striped.into()),
     ];
     all.extend(struck.named());
     all

@@ -143,7 +143,7 @@ impl Tenants {
                     }
                     // An earlier volume of this name is still on its way out.
                     Err(_) if self.is_to_ask(n, now) => {
-                        cluster.admin(AdminAsk::VolumeCreate { name, len_bytes });
+                        cluster.admin(AdminAsk::VolumeCreate { name, len_bytes, stripe: types::Stripe::NONE });
                     }
                     Err(_) => {}
                 }

@@ -283,6 +283,12 @@ codes! {
              writes that only the others had are lost. A PG that serves needs no force.",
             "`basalt pg force-recover PG --dry-run` shows what each member has; bring OSDs back if you can, and use \
              --accept-data-loss only when you cannot";
+        BAD_STRIPE = 2049:
+            "the stripe layout is not possible",
+            "Each column of a segment lies in a PG of its own, so the pool needs at least as many PGs as the volume has \
+             columns; columns hold whole chunks of 16 MiB and units whole blocks of 4 KiB.",
+            "use a --stripe-count of 1, 2, 4, … 64 that is not above the PGs of the pool (basalt pool ls), and a \
+             --stripe-unit that is a power of two from 4KiB to 16MiB";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

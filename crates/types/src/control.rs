@@ -8,6 +8,7 @@ use crate::ids::{
     VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
+use crate::stripe::Stripe;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -177,9 +178,10 @@ pub struct LostExtent {
 }
 
 impl std::fmt::Display for LostExtent {
+    /// Names the chunk: only the records of the volume, with its stripe layout, tell the address in the volume.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let from = u64::from(self.chunk.index) * crate::CHUNK + u64::from(self.offset_bytes);
-        write!(f, "volume {} bytes {from}..{}", self.chunk.volume.0, from + u64::from(self.len_bytes))
+        let (chunk, from) = (self.chunk, self.offset_bytes);
+        write!(f, "volume {} chunk {} bytes {from}..{}", chunk.volume.0, chunk.index, from + self.len_bytes)
     }
 }
 
@@ -283,7 +285,7 @@ pub enum ClientAsk {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientAnswer {
     Opened(Opened),
-    /// `pending`: segments that have a place, and whose PG has not committed the attach record of the volume yet. They are not
+    /// `pending`: segments that have a place, and of whose PGs one has not committed the attach record of the volume yet. They are not
     /// among `segments`, and are asked for again after a pause.
     Segments {
         segments: Vec<SegmentPlace>,
@@ -320,16 +322,18 @@ pub struct Opened {
     pub session: SessionId,
     pub epoch: Epoch,
     pub len_bytes: u64,
+    pub stripe: Stripe,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,
 }
 
-/// A segment and its PG. A segment whose `pg` is `None` is not allocated and reads as zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A segment and the PGs of its columns, in order. A segment without PGs is not allocated and reads as zeros; any other has one
+/// for each column of the volume's layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentPlace {
     pub segment: SegmentIndex,
-    pub pg: Option<PgId>,
+    pub pgs: Vec<PgId>,
 }
 
 /// The part of the cluster map that an answer needs.

@@ -2,6 +2,7 @@
 
 use crate::part::{Part, Place, Work};
 use crate::volume::{Kind, SampledWrite, Volume};
+use crate::walk::scatter;
 use std::time::Duration;
 use types::limits::is_sampled;
 use types::planted::{Bug, on};
@@ -93,9 +94,12 @@ impl Volume {
         };
         let found_space = (part.refused && result.is_ok()).then_some(part.pg);
         if let Some(request) = part.request {
-            match (&mut self.requests[request as usize].kind, good) {
-                (Kind::Read(pieces), Good::Bytes(bytes)) => pieces[part.piece as usize] = bytes,
-                (Kind::Extents(pieces), Good::Extents(extents)) => pieces[part.piece as usize] = extents,
+            let pending = &mut self.requests[request as usize];
+            match (&mut pending.kind, good) {
+                (Kind::Read(buffers), Good::Bytes(bytes)) => {
+                    scatter(self.stripe, pending.range.start, part.run(), &bytes, buffers);
+                }
+                (Kind::Extents(pieces), Good::Extents(extents)) => pieces[part.answer_at as usize].1 = extents,
                 (Kind::Write { .. } | Kind::Fill | Kind::Zero, Good::Done) => {}
                 _ => unreachable!("the answer was examined"),
             }

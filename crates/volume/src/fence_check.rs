@@ -80,7 +80,7 @@ impl Volume {
         fence_check.last = slot;
         let part = Part {
             request: None,
-            piece: 0,
+            answer_at: 0,
             pg: slot,
             life: self.lives + 1,
             born: self.serial,
@@ -126,7 +126,7 @@ impl Volume {
                 Ok(()) => pending.sure = Sure::OfAll,
                 Err(errno) => {
                     pending.error.get_or_insert(errno);
-                    pending.cursor = pending.end;
+                    pending.next = None;
                 }
             }
             self.unsplit.push_back(request);

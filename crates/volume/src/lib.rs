@@ -9,6 +9,9 @@
 //!             │ paused: segment not placed, hole not confirmed, PG has its share of parts
 //! ```
 //!
+//! Users name bytes by volume address. Parts, overlaps and messages use chunk addresses ([`types::stripe`]), so nothing behind the
+//! split knows of stripes. A layout maps sectors one to one: two writes share a sector in both address spaces or in none.
+//!
 //! Invariants:
 //! - No byte of a read is returned unless its checksum was verified here, or it is zero.
 //! - Two writes in flight never share a sector, so a repetition cannot overtake a later write.
@@ -33,6 +36,7 @@ mod stall;
 mod tuning;
 mod unreached;
 mod volume;
+mod walk;
 
 #[cfg(test)]
 mod tests;

@@ -108,15 +108,20 @@ impl Volume {
         slot
     }
 
-    /// Takes over the place of one segment; returns whether it was new.
+    /// Takes over the place of one segment; returns whether it was new. A place that does not fit the stripe layout is ignored.
     pub(crate) fn place(&mut self, now: Time, place: &SegmentPlace) -> bool {
-        let Some(pg) = place.pg else { return false };
-        let slot = match self.pg_slots.get(&pg) {
-            Some(slot) => *slot,
-            None => self.add_pg(now, pg, Vec::new(), None),
-        };
-        let Some(waiters) = self.segments.place(place.segment, slot) else { return false };
-        self.pgs[slot as usize].attached = true;
+        if place.pgs.len() != self.stripe.count() as usize {
+            return false;
+        }
+        let mut slots = Vec::with_capacity(place.pgs.len());
+        for pg in &place.pgs {
+            slots.push(match self.pg_slots.get(pg) {
+                Some(slot) => *slot,
+                None => self.add_pg(now, *pg, Vec::new(), None),
+            });
+        }
+        let Some(waiters) = self.segments.place(place.segment, &slots) else { return false };
+        slots.iter().for_each(|slot| self.pgs[*slot as usize].attached = true);
         self.unsplit.extend(waiters);
         true
     }

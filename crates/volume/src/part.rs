@@ -3,9 +3,10 @@
 //! Invariant: a write's checksums are computed once, when the part is made from the user's buffer, and
 //! go out unchanged with every copy.
 
+use std::ops::Range;
 use types::limits::REPLICAS_MAX;
 use types::range::fragment_bytes;
-use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
+use types::{CHUNK, ChunkKey, Errno, IoBuf, OsdId, SECTOR, SectorRange, Time, VolumeId};
 use wire::RequestBody;
 
 /// CRC32C of each fragment; the first is stored inline, because most writes have one.
@@ -78,8 +79,8 @@ pub(crate) struct PartCopy {
 pub(crate) struct Part {
     /// Request that waits for it; `None` when the request was answered already.
     pub request: Option<u32>,
-    /// Number of the piece of the request's answer that it fills.
-    pub piece: u32,
+    /// Place of its extents in those of the request.
+    pub answer_at: u32,
     pub pg: u32,
     /// Grows with every part: orders parts by age.
     pub life: u64,
@@ -102,6 +103,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// Returns the chunk addresses of its bytes.
+    pub fn run(&self) -> Range<u64> {
+        let start = u64::from(self.chunk) * CHUNK + u64::from(self.range.start) * SECTOR;
+        start..start + self.range.len_bytes() as u64
+    }
+
     pub fn is_write(&self) -> bool {
         matches!(self.work, Work::Write { .. } | Work::Zero | Work::Skip { .. })
     }

@@ -1,6 +1,6 @@
 //! Places of the volume's segments, and the question to meta for those that are needed; one is out at a time.
 //!
-//! Meta answers at once. It names a segment as pending while its PG has not committed the attach record. Each pending segment is
+//! Meta answers at once. It names a segment as pending while one of its PGs has not committed the attach record. Each pending segment is
 //! asked for again after a pause of its own, so a PG without a quorum delays no segment of another PG.
 //!
 //! A reader may share the volume with a writer that allocates at any time. It asks meta before it answers zeros, and waits
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::SEGMENTS_PER_ASK_MAX;
 use types::rng::Rng;
-use types::{SEGMENT, SegmentIndex, Time};
+use types::{SEGMENT, SegmentIndex, Stripe, Time};
 
 const HOLE: u32 = u32::MAX;
 
@@ -34,6 +34,8 @@ enum Asked {
 #[derive(Debug)]
 pub(crate) struct Segments {
     tuning: VolumeTuning,
+    stripe: Stripe,
+    /// One for each column of each segment.
     slots: Vec<u32>,
     /// Holes to be filled, and the requests that wait for each.
     wanted: BTreeMap<u32, Vec<u32>>,
@@ -46,7 +48,7 @@ pub(crate) struct Segments {
     looked: BTreeMap<u32, Vec<u32>>,
     /// Holes and requests of the pending question.
     looking: BTreeMap<u32, Vec<u32>>,
-    /// Segments whose PG has not committed the attach record, as meta said last.
+    /// Segments of whose PGs one has not committed the attach record, as meta said last.
     pending: BTreeMap<u32, Pending>,
 }
 
@@ -64,10 +66,11 @@ fn pause(first: Duration, last: Duration, count: u32, rng: &mut Rng) -> Duration
 }
 
 impl Segments {
-    pub fn new(len_bytes: u64, tuning: VolumeTuning) -> Segments {
+    pub fn new(len_bytes: u64, stripe: Stripe, tuning: VolumeTuning) -> Segments {
         Segments {
             tuning,
-            slots: vec![HOLE; len_bytes.div_ceil(SEGMENT) as usize],
+            stripe,
+            slots: vec![HOLE; len_bytes.div_ceil(SEGMENT) as usize * stripe.count() as usize],
             wanted: BTreeMap::new(),
             ahead: None,
             asked: Asked::No,
@@ -79,15 +82,22 @@ impl Segments {
         }
     }
 
-    pub fn find(&self, segment: usize) -> Found {
-        match self.slots[segment] {
+    /// Finds the place of a chunk, by its index in the volume.
+    pub fn find(&self, chunk: u32) -> Found {
+        match self.slots[(chunk / self.stripe.chunks_per_column()) as usize] {
             HOLE => Found::Hole,
             slot => Found::Pg(slot),
         }
     }
 
+    /// Returns the place of the segment's first column among the slots.
+    fn at(&self, segment: u32) -> usize {
+        segment as usize * self.stripe.count() as usize
+    }
+
+    /// Whether no column of the segment has a place; all get theirs together.
     fn is_hole(&self, segment: u32) -> bool {
-        self.slots.get(segment as usize) == Some(&HOLE)
+        self.slots.get(self.at(segment)) == Some(&HOLE)
     }
 
     /// Lets `request` wait for the segment.
@@ -122,14 +132,15 @@ impl Segments {
         self.looked.entry(segment as u32).or_default().push(request);
     }
 
-    /// Notes the place of a segment from meta; returns the requests that waited for it. `None` when the place was
+    /// Notes the places of the columns of a segment from meta; returns the requests that waited for it. `None` when the place was
     /// known (or the segment lies outside the volume, as only a wrong answer says).
-    pub fn place(&mut self, segment: SegmentIndex, slot: u32) -> Option<Vec<u32>> {
-        assert_ne!(slot, HOLE);
+    pub fn place(&mut self, segment: SegmentIndex, slots: &[u32]) -> Option<Vec<u32>> {
+        assert!(slots.len() == self.stripe.count() as usize && !slots.contains(&HOLE), "a slot for each column");
         if !self.is_hole(segment.0) {
             return None;
         }
-        self.slots[segment.0 as usize] = slot;
+        let at = self.at(segment.0);
+        self.slots[at..at + slots.len()].copy_from_slice(slots);
         self.pending.remove(&segment.0);
         let lists = [&mut self.wanted, &mut self.looked, &mut self.looking];
         Some(lists.into_iter().filter_map(|list| list.remove(&segment.0)).flatten().collect())
@@ -249,33 +260,33 @@ mod tests {
 
     #[test]
     fn one_query_covers_all_awaited_segments() {
-        let mut segments = Segments::new(10 * SEGMENT, VolumeTuning::default());
+        let mut segments = Segments::new(10 * SEGMENT, Stripe::NONE, VolumeTuning::default());
         segments.want(7, 1);
         segments.want(3, 2);
         segments.want(3, 3);
         assert_eq!(ask(&mut segments, 0), Some(vec![3, 7]));
         segments.want(5, 4);
         assert_eq!(ask(&mut segments, 1), None, "one question at a time");
-        assert_eq!(segments.place(SegmentIndex(3), 0), Some(vec![2, 3]));
-        assert_eq!(segments.place(SegmentIndex(7), 0), Some(vec![1]));
-        assert_eq!(segments.place(SegmentIndex(7), 1), None, "a segment never moves");
+        assert_eq!(segments.place(SegmentIndex(3), &[0]), Some(vec![2, 3]));
+        assert_eq!(segments.place(SegmentIndex(7), &[0]), Some(vec![1]));
+        assert_eq!(segments.place(SegmentIndex(7), &[1]), None, "a segment never moves");
         segments.answered(Time(2), true, &mut Rng::new(1));
         assert_eq!(ask(&mut segments, 2), Some(vec![5]));
     }
 
     #[test]
     fn a_sequential_writer_finds_the_next_segment_already_there() {
-        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
-        segments.place(SegmentIndex(0), 0);
+        let mut segments = Segments::new(4 * SEGMENT, Stripe::NONE, VolumeTuning::default());
+        segments.place(SegmentIndex(0), &[0]);
         segments.want(1, 1);
         assert_eq!(ask(&mut segments, 0), Some(vec![1, 2]), "one ahead");
-        segments.place(SegmentIndex(1), 0);
-        segments.place(SegmentIndex(2), 0);
+        segments.place(SegmentIndex(1), &[0]);
+        segments.place(SegmentIndex(2), &[0]);
         segments.answered(Time(1), true, &mut Rng::new(1));
         assert_eq!(ask(&mut segments, 1), None);
         segments.written(2);
         assert_eq!(ask(&mut segments, 2), Some(vec![3]), "asked for when the one ahead is reached");
-        segments.place(SegmentIndex(3), 0);
+        segments.place(SegmentIndex(3), &[0]);
         segments.answered(Time(3), true, &mut Rng::new(1));
         segments.written(3);
         assert_eq!(ask(&mut segments, 4), None, "there is no segment after the last");
@@ -283,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_refused_question_is_asked_again_after_a_pause() {
-        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
+        let mut segments = Segments::new(4 * SEGMENT, Stripe::NONE, VolumeTuning::default());
         segments.want(1, 1);
         assert!(ask(&mut segments, 0).is_some());
         segments.answered(Time(1), false, &mut Rng::new(1));
@@ -302,7 +313,7 @@ mod tests {
 
     #[test]
     fn refusals_to_make_a_segment_do_not_keep_others_from_hearing_of_holes() {
-        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
+        let mut segments = Segments::new(4 * SEGMENT, Stripe::NONE, VolumeTuning::default());
         segments.want(1, 1);
         assert_eq!(segments.ask(Time(0)), Some((vec![SegmentIndex(1)], true)));
         segments.look(2, 2);
@@ -317,21 +328,21 @@ mod tests {
 
     #[test]
     fn pending_segment_pauses_alone() {
-        let mut segments = Segments::new(9 * SEGMENT, VolumeTuning::default());
+        let mut segments = Segments::new(9 * SEGMENT, Stripe::NONE, VolumeTuning::default());
         segments.want(3, 1);
         segments.want(7, 2);
         assert_eq!(ask(&mut segments, 0), Some(vec![3, 7]));
         let rng = &mut Rng::new(1);
         assert!(segments.is_pending(Time(1), SegmentIndex(3), rng));
         assert!(!segments.is_pending(Time(1), SegmentIndex(5), rng), "it was not asked for");
-        segments.place(SegmentIndex(7), 0);
+        segments.place(SegmentIndex(7), &[0]);
         segments.answered(Time(1), true, rng);
         assert_eq!(ask(&mut segments, 2), None);
         let due = segments.deadline();
         assert!(due > Time(2) && due <= Time(1) + VolumeTuning::default().attach_pause_first);
         segments.want(5, 3);
         assert_eq!(ask(&mut segments, 2), Some(vec![5]), "a new one is asked for at once");
-        segments.place(SegmentIndex(5), 1);
+        segments.place(SegmentIndex(5), &[1]);
         segments.answered(Time(3), true, rng);
         let mut now = due;
         for _ in 0..100 {
@@ -342,13 +353,13 @@ mod tests {
             assert!(next > now && next <= now + VolumeTuning::default().attach_pause_last);
             now = next;
         }
-        assert_eq!(segments.place(SegmentIndex(3), 2), Some(vec![1]));
+        assert_eq!(segments.place(SegmentIndex(3), &[2]), Some(vec![1]));
         assert_eq!(segments.deadline(), Time::NEVER);
     }
 
     #[test]
     fn pending_segment_is_no_hole_and_does_not_hide_holes() {
-        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
+        let mut segments = Segments::new(4 * SEGMENT, Stripe::NONE, VolumeTuning::default());
         segments.look(1, 1);
         segments.look(2, 2);
         assert_eq!(segments.ask(Time(0)), Some((vec![SegmentIndex(1), SegmentIndex(2)], false)));

@@ -2,28 +2,14 @@
 //!
 //! Reads and writes are cut at aligned 512 KiB borders (which chunk borders are, too): one part is one
 //! message, one sequence number, one entry. Zeroes that may leave a hole and questions for extents carry
-//! no payload and are cut at chunk borders only. Parts are made only as far as the limits allow, so a trim of the
-//! whole volume costs no more memory than one of a chunk.
+//! no payload and are cut at chunk borders only. A striped write is cut at units, too (`walk`). Parts are made only as far as the
+//! limits allow, so a trim of the whole volume costs no more memory than one of a chunk.
 
 use crate::part::{FragmentCrcs, Part, Place, Work};
 use crate::segments::Found;
 use crate::volume::{Kind, Volume};
-use types::limits::PART_MAX;
+use crate::walk::{Piece, scatter};
 use types::{CHUNK, IoBuf, SECTOR, SEGMENT, SectorRange, Time};
-
-/// Counts the pieces of a read.
-pub(crate) fn read_pieces(offset: u64, end: u64) -> usize {
-    ((end - 1) / PART_MAX - offset / PART_MAX + 1) as usize
-}
-
-/// Returns the end of the piece that begins at `at`.
-fn piece_end(kind: &Kind, at: u64, end: u64) -> u64 {
-    let border = match kind {
-        Kind::Read(_) | Kind::Write { .. } | Kind::Fill => PART_MAX,
-        Kind::Zero | Kind::Extents(_) => CHUNK,
-    };
-    ((at / border + 1) * border).min(end)
-}
 
 /// Reason why a request is not split any further now.
 enum Stop {
@@ -49,17 +35,15 @@ impl Volume {
     fn split_one(&mut self, now: Time, request: u32) -> Stop {
         loop {
             let pending = &mut self.requests[request as usize];
-            if pending.cursor >= pending.end {
+            let Some(piece) = pending.next else {
                 if pending.open == 0 {
                     self.end_request(request);
                 }
                 return Stop::Whole;
-            }
-            let start = pending.cursor;
-            let end = piece_end(&pending.kind, start, pending.end);
-            let segment = (start / SEGMENT) as usize;
+            };
+            let segment = (piece.start / SEGMENT) as usize;
             let must_exist = matches!(pending.kind, Kind::Write { .. } | Kind::Fill);
-            match self.segments.find(segment) {
+            match self.segments.find((piece.start / CHUNK) as u32) {
                 Found::Pg(slot) => {
                     let pg = &mut self.pgs[slot as usize];
                     if matches!(pending.kind, Kind::Fill) && pg.full.has_backlog(self.config.tuning.pg_parts_max) {
@@ -76,7 +60,7 @@ impl Volume {
                     if must_exist {
                         self.segments.written(segment);
                     }
-                    self.make_part(now, request, slot, start, end);
+                    self.make_part(now, request, slot, piece);
                 }
                 Found::Hole if must_exist => {
                     self.segments.want(segment, request);
@@ -86,57 +70,59 @@ impl Volume {
                     self.doubt(segment, request);
                     return Stop::Parked;
                 }
-                Found::Hole => self.fill_hole(request, start, end),
+                Found::Hole => self.fill_hole(request, piece),
             }
         }
     }
 
     /// Answers a piece of a segment that does not exist: zeros, nothing to zero, or no data.
-    fn fill_hole(&mut self, request: u32, start: u64, end: u64) {
+    fn fill_hole(&mut self, request: u32, piece: Piece) {
+        let stripe = self.stripe;
         let pending = &mut self.requests[request as usize];
+        let start = pending.range.start;
         match &mut pending.kind {
-            Kind::Read(pieces) => pieces.push(IoBuf::zeros((end - start) as usize)),
-            Kind::Extents(pieces) => pieces.push(vec![(end - start, false)]),
+            Kind::Read(buffers) => {
+                scatter(stripe, start, piece.start..piece.end, &IoBuf::zeros(piece.len() as usize), buffers);
+            }
+            Kind::Extents(pieces) => pieces.push((piece.start, vec![(piece.len(), false)])),
             Kind::Zero => {}
             Kind::Write { .. } | Kind::Fill => unreachable!("only what changes nothing finds a hole"),
         }
-        pending.pieces += 1;
-        pending.cursor = end;
+        pending.advance(stripe);
     }
 
-    fn make_part(&mut self, now: Time, request: u32, slot: u32, start: u64, end: u64) {
+    fn make_part(&mut self, now: Time, request: u32, slot: u32, piece: Piece) {
+        let stripe = self.stripe;
         let pending = &mut self.requests[request as usize];
-        let chunk = (start / CHUNK) as u32;
-        let range = SectorRange::new(((start % CHUNK) / SECTOR) as u32, ((end - start) / SECTOR) as u32);
+        let (chunk, len) = ((piece.start / CHUNK) as u32, piece.len() as usize);
+        let range = SectorRange::new(((piece.start % CHUNK) / SECTOR) as u32, (piece.len() / SECTOR) as u32);
+        let mut answer_at = 0;
         let work = match &mut pending.kind {
-            Kind::Read(pieces) => {
-                pieces.push(IoBuf::EMPTY);
-                Work::Read
-            }
+            Kind::Read(_) => Work::Read,
             Kind::Extents(pieces) => {
-                pieces.push(Vec::new());
+                answer_at = pieces.len() as u32;
+                pieces.push((piece.start, Vec::new()));
                 Work::Extents
             }
             Kind::Zero => Work::Zero,
             Kind::Fill => {
-                let buf = IoBuf::zeros((end - start) as usize);
+                let buf = IoBuf::zeros(len);
                 let crcs = FragmentCrcs::of(range, &buf);
                 Work::Write { buf, crcs }
             }
             Kind::Write { offset, buf } => {
-                let buf = buf.slice((start - *offset) as usize..(end - *offset) as usize);
+                let at = (piece.from - *offset) as usize;
+                let buf = buf.slice(at..at + len);
                 let crcs = FragmentCrcs::of(range, &buf);
                 Work::Write { buf, crcs }
             }
         };
-        let piece = pending.pieces;
-        pending.pieces += 1;
         pending.open += 1;
-        pending.cursor = end;
+        pending.advance(stripe);
         self.lives += 1;
         let part = Part {
             request: Some(request),
-            piece,
+            answer_at,
             pg: slot,
             life: self.lives,
             born: self.serial,
@@ -156,39 +142,10 @@ impl Volume {
         let key = self.parts.insert(part) as u32;
         self.pgs[slot as usize].parts += 1;
         self.arm_scan(now);
-        if is_write && !self.overlaps.enter(key, start / SECTOR, end / SECTOR) {
+        if is_write && !self.overlaps.enter(key, piece.start / SECTOR, piece.end / SECTOR) {
             self.stats.held += 1;
             return;
         }
         self.enqueue(key);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pieces(kind: &Kind, offset: u64, end: u64) -> Vec<(u64, u64)> {
-        let mut out = Vec::new();
-        let mut at = offset;
-        while at < end {
-            let stop = piece_end(kind, at, end);
-            out.push((at, stop));
-            at = stop;
-        }
-        out
-    }
-
-    #[test]
-    fn payload_is_cut_at_aligned_half_mebibytes_and_zeroes_at_chunks() {
-        let write = Kind::Write { offset: 0, buf: IoBuf::EMPTY };
-        let k = 1 << 10;
-        assert_eq!(pieces(&write, 0, 4 * k), [(0, 4 * k)]);
-        assert_eq!(pieces(&write, 511 * k, 1025 * k), [(511 * k, 512 * k), (512 * k, 1024 * k), (1024 * k, 1025 * k)]);
-        assert_eq!(pieces(&Kind::Zero, CHUNK - 512, 2 * CHUNK), [(CHUNK - 512, CHUNK), (CHUNK, 2 * CHUNK)]);
-        for (offset, end) in [(0, 512), (512 * k - 512, 512 * k + 512), (k, 33 * 1024 * k)] {
-            let read = Kind::Read(Vec::new());
-            assert_eq!(pieces(&read, offset, end).len(), read_pieces(offset, end));
-        }
     }
 }

@@ -80,7 +80,7 @@ impl Volume {
         Some(Stall {
             since: pending.since,
             what,
-            offset: pending.start,
+            offset: pending.range.start,
             pg: pg.map(|pg| pg.id),
             osd: pg.filter(|pg| pg.settled).map(|pg| pg.guess),
             full: part.is_some_and(|part| part.refused),

@@ -7,4 +7,5 @@ mod holes;
 mod model;
 mod sampled;
 mod script;
+mod stripes;
 mod unreached;

@@ -8,14 +8,16 @@ use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
 use crate::segments::Segments;
 use crate::tuning::VolumeTuning;
-use device::{Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
+use crate::walk::{Piece, PieceExtents, buffers, join_extents, next_piece};
+use device::{Answer, Busy, Completion, EXTENTS_LEN_MAX, Request};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 use types::control::{ClientAsk, Opened};
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Time, VolumeId};
+use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Stripe, Time, VolumeId};
 
 /// Whether a message may leave for an OSD now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,18 +99,24 @@ pub(crate) struct Pending {
     /// Arrival of the request.
     pub since: Time,
     pub kind: Kind,
-    pub start: u64,
-    pub end: u64,
-    /// First byte that is not yet in a part.
-    pub cursor: u64,
+    /// Volume addresses.
+    pub range: Range<u64>,
+    /// First piece that is not yet in a part; `None` when all are.
+    pub next: Option<Piece>,
     /// Number of parts that are not done.
     pub open: u32,
-    pub pieces: u32,
     pub error: Option<Errno>,
     pub held_bytes: u64,
     /// Time at which the request fails with `TimedOut`.
     pub deadline: Time,
     pub sure: Sure,
+}
+
+impl Pending {
+    /// Goes on to the next piece.
+    pub fn advance(&mut self, stripe: Stripe) {
+        self.next = next_piece(stripe, &self.kind, &self.range, self.next);
+    }
 }
 
 /// Holes that were confirmed after the request came.
@@ -123,6 +131,7 @@ pub(crate) enum Sure {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
+    /// Buffers of the answer.
     Read(Vec<IoBuf>),
     Write {
         offset: u64,
@@ -131,7 +140,8 @@ pub(crate) enum Kind {
     /// Write zeros out, so that the range has its space.
     Fill,
     Zero,
-    Extents(Vec<Vec<(u64, bool)>>),
+    /// Extents of each piece, by chunk address.
+    Extents(Vec<PieceExtents>),
 }
 
 /// Amounts in flight on one volume; for observers.
@@ -163,6 +173,7 @@ pub struct Volume {
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
     pub(crate) len_bytes: u64,
+    pub(crate) stripe: Stripe,
     pub(crate) write: bool,
     pub(crate) config: VolumeConfig,
     pub(crate) rng: Rng,
@@ -211,6 +222,7 @@ impl Volume {
             session: opened.session,
             epoch: opened.epoch,
             len_bytes: opened.len_bytes,
+            stripe: opened.stripe,
             write: opened.write,
             rng: Rng::new(config.seed),
             serial: config.serial,
@@ -223,7 +235,7 @@ impl Volume {
             parts: Slab::new(),
             overlaps: Overlaps::default(),
             freed: Vec::new(),
-            segments: Segments::new(opened.len_bytes, config.tuning),
+            segments: Segments::new(opened.len_bytes, opened.stripe, config.tuning),
             fence_check: FenceCheck::default(),
             pgs: Vec::new(),
             pg_slots: BTreeMap::new(),
@@ -316,7 +328,7 @@ impl Volume {
         }
         let mut end = offset + len;
         let kind = match request {
-            Request::Read { .. } => Kind::Read(Vec::with_capacity(crate::split::read_pieces(offset, end))),
+            Request::Read { .. } => Kind::Read(buffers(self.stripe, &(offset..end))),
             Request::Write { buf, .. } => Kind::Write { offset, buf },
             Request::WriteZeroes { no_hole: true, .. } => Kind::Fill,
             Request::Trim { .. } | Request::WriteZeroes { .. } => Kind::Zero,
@@ -329,15 +341,14 @@ impl Volume {
         let deadline = self.config.timeout.map_or(Time::NEVER, |t| now + t);
         self.expire_at = self.expire_at.min(deadline);
         self.held_bytes += held_bytes;
+        let range = offset..end;
         let pending = Pending {
             token,
             since: now,
+            next: next_piece(self.stripe, &kind, &range, None),
             kind,
-            start: offset,
-            end,
-            cursor: offset,
+            range,
             open: 0,
-            pieces: 0,
             error: None,
             held_bytes,
             deadline,
@@ -457,7 +468,7 @@ impl Volume {
         if let Err(errno) = result {
             pending.error.get_or_insert(errno);
         }
-        if pending.open == 0 && pending.cursor >= pending.end {
+        if pending.open == 0 && pending.next.is_none() {
             self.end_request(request);
         }
     }
@@ -467,14 +478,8 @@ impl Volume {
         self.held_bytes -= pending.held_bytes;
         let result = match (pending.error, pending.kind) {
             (Some(errno), _) => Err(errno),
-            (None, Kind::Read(pieces)) => Ok(Answer::Data(pieces)),
-            (None, Kind::Extents(pieces)) => {
-                let mut extents = Vec::new();
-                for (len, data) in pieces.into_iter().flatten() {
-                    push_extent(&mut extents, len, data);
-                }
-                Ok(Answer::Extents(extents))
-            }
+            (None, Kind::Read(buffers)) => Ok(Answer::Data(buffers)),
+            (None, Kind::Extents(pieces)) => Ok(Answer::Extents(join_extents(self.stripe, &pending.range, &pieces))),
             (None, Kind::Write { .. } | Kind::Fill | Kind::Zero) => Ok(Answer::Done),
         };
         self.done.push(Completion { token: pending.token, result });

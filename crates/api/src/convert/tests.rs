@@ -136,21 +136,25 @@ fn answers() -> Vec<ClientAnswer> {
     let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
     let view = MapView { pgs: vec![map()], leaders: vec![(pg, OsdId(1))], osds };
     let segments = vec![
-        SegmentPlace { segment: SegmentIndex(0), pg: Some(pg) },
-        SegmentPlace { segment: SegmentIndex(1), pg: None },
+        SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg] },
+        SegmentPlace { segment: SegmentIndex(1), pgs: Vec::new() },
+        SegmentPlace { segment: SegmentIndex(2), pgs: vec![pg, PgId { n: 7, ..pg }] },
     ];
+    let stripe = Stripe::new(65536, 2).expect("a layout");
     let opened = Opened {
         cluster: ClusterId([1; 16]),
         volume: VolumeId(1),
         session: SessionId(2),
         epoch: Epoch(3),
         len_bytes: 1 << 20,
+        stripe,
         write: true,
         segments: segments.clone(),
         view: view.clone(),
     };
     let refusal = Refusal { code: 2020, message: "held".into() };
     vec![
+        ClientAnswer::Opened(Opened { stripe: Stripe::NONE, ..opened.clone() }),
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
@@ -243,12 +247,41 @@ fn flipped_bits_and_torn_messages_never_panic() {
 }
 
 #[test]
+fn stripe_layout_and_columns_outside_their_limits_are_refused() {
+    let opened = |stripe: Option<pb::Stripe>, place: pb::SegmentPlace| {
+        let ClientAnswer::Opened(opened) = answers().remove(0) else { unreachable!("the first one") };
+        let pb::ClientAskReply { answer } = ClientAnswer::Opened(opened).into();
+        let Some(pb::client_ask_reply::Answer::Opened(mut opened)) = answer else { unreachable!("as it went in") };
+        (opened.stripe, opened.segments) = (stripe, vec![place]);
+        ClientAnswer::try_from(pb::ClientAskReply { answer: Some(pb::client_ask_reply::Answer::Opened(opened)) })
+    };
+    let place = |pg, more: usize| pb::SegmentPlace { segment: 0, pg, more_pgs: vec![3; more] };
+    let first = Some(pb::PgId { pool: 1, n: 0 });
+    let stripe = |unit_bytes, count| Some(pb::Stripe { unit_bytes, count });
+    assert!(opened(stripe(4096, 64), place(first, 63)).is_ok());
+    assert_eq!(opened(stripe(4095, 64), place(first, 63)), Err(Malformed::Range("stripe")));
+    assert_eq!(opened(stripe(4096, 3), place(first, 2)), Err(Malformed::Range("stripe")));
+    assert_eq!(opened(stripe(4096, 64), place(first, 64)), Err(Malformed::Range("more_pgs")));
+    assert_eq!(opened(stripe(4096, 64), place(None, 1)), Err(Malformed::Range("more_pgs")));
+}
+
+#[test]
+fn widest_volume_of_the_greatest_length_fits_into_a_message() {
+    let places = 0..u32::try_from(VOLUME_LEN_MAX / types::SEGMENT).expect("65536");
+    let pgs: Vec<PgId> = (0..64).map(|n| PgId { pool: PoolId(1000), n: 16_000 + n }).collect();
+    let segments = places.map(|n| SegmentPlace { segment: SegmentIndex(n), pgs: pgs.clone() }).collect();
+    let answer = ClientAnswer::Segments { segments, pending: Vec::new(), view: MapView::default() };
+    let len = pb::ClientAskReply::from(answer).encoded_len();
+    assert!(len < crate::MESSAGE_LEN_MAX * 3 / 4, "{len}");
+}
+
+#[test]
 fn a_volume_of_an_impossible_length_is_not_opened() {
     let opened = |len_bytes| {
         let cluster = ClusterId([1; 16]);
         let (volume, session, epoch) = (VolumeId(1), SessionId(1), Epoch(1));
-        let (segments, view) = (Vec::new(), MapView::default());
-        let opened = Opened { cluster, volume, session, epoch, len_bytes, write: true, segments, view };
+        let (stripe, segments, view) = (Stripe::NONE, Vec::new(), MapView::default());
+        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, write: true, segments, view };
         ClientAnswer::try_from(pb::ClientAskReply::from(ClientAnswer::Opened(opened)))
     };
     for len_bytes in [512, 1 << 30, VOLUME_LEN_MAX] {

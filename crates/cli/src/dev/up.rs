@@ -10,8 +10,8 @@ use anyhow::Result;
 use control::admin::VolumeView;
 use serde_json::json;
 use std::time::Duration;
-use types::OsdId;
 use types::codes;
+use types::{OsdId, Stripe};
 
 /// The pool that `dev up` creates.
 const POOL: &str = "main";
@@ -211,7 +211,7 @@ fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) ->
 /// Creates the volume if it does not exist; an existing one keeps its size.
 fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
     let Some(there) = admin.volume(volume)? else {
-        admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES))?;
+        admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES), Stripe::NONE)?;
         return Ok(());
     };
     match bytes {
@@ -318,6 +318,7 @@ mod tests {
                 session: types::SessionId(0),
                 holder: None,
                 created_ms: 0,
+                stripe: None,
             };
             fio(&volume, "U")
         };

@@ -13,14 +13,14 @@ use crate::errors::{Exit, UserError};
 use crate::{output, size};
 use anyhow::Result;
 use compare::{Member, Undone};
-use control::admin::{OsdView, PgView};
+use control::admin::{OsdView, PgView, VolumeView};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
 use types::limits::PART_MAX;
 use types::units::CHUNK;
-use types::{ChunkKey, OsdId, PgId};
+use types::{ChunkKey, OsdId, PgId, Stripe, VolumeId};
 
 /// Most differences that are listed for one PG.
 const LISTED_MAX: usize = 100;
@@ -34,7 +34,7 @@ struct Difference {
     volume: String,
     /// Index of the chunk in the volume.
     chunk: u32,
-    /// Offset in the volume.
+    /// Offset in the volume; of the first unit, where the volume is striped and several units are concerned.
     offset_bytes: u64,
     len_bytes: u64,
     at: u64,
@@ -50,7 +50,7 @@ struct Damage {
     osd: OsdId,
     volume: String,
     chunk: u32,
-    /// Offset in the volume.
+    /// Offset in the volume; of the first unit, where the volume is striped and several units are concerned.
     offset_bytes: u64,
     len_bytes: u64,
     reason: String,
@@ -87,6 +87,9 @@ struct Verdict {
     unasked: Vec<Unasked>,
 }
 
+/// Name and stripe layout of each volume.
+type Volumes = BTreeMap<VolumeId, (String, Stripe)>;
+
 /// Members and chunks of one PG that are to be compared.
 struct Plan {
     members: Vec<Member>,
@@ -102,11 +105,12 @@ pub fn run(admin: &Admin, wanted: &[PgId], tables: bool, as_json: bool) -> Resul
         return Err(UserError::new(codes::BAD_USAGE, format!("there is no PG {unknown}"), "basalt pg ls").into());
     }
     let mut endpoints = members(&admin.osds()?);
-    let names: BTreeMap<_, _> = admin.volumes(None)?.into_iter().map(|v| (v.volume, v.name)).collect();
+    let known = |v: VolumeView| (v.volume, (v.name, v.stripe.unwrap_or_default()));
+    let volumes: Volumes = admin.volumes(None)?.into_iter().map(known).collect();
     let chosen = all.iter().filter(|view| wanted.is_empty() || wanted.contains(&view.pg));
     let plans: Vec<Plan> = chosen.map(|view| plan(view, &mut endpoints)).collect();
     let bar = bar(plans.iter().map(|p| p.chunks.len() as u64).sum(), as_json);
-    let verdicts: Vec<Verdict> = plans.into_iter().map(|plan| compare_pg(plan, tables, &names, &bar)).collect();
+    let verdicts: Vec<Verdict> = plans.into_iter().map(|plan| compare_pg(plan, tables, &volumes, &bar)).collect();
     bar.finish_and_clear();
     conclude(&verdicts, tables, as_json)
 }
@@ -174,29 +178,30 @@ fn plan(view: &PgView, endpoints: &mut Endpoints) -> Plan {
     Plan { members: reached, chunks: chunks.into_iter().collect(), applied, verdict }
 }
 
-fn compare_pg(mut plan: Plan, tables: bool, names: &BTreeMap<types::VolumeId, String>, bar: &ProgressBar) -> Verdict {
+fn compare_pg(mut plan: Plan, tables: bool, volumes: &Volumes, bar: &ProgressBar) -> Verdict {
     bar.set_message(format!("PG {}", plan.verdict.pg));
     for key in std::mem::take(&mut plan.chunks) {
         bar.inc(1);
-        let name = names.get(&key.volume).cloned().unwrap_or_else(|| key.volume.to_string());
-        compare_chunk(&mut plan, key, &name, tables);
+        let unknown = || (key.volume.to_string(), Stripe::NONE);
+        let (name, stripe) = volumes.get(&key.volume).cloned().unwrap_or_else(unknown);
+        compare_chunk(&mut plan, key, (&name, stripe), tables);
     }
     plan.verdict
 }
 
-fn compare_chunk(plan: &mut Plan, key: ChunkKey, name: &str, tables: bool) {
+fn compare_chunk(plan: &mut Plan, key: ChunkKey, volume: (&str, Stripe), tables: bool) {
     // A replica with damage in this chunk may be sound in the next.
     let mut members = plan.members.clone();
     while members.len() > 1 {
         match compare::chunk(&members, plan.verdict.pg, key, tables, &mut plan.applied) {
-            Ok(digests) => return note(&mut plan.verdict, &members, key, name, &digests),
+            Ok(digests) => return note(&mut plan.verdict, &members, key, volume, &digests),
             Err(Undone::Damaged(osd, parts)) => {
                 members.retain(|m| m.osd != osd);
                 plan.verdict.damaged.extend(parts.into_iter().map(|(part, reason)| Damage {
                     osd,
-                    volume: name.to_owned(),
+                    volume: volume.0.to_owned(),
                     chunk: key.index,
-                    offset_bytes: offset_of(key, part),
+                    offset_bytes: offset_of(key, part, volume.1),
                     len_bytes: PART_MAX,
                     reason,
                 }));
@@ -215,12 +220,18 @@ fn compare_chunk(plan: &mut Plan, key: ChunkKey, name: &str, tables: bool) {
     }
 }
 
-/// Returns the offset of a part of a chunk in its volume.
-fn offset_of(key: ChunkKey, part: usize) -> u64 {
-    u64::from(key.index) * CHUNK + part as u64 * PART_MAX
+/// Returns the offset in the volume of the first byte of a part of a chunk.
+fn offset_of(key: ChunkKey, part: usize, stripe: Stripe) -> u64 {
+    stripe.volume_address(u64::from(key.index) * CHUNK + part as u64 * PART_MAX)
 }
 
-fn note(verdict: &mut Verdict, members: &[Member], key: ChunkKey, name: &str, digests: &compare::Digests) {
+fn note(
+    verdict: &mut Verdict,
+    members: &[Member],
+    key: ChunkKey,
+    (name, stripe): (&str, Stripe),
+    digests: &compare::Digests,
+) {
     if verdict.chunks == 0 {
         verdict.at.0 = digests.at;
     }
@@ -237,7 +248,7 @@ fn note(verdict: &mut Verdict, members: &[Member], key: ChunkKey, name: &str, di
         verdict.differences.push(Difference {
             volume: name.to_owned(),
             chunk: key.index,
-            offset_bytes: offset_of(key, first),
+            offset_bytes: offset_of(key, first, stripe),
             len_bytes: count as u64 * PART_MAX,
             at: digests.at,
             odd: compare::odd_ones(&crcs),

@@ -15,6 +15,7 @@ pub fn records(dev: &Dev) {
     dev.run(&["volume", "create", "main/demo", "1GiB"]).says("BSLT-2013", "another name");
     dev.run(&["volume", "create", "x", "1GiB"]).says("BSLT-2014", "pool/volume");
     dev.run(&["volume", "create", "main/small", "512"]).says("BSLT-2015", "1MiB");
+    dev.run(&["volume", "create", "main/wide", "1GiB", "--stripe-count", "64"]).says("BSLT-2049", "basalt pool ls");
     let huge = dev.run(&["volume", "create", "main/huge", "70000TiB"]);
     assert!(huge.err.contains("a volume of 70000TiB cannot be created"), "{huge:?}");
     dev.run(&["pool", "create", "four", "--replicas", "4"]).says("BSLT-2016", "1, 2, 3 or 5");

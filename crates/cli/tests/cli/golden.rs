@@ -73,7 +73,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("pool.ls", &["pool", "ls"]);
     golden("pool.info", &["pool", "info", "two"]);
     golden("pool.rm", &["pool", "rm", "two"]);
-    golden("volume.create", &["volume", "create", "main/bench", "64MiB"]);
+    let stripes = ["--stripe-unit", "64KiB", "--stripe-count", "4"];
+    golden("volume.create", &[&["volume", "create", "main/bench", "64MiB"][..], &stripes].concat());
     let bench = ["bench", "main/bench", "--seconds", "1", "--depth", "4", "--op", "randrw", "--verify"];
     golden("bench", &bench);
     golden("bench.floor", &["bench", "floor", "--seconds", "1", "--depths", "4", "--modes", "noflush"]);

@@ -32,6 +32,12 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
     assert_eq!(run(&["explain", "1"]).code, 2);
     assert_eq!(run(&["frobnicate"]).code, 2);
     assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is ambiguous");
+    let create = ["volume", "create", "main/x", "1GiB"];
+    for stripes in
+        [&["--stripe-unit", "64KiB"][..], &["--stripe-count", "3"], &["--stripe-count", "2", "--stripe-unit", "6k"]]
+    {
+        assert_eq!(run(&[&create[..], stripes].concat()).code, 2, "{stripes:?}");
+    }
     assert_eq!(run(&["pool", "create", "x", "--pgs", "0"]).code, 2);
     assert_eq!(run(&["pg", "verify", "1-2"]).code, 2);
     assert_eq!(run(&["events", "--since", "1w"]).code, 2, "w is no unit of time");

@@ -5,7 +5,7 @@ use device::{Completion, Request};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal};
-use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Time, VolumeId};
+use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Stripe, Time, VolumeId};
 
 fn config() -> ClientConfig {
     let incarnation = Incarnation(77);
@@ -27,6 +27,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         session: SessionId(u64::from(write)),
         epoch: Epoch(1),
         len_bytes: 1 << 30,
+        stripe: Stripe::NONE,
         write,
         segments: Vec::new(),
         view: MapView::default(),

@@ -13,7 +13,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, SegmentPlace};
 use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
-    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time,
+    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Stripe,
+    Time,
 };
 use wire::{Message, Peer, Reject, Reply, ReplyBody, RequestBody};
 
@@ -184,12 +185,13 @@ impl Run {
                 session: SessionId(6),
                 epoch: Epoch(1),
                 len_bytes: 2 * SEGMENT,
+                stripe: Stripe::NONE,
                 write: true,
-                segments: vec![SegmentPlace { segment: SegmentIndex(0), pg: Some(pg()) }],
+                segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg()] }],
                 view: view(),
             }),
             ClientAsk::Segments { segments, .. } => {
-                let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pg: Some(pg()) }).collect();
+                let segments = segments.iter().map(|s| SegmentPlace { segment: *s, pgs: vec![pg()] }).collect();
                 ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),

@@ -9,9 +9,9 @@ use crate::plan;
 use crate::records::{Key, MuteRecord, Record, Write};
 use crate::refusal::refuse;
 use crate::settings::NOOUT;
-use types::OsdId;
 use types::codes;
 use types::control::Refusal;
+use types::{OsdId, Stripe};
 
 impl Control {
     pub(super) fn take_admin(&mut self, now: Now, token: Token, ask: AdminAsk) {
@@ -47,7 +47,9 @@ impl Control {
             AdminAsk::OsdSet(ask) => return self.set_osds(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),
             AdminAsk::ConfigList => return Ok(Some(self.settings())),
             AdminAsk::ConfigSet { name, value } => return self.change_setting(now, &name, value.as_deref()).map(Some),
-            AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
+            AdminAsk::VolumeCreate { name, len_bytes, stripe } => {
+                return self.create_volume(now, &name, len_bytes, stripe).map(Some);
+            }
             AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {
@@ -151,8 +153,8 @@ impl Control {
         Ok(self.settings())
     }
 
-    fn create_volume(&mut self, now: Now, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {
-        let (writes, id) = plan::volume_create(&self.records, name, len_bytes, now.wall_ms)?;
+    fn create_volume(&mut self, now: Now, name: &str, len_bytes: u64, stripe: Stripe) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::volume_create(&self.records, name, len_bytes, stripe, now.wall_ms)?;
         self.write(writes);
         let text = format!("volume {name} is created: {}", size(len_bytes));
         self.note(now, Note::info("volume.created", format!("volume {name}"), text));

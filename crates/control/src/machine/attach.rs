@@ -50,6 +50,11 @@ impl Attaching {
         }
     }
 
+    /// Whether the volume's record is being committed in this PG, or `pending` is not cleared yet after it was.
+    pub fn is_under_way(&self, volume: VolumeId, pg: PgId) -> bool {
+        self.jobs.contains_key(&(volume, pg)) || self.finished.contains(&(volume, pg))
+    }
+
     fn end(&mut self, volume: VolumeId, pg: PgId) {
         if let Some(Job { drawn: Some((order, _)), .. }) = self.jobs.remove(&(volume, pg))
             && !on(Bug::StaleAttachCounts)
@@ -194,7 +199,8 @@ impl Control {
     /// Returns the session and epoch of a waiting request for a segment of this PG, when its epoch is
     /// older than the present one.
     fn asker(&self, record: &VolumeRecord, pg: PgId) -> Option<(SessionId, Epoch)> {
-        let in_pg = |s: &SegmentIndex| self.records.segments.get(&(record.id, *s)).is_some_and(|s| s.pg == pg);
+        let found = |s: &SegmentIndex| self.records.segments.get(&(record.id, *s));
+        let in_pg = |s: &SegmentIndex| found(s).is_some_and(|s| s.pgs().any(|of| of == pg));
         self.waits.iter().find_map(|wait| match &wait.what {
             WaitFor::Segments { volume, session, epoch, segments }
                 if *volume == record.id && session.0 != 0 && *epoch < record.epoch =>
@@ -220,7 +226,7 @@ impl Control {
         hint.or(lead).or_else(any)
     }
 
-    /// Clears `pending` in the segments whose record was committed.
+    /// Clears `pending` in the segments whose record was committed in each of their PGs.
     fn finish_attaches(&mut self) {
         let mut again = VecDeque::new();
         while let Some((volume, pg)) = self.attaching.finished.pop_front() {
@@ -231,7 +237,8 @@ impl Control {
             if self.attaching.jobs.contains_key(&(volume, pg)) {
                 continue;
             }
-            let (writes, done) = plan::unpend(&self.records, volume, Some(pg));
+            let open = |pg| self.attaching.jobs.contains_key(&(volume, pg));
+            let (writes, done) = plan::unpend(&self.records, volume, pg, &open);
             self.write(writes);
             self.waits_due = true;
             if !done {

@@ -5,7 +5,7 @@ use super::{ClientReq, Control, Now, Standing, Token};
 use crate::admin::AdminAnswer;
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
-use crate::records::{Holder, OsdRecord, PgRecord, PoolState, VolumeState};
+use crate::records::{Holder, OsdRecord, PgRecord, PoolState, SegmentRecord, VolumeState};
 use crate::refusal::refuse;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -211,13 +211,15 @@ impl Control {
     ) {
         let hint = |pg: &PgRecord| self.pg_hint(pg);
         let planned = plan::allocate(&self.records, volume, holder, &segments, allocate, &hint);
-        let (writes, ()) = match planned {
+        let (writes, mut pgs) = match planned {
             Ok(planned) => planned,
             Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
         };
         self.write(writes);
-        let pending = segments.iter().filter_map(|s| self.records.segments.get(&(volume, *s)));
-        let pgs: BTreeSet<PgId> = pending.filter(|s| s.pending).map(|s| s.pg).collect();
+        // A segment is pending for one of its PGs: the others are not asked to commit the record again.
+        let pending = segments.iter().filter_map(|s| self.records.segments.get(&(volume, *s))).filter(|s| s.pending);
+        let idle = pending.filter(|s| !s.pgs().any(|pg| self.attaching.is_under_way(volume, pg)));
+        pgs.extend(idle.flat_map(SegmentRecord::pgs));
         for pg in pgs {
             self.attaching.ensure(volume, pg);
         }
@@ -225,7 +227,7 @@ impl Control {
         self.wait(token, WaitFor::Segments { volume, session, epoch, segments });
     }
 
-    fn pg_hint(&self, pg: &PgRecord) -> PgHint {
+    pub(super) fn pg_hint(&self, pg: &PgRecord) -> PgHint {
         let lead = self.leads.get(&pg.pg);
         let preferred = pg.members.first().map_or(OsdId(0), |m| m.osd);
         let full = pg.everyone().any(|m| self.osds.get(&m.osd).is_some_and(|live| live.full));
@@ -330,14 +332,16 @@ impl Control {
             return None;
         }
         let places = self.records.segments_of(volume);
-        let segments: Vec<SegmentPlace> = places.map(|s| SegmentPlace { segment: s.index, pg: Some(s.pg) }).collect();
-        let pgs = segments.iter().filter_map(|s| s.pg).collect();
+        let place = |s: &SegmentRecord| SegmentPlace { segment: s.index, pgs: s.pgs().collect() };
+        let segments: Vec<SegmentPlace> = places.map(place).collect();
+        let pgs = segments.iter().flat_map(|s| s.pgs.iter().copied()).collect();
         Some(ClientAnswer::Opened(Opened {
             cluster: self.records.cluster_id(),
             volume,
             session,
             epoch: known.epoch,
             len_bytes: known.len_bytes,
+            stripe: known.stripe,
             write,
             segments,
             view: self.map_view(pgs),
@@ -353,12 +357,13 @@ impl Control {
             return refused(codes::SESSION_FENCED, "another client attached the volume while this request waited");
         }
         let found = |s: &SegmentIndex| self.records.segments.get(&(volume, *s));
+        let pgs_of = |s: &SegmentIndex| found(s).map_or_else(Vec::new, |s| s.pgs().collect());
         // A PG without a quorum keeps no client from the segments of other PGs.
         let (pending, attached): (Vec<_>, Vec<_>) =
             segments.iter().copied().partition(|s| found(s).is_some_and(|s| s.pending));
         let segments: Vec<SegmentPlace> =
-            attached.iter().map(|s| SegmentPlace { segment: *s, pg: found(s).map(|s| s.pg) }).collect();
-        let view = self.map_view(segments.iter().filter_map(|s| s.pg).collect());
+            attached.iter().map(|s| SegmentPlace { segment: *s, pgs: pgs_of(s) }).collect();
+        let view = self.map_view(segments.iter().flat_map(|s| s.pgs.iter().copied()).collect());
         ClientAnswer::Segments { segments, pending, view }
     }
 

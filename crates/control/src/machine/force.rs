@@ -121,8 +121,9 @@ impl Control {
             return Err(cannot(format!("PG {pg} cannot go on: {of} is up with contents that the PG had at some time")));
         };
         let volumes = self.records.volumes_of(pg.pool);
-        let volumes: Vec<&VolumeRecord> =
-            volumes.filter(|v| self.records.segments_of(v.id).any(|segment| segment.pg == pg)).collect();
+        let volumes: Vec<&VolumeRecord> = volumes
+            .filter(|v| self.records.segments_of(v.id).any(|segment| segment.pgs().any(|of| of == pg)))
+            .collect();
         let is_safe = loses_nothing(keep);
         let lossless = volumes.is_empty() || is_safe;
         let view = ForceView {

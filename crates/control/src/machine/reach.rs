@@ -5,7 +5,7 @@
 //! the leader among them, agrees on that leader in one term.
 
 use super::Control;
-use crate::records::PgRecord;
+use crate::records::{PgRecord, SegmentRecord};
 use std::collections::BTreeSet;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
@@ -44,7 +44,8 @@ impl Control {
     pub(super) fn out_of_reach(&self, now: Time) -> BTreeSet<(PgId, OsdId)> {
         let named = self.unreached.iter().filter(|(volume, _)| self.holder_alive(now, **volume));
         let pairs = named.flat_map(|(volume, osds)| {
-            self.records.segments_of(*volume).flat_map(|segment| osds.iter().map(|osd| (segment.pg, *osd)))
+            let pgs = self.records.segments_of(*volume).flat_map(SegmentRecord::pgs);
+            pgs.flat_map(|pg| osds.iter().map(move |osd| (pg, *osd)))
         });
         pairs.collect()
     }

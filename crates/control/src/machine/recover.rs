@@ -5,13 +5,17 @@ use super::{Control, Now};
 use crate::admin::{FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::batch::PLAN_WRITES_MAX;
 use crate::events::Note;
-use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write};
+use crate::plan;
+use crate::records::{
+    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write,
+};
 use crate::refusal::refuse;
+use placement::PgChoice;
 use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SessionId};
+use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
 
 /// Distance by which a recovery moves 64-bit watermarks above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -25,6 +29,17 @@ const UNDER_WAY: &str = "a recovery of the records is under way";
 const STRANGERS_PER_STEP: usize = 40;
 /// Most replicas that a report lists.
 const REPLICAS_SHOWN: usize = 1024;
+
+/// Columns with their PGs, by segment.
+type Segments = BTreeMap<(VolumeId, SegmentIndex), Vec<(u32, PgId)>>;
+
+fn columns_of_segments(found: &[FoundSegment]) -> Segments {
+    let mut segments = Segments::new();
+    for FoundSegment { volume, segment, column, pg } in found.iter().copied() {
+        segments.entry((volume, segment)).or_default().push((column, pg));
+    }
+    segments
+}
 
 impl Control {
     /// Shows what the records lack. Unless `dry_run` is set, it takes the next step of a recovery. First all holds end in the
@@ -150,8 +165,9 @@ impl Control {
         if self.standing() != Standing::Sound {
             return Err(self.not_sound());
         }
-        if ask.segments.len().max(ask.attached.len()) > SEGMENTS_PER_ASK_MAX {
-            return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", ask.segments.len())));
+        let segments = columns_of_segments(&ask.segments);
+        if segments.len().max(ask.attached.len()) > SEGMENTS_PER_ASK_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", segments.len())));
         }
         for FoundAttach { volume, pg } in ask.attached.iter().copied() {
             let is_its = self.records.volumes.get(&volume).is_some_and(|v| v.recovering && v.pool == pg.pool);
@@ -159,7 +175,7 @@ impl Control {
                 self.attaching.ensure(volume, pg);
             }
         }
-        self.put_segments_back(&ask.segments)?;
+        self.put_segments_back(segments)?;
         if ask.finish {
             // An open waits for the attach records by itself: a PG that is gone must not keep other volumes here.
             let recovering = self.records.volumes.values().filter(|v| v.recovering);
@@ -177,13 +193,14 @@ impl Control {
 
     /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write
     /// would put the segment into another PG. The attach record of the volume as the records know it goes into each PG before use
-    /// (R6).
+    /// (R6). A column of a striped segment that no PG has data of gets a PG as a new one does.
     ///
     /// # Errors
-    /// BSLT-2011, BSLT-2022.
-    fn put_segments_back(&mut self, found: &[FoundSegment]) -> Result<(), Refusal> {
+    /// BSLT-2011, BSLT-2019, BSLT-2022.
+    fn put_segments_back(&mut self, segments: Segments) -> Result<(), Refusal> {
         let mut writes = Vec::new();
-        for FoundSegment { volume, segment: index, pg } in found.iter().copied() {
+        let mut choices: BTreeMap<VolumeId, Vec<PgChoice>> = BTreeMap::new();
+        for ((volume, index), found) in segments {
             let Some(known) = self.records.volumes.get(&volume) else {
                 return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} is not in the records")));
             };
@@ -191,14 +208,23 @@ impl Control {
             if !known.recovering {
                 continue;
             }
-            let inside = u64::from(index.0) < known.len_bytes.div_ceil(SEGMENT);
-            if !inside || known.pool != pg.pool || !self.records.pgs.contains_key(&pg) {
-                return Err(refuse(codes::OUT_OF_RANGE, format!("{index} of {volume} cannot lie in PG {pg}")));
+            let mut columns = vec![None; known.stripe.count() as usize];
+            for (column, pg) in found {
+                let inside = u64::from(index.0) < known.len_bytes.div_ceil(SEGMENT) && column < known.stripe.count();
+                if !inside || known.pool != pg.pool || !self.records.pgs.contains_key(&pg) {
+                    let text = format!("column {column} of {index} of {volume} cannot lie in PG {pg}");
+                    return Err(refuse(codes::OUT_OF_RANGE, text));
+                }
+                columns[column as usize] = Some(pg);
             }
-            if !self.records.segments.contains_key(&(volume, index)) {
-                writes.push(Write::Put(Record::Segment(SegmentRecord { volume, index, pg, pending: true })));
-                self.attaching.begin(volume, pg);
+            if self.records.segments.contains_key(&(volume, index)) {
+                continue;
             }
+            let hint = |pg: &PgRecord| self.pg_hint(pg);
+            let choices = choices.entry(volume).or_insert_with(|| plan::choices(&self.records, known, &hint));
+            let pgs = plan::choose(choices, known, &columns)?;
+            pgs.iter().for_each(|pg| self.attaching.begin(volume, *pg));
+            writes.push(Write::Put(Record::Segment(SegmentRecord::new(volume, index, &pgs, true))));
         }
         self.write(writes);
         Ok(())

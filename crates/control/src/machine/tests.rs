@@ -11,13 +11,14 @@ mod pairs;
 mod past;
 mod reach;
 mod rebalance;
+mod stripes;
 mod world;
 
 use super::*;
 use crate::admin::{OsdRegister, OsdSet, PoolCreate};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
-use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId};
+use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId, Stripe};
 use world::{World, opened, refused};
 
 fn open(name: &str, write: bool, steal: bool) -> ClientAsk {
@@ -122,7 +123,7 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
     let ClientAnswer::Segments { segments: places, .. } = world.ask(2, segments(&reader, 1..4, false)) else {
         panic!()
     };
-    assert_eq!(places.iter().map(|p| p.pg.is_some()).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(places.iter().map(|p| !p.pgs.is_empty()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
         world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
         ClientAnswer::Alive
@@ -149,7 +150,10 @@ fn segment_on_a_pg_without_a_leader_delays_no_other() {
     let ClientAnswer::Segments { segments: places, pending: waits, view } = world.answer_to(req) else { panic!() };
     let on_it = world.control.records().segments_of(held.volume).filter(|s| s.pg == down).map(|s| s.index);
     assert_eq!(on_it.collect::<Vec<_>>(), waits);
-    assert!(places.len() + waits.len() == 16 && places.iter().all(|place| place.pg.is_some_and(|pg| pg != down)));
+    assert!(
+        places.len() + waits.len() == 16
+            && places.iter().all(|place| !place.pgs.is_empty() && !place.pgs.contains(&down))
+    );
     assert!(view.pgs.len() > 10 && view.pgs.iter().all(|map| map.pg != down), "{view:?}");
     let reader = Opened { session: SessionId(0), ..held.clone() };
     let req = world.req(2, segments(&reader, 0..16, false));
@@ -157,7 +161,7 @@ fn segment_on_a_pg_without_a_leader_delays_no_other() {
     assert_eq!(waits, pending, "a reader is not told that it is a hole");
     world.leaderless.clear();
     let ClientAnswer::Segments { segments: places, .. } = world.ask(1, segments(&held, 0..16, true)) else { panic!() };
-    assert!(places.iter().any(|place| (place.segment, place.pg) == (pending[0], Some(down))));
+    assert!(places.iter().any(|place| place.segment == pending[0] && place.pgs == [down]));
 }
 
 #[test]
@@ -223,7 +227,7 @@ fn lost_extents_make_their_pg_inconsistent_until_no_report_has_them() {
     let lost = types::control::LostExtent { chunk, offset_bytes: 4096, len_bytes: 4096 };
     (2..=3).for_each(|n| world.heartbeat(OsdId(n), |beat| beat.pgs[0].lost = vec![lost]));
     assert!(says(&world));
-    assert_eq!(view(&world).lost, [lost.to_string()]);
+    assert_eq!(view(&world).lost, ["volume 1 bytes 33558528..33562624"]);
     (2..=3).for_each(|n| world.beat(OsdId(n)));
     assert!(!says(&world) && view(&world).lost.is_empty());
 }
@@ -304,7 +308,7 @@ fn order_that_the_pg_has_seen_is_drawn_again_above_it() {
     world.orders.extend(pgs.iter().map(|pg| (*pg, 40)));
     let answer = world.ask(1, segments(&held, 0..1, true));
     let ClientAnswer::Segments { segments: places, .. } = answer else { panic!("{answer:?}") };
-    let pg = places[0].pg.expect("allocated");
+    let pg = places[0].pgs[0];
     assert_eq!(world.control.records().pgs[&pg].order, 41);
 }
 
@@ -314,6 +318,7 @@ fn invalid_admin_request_is_refused_with_its_code() {
     let pool = |replicas, domain: &str, pg_count| {
         AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })
     };
+    let create = |name: &str, len_bytes| AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe: Stripe::NONE };
     for (ask, code) in [
         (pool(4, "osd", 8), codes::BAD_POOL),
         (pool(0, "osd", 8), codes::BAD_POOL),
@@ -323,10 +328,10 @@ fn invalid_admin_request_is_refused_with_its_code() {
         (pool(5, "osd", 8), codes::CANNOT_PLACE),
         (pool(3, "rack", 8), codes::CANNOT_PLACE),
         (AdminAsk::PoolRemove { name: "p".into() }, codes::POOL_NOT_EMPTY),
-        (AdminAsk::VolumeCreate { name: "p/v".into(), len_bytes: SEGMENT }, codes::VOLUME_EXISTS),
-        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: 4096 }, codes::BAD_SIZE),
-        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: SEGMENT + 1 }, codes::BAD_SIZE),
-        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: u64::MAX }, codes::BAD_SIZE),
+        (create("p/v", SEGMENT), codes::VOLUME_EXISTS),
+        (create("p/w", 4096), codes::BAD_SIZE),
+        (create("p/w", SEGMENT + 1), codes::BAD_SIZE),
+        (create("p/w", u64::MAX), codes::BAD_SIZE),
         (AdminAsk::OsdSet(OsdSet::one(OsdId(77), None, None)), codes::OSD_UNKNOWN),
     ] {
         assert_eq!(world.admin(ask.clone()).map_err(|r| r.code), Err(code), "{ask:?}");

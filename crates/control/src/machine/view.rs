@@ -7,7 +7,11 @@ use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState}
 use std::collections::BTreeSet;
 use types::control::{LostExtent, PgReport, Refusal};
 use types::map::Member;
-use types::{OsdId, SEGMENT, Time};
+use types::units::CHUNKS_PER_SEGMENT;
+use types::{CHUNK, OsdId, SEGMENT, Stripe, Time};
+
+/// Ranges of a striped volume that one extent names.
+const RANGES_SHOWN: usize = 4;
 
 impl Control {
     pub(super) fn pool_view(&self, pool: &PoolRecord) -> PoolView {
@@ -16,6 +20,8 @@ impl Control {
             PoolState::Ready => "ready",
             PoolState::Deleting => "deleting",
         };
+        // The columns of a striped segment lie in several PGs.
+        let chunks: u64 = self.records.pgs_of(pool.id).map(|pg| u64::from(self.records.load_of(pg.pg).chunks)).sum();
         PoolView {
             pool: pool.id,
             name: pool.name.clone(),
@@ -24,7 +30,7 @@ impl Control {
             pg_count: pool.pg_count,
             state: state.to_string(),
             volumes: u32::try_from(self.records.volumes_of(pool.id).count()).unwrap_or(u32::MAX),
-            segments: self.records.pgs_of(pool.id).map(|pg| u64::from(self.records.segments_in(pg.pg))).sum(),
+            segments: chunks / u64::from(CHUNKS_PER_SEGMENT),
         }
     }
 
@@ -49,6 +55,7 @@ impl Control {
             session: volume.session,
             holder,
             created_ms: volume.created_ms,
+            stripe: volume.stripe.is_striped().then_some(volume.stripe),
         }
     }
 
@@ -162,8 +169,21 @@ impl Control {
         } else {
             away.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(" or ")
         };
-        let unread = unread.difference(&lost).map(|e| format!("{e} on the replicas that are up; {away} may have one"));
-        lost.iter().map(LostExtent::to_string).chain(unread).collect()
+        let words = |extent: &LostExtent| self.extent_words(extent);
+        let unread =
+            unread.difference(&lost).map(|e| format!("{} on the replicas that are up; {away} may have one", words(e)));
+        lost.iter().map(words).chain(unread).collect()
+    }
+
+    /// Returns an extent in words, by volume address.
+    fn extent_words(&self, extent: &LostExtent) -> String {
+        let stripe = self.records.volumes.get(&extent.chunk.volume).map_or(Stripe::NONE, |volume| volume.stripe);
+        let start = u64::from(extent.chunk.index) * CHUNK + u64::from(extent.offset_bytes);
+        let ranges = stripe.volume_ranges(start..start + u64::from(extent.len_bytes));
+        let shown: Vec<String> = ranges.iter().take(RANGES_SHOWN).map(|r| format!("{}..{}", r.start, r.end)).collect();
+        let more = ranges.len() - shown.len();
+        let more = if more == 0 { String::new() } else { format!(" and {more} ranges more") };
+        format!("volume {} bytes {}{more}", extent.chunk.volume.0, shown.join(", "))
     }
 
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {

@@ -88,7 +88,7 @@ pub fn unfenced<'a>(
     max: usize,
 ) -> impl Iterator<Item = &'a VolumeRecord> {
     let (pg, below) = (record.pg, forced.sessions_below);
-    let of_pg = move |v: &&VolumeRecord| records.segments_of(v.id).any(|segment| segment.pg == pg);
+    let of_pg = move |v: &&VolumeRecord| records.segments_of(v.id).any(|segment| segment.pgs().any(|of| of == pg));
     let is_old = move |v: &&VolumeRecord| v.settled || (v.session.0 != 0 && v.session < below);
     records.volumes_of(pg.pool).filter(is_old).filter(of_pg).take(max)
 }

@@ -17,7 +17,7 @@ use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, VolumeId};
+use types::{Epoch, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Stripe, VolumeId};
 
 /// Segments that one step clears or erases.
 const SEGMENTS_PER_STEP: usize = 48;
@@ -25,8 +25,8 @@ const SEGMENTS_PER_STEP: usize = 48;
 /// Makes a volume, without segments.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019.
-pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64) -> Plan<VolumeId> {
+/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019; BSLT-2049 when the pool has fewer PGs than `stripe` has columns.
+pub fn volume_create(records: &Records, name: &str, len_bytes: u64, stripe: Stripe, wall_ms: u64) -> Plan<VolumeId> {
     let (pool_name, volume_name) = names::split(name)?;
     let pool = records.pool(pool_name)?;
     if pool.state != PoolState::Ready {
@@ -37,6 +37,11 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
     }
     if !(VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) || !len_bytes.is_multiple_of(SECTOR) {
         return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))));
+    }
+    if stripe.count() > pool.pg_count {
+        let (columns, pgs) = (stripe.count(), pool.pg_count);
+        let text = format!("{columns} columns of volume {name:?} need a PG each, and pool {pool_name:?} has {pgs} PGs");
+        return Err(refuse(codes::BAD_STRIPE, text));
     }
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
@@ -53,6 +58,7 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         state: VolumeState::Ready,
         created_ms: wall_ms,
         recovering: false,
+        stripe,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -221,10 +227,11 @@ pub struct PgHint {
     pub good: bool,
 }
 
-/// Gives PGs to those of `segments` that have none.
+/// Gives PGs to those of `segments` that have none: one, or one for each column of the volume's stripe layout. Returns the PGs
+/// in which the attach record of the volume is not known to be committed.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2021 for another session or epoch, BSLT-2022, BSLT-2023, BSLT-2027, BSLT-2043.
+/// BSLT-2011, BSLT-2019, BSLT-2021 for another session or epoch, BSLT-2022, BSLT-2023, BSLT-2027, BSLT-2043.
 pub fn allocate(
     records: &Records,
     volume: VolumeId,
@@ -232,7 +239,7 @@ pub fn allocate(
     segments: &[SegmentIndex],
     wants: bool,
     hint: &dyn Fn(&PgRecord) -> PgHint,
-) -> Plan<()> {
+) -> Plan<BTreeSet<PgId>> {
     let known = may_place(records, volume, holder, segments, wants)?;
     if segments.iter().any(|segment| !records.segments.contains_key(&(volume, *segment))) {
         // A recovery may still put it back: until then it does not read as zeros (R17).
@@ -241,43 +248,58 @@ pub fn allocate(
     let fresh: BTreeSet<SegmentIndex> =
         segments.iter().copied().filter(|s| wants && !records.segments.contains_key(&(volume, *s))).collect();
     if fresh.is_empty() {
-        return Ok((Vec::new(), ()));
+        return Ok((Vec::new(), BTreeSet::new()));
     }
-    let mut own: BTreeMap<PgId, u32> = BTreeMap::new();
-    let mut attached: BTreeSet<PgId> = BTreeSet::new();
-    for segment in records.segments_of(volume) {
-        *own.entry(segment.pg).or_default() += 1;
-        if known.settled && !segment.pending {
-            attached.insert(segment.pg);
-        }
-    }
-    let choice = |pg: &PgRecord| PgChoice {
-        pg: pg.pg,
-        leader: hint(pg).leader,
-        segments: records.segments_in(pg.pg),
-        segments_of_volume: own.get(&pg.pg).copied().unwrap_or(0),
+    let attached: BTreeSet<PgId> = match known.settled {
+        true => records.segments_of(volume).filter(|s| !s.pending).flat_map(SegmentRecord::pgs).collect(),
+        false => BTreeSet::new(),
     };
-    let mut choices: Vec<PgChoice> = records.pgs_of(known.pool).filter(|pg| hint(pg).good).map(choice).collect();
-    if choices.is_empty() {
-        choices = records.pgs_of(known.pool).map(choice).collect();
-    }
-    let mut writes = Vec::with_capacity(fresh.len());
+    let mut choices = choices(records, known, hint);
+    let (mut writes, mut unattached) = (Vec::with_capacity(fresh.len()), BTreeSet::new());
     for index in fresh {
-        let pg = placement::choose_pg(&choices);
-        let pg = pg.ok_or_else(|| refuse(codes::POOL_NOT_READY, "the pool has no PGs"))?;
-        let choice = choices.iter_mut().find(|c| c.pg == pg).expect("it was chosen from these");
-        choice.segments += 1;
-        choice.segments_of_volume += 1;
+        let pgs = choose(&mut choices, known, &vec![None; known.stripe.count() as usize])?;
         // Where the volume's attach record of this epoch is committed already, writing may begin at once.
-        let pending = !attached.contains(&pg);
-        writes.push(Write::Put(Record::Segment(SegmentRecord { volume, index, pg, pending })));
+        let pending = !pgs.iter().all(|pg| attached.contains(pg));
+        unattached.extend(pgs.iter().copied().filter(|pg| !attached.contains(pg)));
+        writes.push(Write::Put(Record::Segment(SegmentRecord::new(volume, index, &pgs, pending))));
     }
-    Ok(checked_size((writes, ())))
+    Ok(checked_size((writes, unattached)))
+}
+
+/// Returns the PGs of the pool of a volume, for the choice among them.
+pub fn choices(records: &Records, volume: &VolumeRecord, hint: &dyn Fn(&PgRecord) -> PgHint) -> Vec<PgChoice> {
+    let mut own: BTreeMap<PgId, u32> = BTreeMap::new();
+    for segment in records.segments_of(volume.id) {
+        segment.pgs().for_each(|pg| *own.entry(pg).or_default() += segment.chunks_per_column());
+    }
+    let choice = |pg: &PgRecord| {
+        let PgHint { leader, good } = hint(pg);
+        let chunks_of_volume = own.get(&pg.pg).copied().unwrap_or(0);
+        PgChoice { pg: pg.pg, leader, good, chunks: records.load_of(pg.pg).chunks, chunks_of_volume }
+    };
+    records.pgs_of(volume.pool).map(choice).collect()
+}
+
+/// Chooses PGs for the columns of one more segment that have none yet, and counts them in `choices`.
+///
+/// # Errors
+/// BSLT-2019 when the pool has too few PGs.
+pub fn choose(choices: &mut [PgChoice], volume: &VolumeRecord, columns: &[Option<PgId>]) -> Result<Vec<PgId>, Refusal> {
+    let pgs = match columns {
+        [None] => placement::choose_pg(choices).map(|pg| vec![pg]),
+        _ => placement::choose_columns(choices, columns),
+    };
+    let pgs = pgs.ok_or_else(|| refuse(codes::POOL_NOT_READY, "the pool has too few PGs"))?;
+    for choice in choices.iter_mut().filter(|choice| pgs.contains(&choice.pg)) {
+        choice.chunks += volume.stripe.chunks_per_column();
+        choice.chunks_of_volume += volume.stripe.chunks_per_column();
+    }
+    Ok(pgs)
 }
 
 /// Returns every PG that holds a segment of the volume.
 pub fn pgs_of_volume(records: &Records, volume: VolumeId) -> BTreeSet<PgId> {
-    records.segments_of(volume).map(|s| s.pg).collect()
+    records.segments_of(volume).flat_map(SegmentRecord::pgs).collect()
 }
 
 /// Draws the next order of a PG, also above `at_least`: the PG may have seen more than the records say.
@@ -296,9 +318,11 @@ pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count }
 }
 
-/// Clears `pending` of segments of the volume in `pg` (in all its PGs when `None`); `true` when none is left.
-pub fn unpend(records: &Records, volume: VolumeId, pg: Option<PgId>) -> (Vec<Write>, bool) {
-    let mut pending = records.segments_of(volume).filter(|s| s.pending && pg.is_none_or(|pg| s.pg == pg));
+/// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
+/// `open`: that has not committed the attach record.
+pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId) -> bool) -> (Vec<Write>, bool) {
+    let is_due = |s: &&SegmentRecord| s.pending && s.pgs().any(|of| of == pg) && !s.pgs().any(open);
+    let mut pending = records.segments_of(volume).filter(is_due);
     let clear = |s: &SegmentRecord| Write::Put(Record::Segment(SegmentRecord { pending: false, ..s.clone() }));
     let writes: Vec<Write> = pending.by_ref().take(SEGMENTS_PER_STEP).map(clear).collect();
     let done = pending.next().is_none();

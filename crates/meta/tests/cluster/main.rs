@@ -157,7 +157,10 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         eventually("every member exists", || cluster.replica_count() == 2 * 8 + 3 * 40).await;
 
         let len_bytes = 3 * SEGMENT + 512;
-        admin.ask(AdminAsk::VolumeCreate { name: "rbd/v1".into(), len_bytes }).await.expect("a volume");
+        admin
+            .ask(AdminAsk::VolumeCreate { name: "rbd/v1".into(), len_bytes, stripe: types::Stripe::NONE })
+            .await
+            .expect("a volume");
         let mut first = Client::new(&metas, 1);
         let held = opened(first.open("rbd/v1", false).await);
         assert_eq!((held.len_bytes, held.segments.len(), held.write), (len_bytes, 0, true));
@@ -165,7 +168,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
             panic!("segments")
         };
         for place in &segments {
-            let pg = place.pg.expect("allocated");
+            let pg = place.pgs[0];
             let attach = cluster.attached(pg, held.volume).expect("its attach was committed before the answer");
             assert_eq!((attach.session, attach.epoch, attach.chunk_count), (held.session, held.epoch, 193));
             assert!(view.pgs.iter().any(|map| map.pg == pg) && view.osds.len() == 3);
@@ -183,7 +186,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         assert!(stolen.epoch > held.epoch && stolen.session > held.session);
         assert_eq!(stolen.segments.len(), 2);
         for place in &stolen.segments {
-            let attach = cluster.attached(place.pg.expect("allocated"), held.volume).expect("attached");
+            let attach = cluster.attached(place.pgs[0], held.volume).expect("attached");
             assert_eq!((attach.session, attach.epoch), (stolen.session, stolen.epoch));
         }
         assert_eq!(refusal(first.segments(&held, &[1]).await).code, codes::SESSION_FENCED);
@@ -195,7 +198,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         assert_eq!(admin.ask(rm.clone()).await.expect_err("held").code(), codes::VOLUME_HELD);
         let close = ClientAsk::Close { volume: stolen.volume, session: stolen.session };
         assert_eq!(second.ask(close).await, ClientAnswer::Closed);
-        let pgs: Vec<_> = stolen.segments.iter().filter_map(|s| s.pg).collect();
+        let pgs: Vec<_> = stolen.segments.iter().flat_map(|s| s.pgs.clone()).collect();
         assert!(pgs.iter().all(|pg| cluster.attached(*pg, held.volume).is_some_and(|a| a.session == SessionId(0))));
         admin.ask(rm).await.expect("removed");
         assert!(pgs.iter().all(|pg| cluster.attached(*pg, held.volume).is_some_and(|a| a.chunk_count == 0)));
@@ -218,7 +221,10 @@ fn restarted_meta_knows_its_records_and_gives_holders_their_lease() {
         let admin = admin(&metas);
         let cluster = Cluster::start(&admin, &metas, 3).await;
         make_pool(&admin, "rbd", 3, 8).await;
-        admin.ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: SEGMENT }).await.expect("a volume");
+        admin
+            .ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: SEGMENT, stripe: types::Stripe::NONE })
+            .await
+            .expect("a volume");
         let mut client = Client::new(&metas, 1);
         let held = opened(client.open("rbd/v", false).await);
         // This allocation cannot finish: the PGs do not answer.
@@ -235,7 +241,7 @@ fn restarted_meta_knows_its_records_and_gives_holders_their_lease() {
 
         let meta = started(&listen, store).await;
         let ClientAnswer::Segments { segments, .. } = client.segments(&held, &[0]).await else { panic!("not placed") };
-        let pg = segments[0].pg.expect("allocated once");
+        let pg = segments[0].pgs[0];
         assert_eq!(cluster.attached(pg, held.volume).expect("committed by the next meta").epoch, held.epoch);
         // The holder is given its lease again.
         let mut other = Client::new(&metas, 2);
@@ -256,7 +262,9 @@ fn strangers_and_garbage_are_refused_with_a_code() {
         let meta = started(LOCAL, StoreConfig::Memory(MemStore::new())).await;
         let admin = admin(&[meta.addr]);
         for (name, code) in [("nopool/v", codes::POOL_UNKNOWN), ("x", codes::BAD_NAME), ("A/b", codes::BAD_NAME)] {
-            let refused = admin.ask(AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT }).await;
+            let refused = admin
+                .ask(AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe: types::Stripe::NONE })
+                .await;
             let refused = refused.expect_err(name);
             assert!(matches!(refused, AdminError::Refused(_)) && refused.code() == code, "{name}: {refused}");
         }

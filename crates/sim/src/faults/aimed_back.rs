@@ -10,7 +10,7 @@ use super::aimed_logs::ms;
 use super::{Class, Strike};
 use crate::cluster::Cluster;
 use control::admin::{AdminAsk, PoolCreate, RecoverAsk};
-use control::found::{Found, Table};
+use control::found::{Found, Table, segment_batches};
 use control::{Records, Standing};
 use osd::ToolAnswer;
 use std::collections::BTreeSet;
@@ -177,8 +177,8 @@ fn finish(s: &mut Strike<'_>) {
         s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { attached: some.to_vec(), ..ask.clone() }));
     }
     if found.attached.is_empty() && found.unread_pgs.is_empty() {
-        for some in found.segments.chunks(SEGMENTS_PER_ASK_MAX) {
-            s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { segments: some.to_vec(), ..ask.clone() }));
+        for segments in segment_batches(&found.segments) {
+            s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { segments, ..ask.clone() }));
         }
         s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { finish: true, ..ask }));
     }
@@ -194,7 +194,11 @@ fn change(s: &mut Strike<'_>) {
         s.cluster.admin(AdminAsk::PoolCreate(pool));
     } else {
         let len_bytes = s.rng.between(1, 4096) << 20;
-        s.cluster.admin(AdminAsk::VolumeCreate { name: format!("main/lost{n}"), len_bytes });
+        s.cluster.admin(AdminAsk::VolumeCreate {
+            name: format!("main/lost{n}"),
+            len_bytes,
+            stripe: types::Stripe::NONE,
+        });
     }
 }
 

@@ -48,7 +48,11 @@ fn around_a_forced_pg(s: &mut Strike<'_>) {
 fn around_a_volume(s: &mut Strike<'_>) {
     let name = format!("main/between{}", s.rng.below(NAMES));
     match s.rng.chance(2, 3) {
-        true => s.cluster.admin(AdminAsk::VolumeCreate { name, len_bytes: s.rng.between(1, 4096) << 20 }),
+        true => s.cluster.admin(AdminAsk::VolumeCreate {
+            name,
+            len_bytes: s.rng.between(1, 4096) << 20,
+            stripe: types::Stripe::NONE,
+        }),
         false => s.cluster.admin(AdminAsk::VolumeRemove { name, force: true }),
     }
     soon(s, 5);
@@ -82,7 +86,7 @@ fn commit_fails(s: &mut Strike<'_>, n: usize) {
     let fate = fates[s.rng.below(6) as usize];
     s.cluster.meta.set_fate(n, fate);
     let name = format!("main/between{}", s.rng.below(NAMES));
-    s.cluster.admin(AdminAsk::VolumeCreate { name, len_bytes: 1 << 30 });
+    s.cluster.admin(AdminAsk::VolumeCreate { name, len_bytes: 1 << 30, stripe: types::Stripe::NONE });
     s.mend(100, 8000, |s| s.cluster.start_meta());
 }
 

@@ -44,7 +44,11 @@ fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<VolumeId
     until(&mut cluster, 30, "the pool is made", pool);
     let wanted = cluster.options.workload.volumes(&cluster.options.shape);
     for (name, len_bytes) in &wanted {
-        cluster.admin(AdminAsk::VolumeCreate { name: (*name).to_owned(), len_bytes: *len_bytes });
+        cluster.admin(AdminAsk::VolumeCreate {
+            name: (*name).to_owned(),
+            len_bytes: *len_bytes,
+            stripe: types::Stripe::NONE,
+        });
     }
     let made = |c: &Cluster| c.meta.records().map_or_else(Vec::new, |r| r.volumes.keys().copied().collect::<Vec<_>>());
     until(&mut cluster, 30, "the volumes are made", |c| made(c).len() == wanted.len());

@@ -9,7 +9,7 @@ use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Refusal, SegmentPlace};
 use types::limits::SESSION_WINDOW;
 use types::rng::Rng;
-use types::{Errno, IoBuf, IoBufMut, OsdId, PgId, SectorRange, Time};
+use types::{Errno, IoBuf, IoBufMut, OsdId, PgId, SectorRange, SegmentIndex, Stripe, Time};
 use wire::{Extent, Reject, Reply, ReplyBody, Request, RequestBody};
 
 const MS: u64 = 1_000_000;
@@ -67,6 +67,7 @@ struct Osd {
 
 pub(super) struct Cluster {
     rng: Rng,
+    stripe: Stripe,
     queue: BTreeMap<(Time, u64), Inner>,
     count: u64,
     pgs: Vec<PgModel>,
@@ -80,9 +81,10 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(mut rng: Rng) -> Cluster {
+    /// Makes a PG for each column of three segments.
+    pub fn new(mut rng: Rng, stripe: Stripe) -> Cluster {
         let mut pgs: Vec<PgModel> = Vec::new();
-        pgs.resize_with(3, PgModel::default);
+        pgs.resize_with(3 * stripe.count() as usize, PgModel::default);
         for pg in &mut pgs {
             pg.leader = Some(rng.below(OSDS as u64) as usize);
         }
@@ -91,6 +93,7 @@ impl Cluster {
         let osds = (0..OSDS).map(osd).collect();
         let mut cluster = Cluster {
             rng,
+            stripe,
             queue: BTreeMap::new(),
             count: 0,
             pgs,
@@ -370,7 +373,13 @@ impl Cluster {
         ReplyBody::Data { crcs, payload: buf.freeze() }
     }
 
-    /// Handles a question to meta, which allocates segment n in PG n.
+    /// Returns the place of a segment: columns lie in ascending PGs.
+    pub fn place(stripe: Stripe, segment: SegmentIndex) -> SegmentPlace {
+        let count = stripe.count();
+        SegmentPlace { segment, pgs: (0..count).map(|column| pg(segment.0 * count + column)).collect() }
+    }
+
+    /// Handles a question to meta, which allocates each segment at once.
     pub fn ask(&mut self, now: Time, ask: ClientAsk) {
         let at = now + self.delay() * 5;
         if self.chance(11, 4) {
@@ -390,9 +399,8 @@ impl Cluster {
         };
         let answer = match &ask {
             ClientAsk::Segments { segments, .. } => {
-                let place = |s: &types::SegmentIndex| SegmentPlace { segment: *s, pg: Some(pg(s.0)) };
-                let places = segments.iter().map(place).collect();
-                let view = view(segments.iter().map(|s| pg(s.0)).collect());
+                let places: Vec<SegmentPlace> = segments.iter().map(|s| Cluster::place(self.stripe, *s)).collect();
+                let view = view(places.iter().flat_map(|place| place.pgs.clone()).collect());
                 ClientAnswer::Segments { segments: places, pending: Vec::new(), view }
             }
             ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(view(pgs.clone())),

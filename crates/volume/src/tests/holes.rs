@@ -98,7 +98,7 @@ fn segment_allocated_during_a_fence_check_is_read_from_its_pg() {
     b.submit(write(SEGMENT, 512), 2);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let place = SegmentPlace { segment: SegmentIndex(1), pg: Some(pg(0)) };
+    let place = SegmentPlace { segment: SegmentIndex(1), pgs: vec![pg(0)] };
     b.volume.handle_meta(b.now, &ask, segments_answer(vec![place]));
     b.reply(osd, &asked, Ok(ReplyBody::Done));
     let bodies: Vec<RequestBody> = b.poll().into_iter().map(|(_, request)| request.body).collect();

@@ -7,8 +7,9 @@ use super::script::opened;
 use crate::{Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
+use types::control::Opened;
 use types::rng::Rng;
-use types::{Errno, SEGMENT, Time};
+use types::{Errno, SEGMENT, SegmentIndex, Stripe, Time};
 
 const MS: u64 = 1_000_000;
 /// I/O falls here: start and length of ranges that have borders of parts, chunks and segments in them.
@@ -29,8 +30,15 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = Rng::new(seed);
-        let cluster = Cluster::new(rng.fork());
-        let opened = opened(3 * SEGMENT, 1 + rng.below(2) as u32, true);
+        // A third of all runs are striped.
+        let stripe = match seed % 3 {
+            2 => Stripe::new(16384 << (seed / 3 % 6), 2 << (seed / 3 % 3)).expect("powers of two"),
+            _ => Stripe::NONE,
+        };
+        let cluster = Cluster::new(rng.fork(), stripe);
+        let allocated = 1 + rng.below(2) as u32;
+        let places = (0..allocated).map(|n| Cluster::place(stripe, SegmentIndex(n))).collect();
+        let opened = Opened { stripe, segments: places, ..opened(3 * SEGMENT, allocated * stripe.count(), true) };
         // Half of all runs wait for space, some longer than the cluster is full.
         let full_wait = Duration::from_millis(seed % 2 * (seed / 2 % 5) * 700);
         let volume = Volume::new(

@@ -7,7 +7,7 @@ use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
 use types::map::{Member, PgMap};
 use types::{ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time};
-use types::{SectorRange, VolumeId};
+use types::{SectorRange, Stripe, VolumeId};
 use wire::{Reject, Reply, ReplyBody, RequestBody};
 
 const MS: u64 = 1_000_000;
@@ -24,7 +24,7 @@ pub(super) fn pg(n: u32) -> PgId {
 
 /// Makes a volume whose first segments lie in PGs 0, 1, …, each presumably led by OSD 1.
 pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
-    let segments = (0..allocated).map(|n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(n)) }).collect();
+    let segments = (0..allocated).map(|n| SegmentPlace { segment: SegmentIndex(n), pgs: vec![pg(n)] }).collect();
     let view = MapView {
         pgs: (0..allocated).map(pg_map).collect(),
         leaders: (0..allocated).map(|n| (pg(n), OsdId(1))).collect(),
@@ -36,6 +36,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         session: SessionId(u64::from(write) * 9),
         epoch: Epoch(3),
         len_bytes,
+        stripe: Stripe::NONE,
         write,
         segments,
         view,
@@ -181,7 +182,7 @@ fn zeroes_that_keep_their_space_are_written_out_in_a_segment_of_their_own() {
     let first = b.poll();
     written(&first);
     let ask = b.out.meta.remove(0);
-    let place = SegmentPlace { segment: SegmentIndex(1), pg: Some(pg(0)) };
+    let place = SegmentPlace { segment: SegmentIndex(1), pgs: vec![pg(0)] };
     b.volume.handle_meta(b.now, &ask, segments_answer(vec![place]));
     let second = b.poll();
     written(&second);
@@ -562,7 +563,7 @@ fn a_write_to_a_hole_asks_once_for_all_and_does_not_hold_up_others() {
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
     b.sleep();
     let ask = b.out.meta.remove(0);
-    let place = |n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(1)) };
+    let place = |n| SegmentPlace { segment: SegmentIndex(n), pgs: vec![pg(1)] };
     let view = MapView { pgs: vec![pg_map(1)], leaders: vec![(pg(1), OsdId(2))], osds: Vec::new() };
     b.volume.handle_meta(
         b.now,
@@ -580,7 +581,7 @@ fn pending_segment_delays_no_segment_of_another_pg() {
     b.submit(write(7 * SEGMENT, 512), 2);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let place = |n, at| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(at)) };
+    let place = |n, at| SegmentPlace { segment: SegmentIndex(n), pgs: vec![pg(at)] };
     let view = |at| MapView { pgs: vec![pg_map(at)], leaders: vec![(pg(at), OsdId(2))], osds: Vec::new() };
     let answer =
         |n, at| ClientAnswer::Segments { segments: vec![place(n, at)], pending: vec![SegmentIndex(2)], view: view(at) };
@@ -636,7 +637,7 @@ fn reader_answers_zeros_only_after_meta_confirms_the_hole() {
     assert_eq!(b.done(), [(2, Ok(Answer::Data(vec![IoBuf::zeros(512)])))]);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let place = SegmentPlace { segment: SegmentIndex(0), pg: Some(pg(0)) };
+    let place = SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg(0)] };
     b.volume.handle_meta(b.now, &ask, segments_answer(vec![place]));
     assert_eq!(b.poll().len(), 1, "the read goes to the segment that has come into being");
 }

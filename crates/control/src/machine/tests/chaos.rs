@@ -31,7 +31,12 @@ impl Insister {
         }
     }
 
-    fn take(&mut self, answer: ClientAnswer, placed: &mut BTreeMap<(VolumeId, SegmentIndex), PgId>, world: &World) {
+    fn take(
+        &mut self,
+        answer: ClientAnswer,
+        placed: &mut BTreeMap<(VolumeId, SegmentIndex), Vec<PgId>>,
+        world: &World,
+    ) {
         match answer {
             ClientAnswer::Opened(held) => {
                 held.segments.iter().for_each(|place| remember(placed, held.volume, place));
@@ -42,9 +47,11 @@ impl Insister {
                 let held = self.held.as_ref().expect("only holders ask");
                 for place in &segments {
                     remember(placed, held.volume, place);
-                    let attach = place.pg.and_then(|pg| world.attached.get(&(pg, held.volume)));
-                    let attach = attach.expect("a placed segment may be written: its PG is attached");
-                    assert!(attach.epoch >= held.epoch);
+                    for pg in &place.pgs {
+                        let attach = world.attached.get(&(*pg, held.volume));
+                        let attach = attach.expect("a placed segment may be written: its PGs are attached");
+                        assert!(attach.epoch >= held.epoch);
+                    }
                 }
                 self.places += 1;
             }
@@ -62,13 +69,14 @@ impl Insister {
     }
 }
 
-fn remember(placed: &mut BTreeMap<(VolumeId, SegmentIndex), PgId>, volume: VolumeId, place: &SegmentPlace) {
-    let pg = place.pg.expect("it was allocated");
-    let before = placed.insert((volume, place.segment), pg);
+fn remember(placed: &mut BTreeMap<(VolumeId, SegmentIndex), Vec<PgId>>, volume: VolumeId, place: &SegmentPlace) {
+    assert!(!place.pgs.is_empty(), "it was allocated");
+    let before = placed.insert((volume, place.segment), place.pgs.clone());
     assert!(
-        before.is_none_or(|before| before == pg),
-        "segment {} of {volume} moved from {before:?} to {pg}",
-        place.segment
+        before.as_ref().is_none_or(|before| *before == place.pgs),
+        "segment {} of {volume} moved from {before:?} to {:?}",
+        place.segment,
+        place.pgs
     );
 }
 
@@ -99,7 +107,7 @@ fn deliver_some(world: &mut World) {
     }
 }
 
-fn turn(world: &mut World, people: &mut [Insister], placed: &mut BTreeMap<(VolumeId, SegmentIndex), PgId>) {
+fn turn(world: &mut World, people: &mut [Insister], placed: &mut BTreeMap<(VolumeId, SegmentIndex), Vec<PgId>>) {
     let deaths = world.deaths;
     for who in people.iter_mut() {
         if who.asked.is_none() && world.rng.chance(1, 3) {
@@ -143,7 +151,7 @@ fn granted_open_stays_valid_across_steals_and_meta_crashes() {
         let mut world = World::new(seed, 3);
         world.make_pool("p", 3, 8);
         world.make_volume("p/a", 64 * SEGMENT);
-        world.make_volume("p/b", 64 * SEGMENT);
+        world.make_striped("p/b", 64 * SEGMENT, Stripe::with_count(1 << (seed % 4)).expect("a power of two"));
         let person = |(client, name)| Insister { client, name, asked: None, held: None, opens: 0, places: 0 };
         let mut people: Vec<Insister> = [(1, "p/a"), (2, "p/a"), (3, "p/b")].into_iter().map(person).collect();
         let mut placed = BTreeMap::new();

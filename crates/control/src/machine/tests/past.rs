@@ -7,7 +7,7 @@ use types::control::{ClientAnswer, DevicePosition, Watermarks};
 use types::{PgId, ReplicaId, VolumeId};
 
 fn create(name: &str) -> AdminAsk {
-    AdminAsk::VolumeCreate { name: name.into(), len_bytes: 4 * SEGMENT }
+    AdminAsk::VolumeCreate { name: name.into(), len_bytes: 4 * SEGMENT, stripe: Stripe::NONE }
 }
 
 fn code(answer: Result<AdminAnswer, Refusal>) -> u32 {
@@ -43,7 +43,7 @@ fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<
 }
 
 /// The steps of a recovery until changes are taken again.
-fn move_watermarks(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
+pub fn move_watermarks(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
     let without: Vec<OsdId> = without.iter().map(|osd| OsdId(*osd)).collect();
     loop {
         let ask = RecoverAsk { dry_run, without: without.clone(), ..seen(world) };
@@ -61,7 +61,7 @@ fn step(world: &mut World, ask: RecoverAsk) -> Result<StoreRecovery, Refusal> {
     }
 }
 
-fn finish(world: &mut World) -> Result<StoreRecovery, Refusal> {
+pub fn finish(world: &mut World) -> Result<StoreRecovery, Refusal> {
     let ask = RecoverAsk { finish: true, ..seen(world) };
     step(world, ask)
 }
@@ -444,7 +444,7 @@ fn an_attach_of_old_orders_is_drawn_again_after_a_recovery() {
     let ClientAnswer::Segments { segments: places, .. } = world.ask(3, segments(&held, 0..4, true)) else {
         panic!("not placed")
     };
-    assert!(places.iter().all(|p| p.pg.is_some()));
+    assert!(places.iter().all(|p| !p.pgs.is_empty()));
     // The PGs have seen higher orders than the records hold: they refused the lower ones, and then took higher ones.
     assert!(before.iter().all(|(pg, order)| world.orders[pg] >= *order));
     assert!(before.iter().any(|(pg, order)| world.orders[pg] > *order));
@@ -463,8 +463,8 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
     world.lead_on(copy);
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Behind);
-    let found = |n: u32, volume, pg| FoundSegment { volume, segment: SegmentIndex(n), pg };
-    let pg = |n: usize| placed[n].pg.expect("placed");
+    let found = |n: u32, volume, pg| FoundSegment { volume, segment: SegmentIndex(n), column: 0, pg };
+    let pg = |n: usize| placed[n].pgs[0];
     let put_back = |world: &mut World, segments: Vec<FoundSegment>| {
         let ask = RecoverAsk { segments, ..seen(world) };
         world.admin(AdminAsk::MetaRecover(ask))
@@ -491,8 +491,8 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
     put_back(&mut world, vec![found(3, volume, pg(0))]).expect("the recovery is over");
     assert_eq!(world.control.records().segments, before);
     let second = opened(world.ask(2, open("p/old", true, true)));
-    let places: Vec<_> = second.segments.iter().map(|s| (s.segment, s.pg)).collect();
-    assert_eq!(places, placed.iter().map(|s| (s.segment, s.pg)).collect::<Vec<_>>());
+    let places: Vec<_> = second.segments.iter().map(|s| (s.segment, s.pgs.clone())).collect();
+    assert_eq!(places, placed.iter().map(|s| (s.segment, s.pgs.clone())).collect::<Vec<_>>());
     assert!(world.control.records().segments.values().all(|s| !s.pending), "attached in every PG");
 }
 
@@ -582,7 +582,7 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     let remove = AdminAsk::VolumeRemove { name: "p/v".into(), force: true };
     assert_eq!(code(world.admin(remove)), codes::VOLUME_RECOVERING);
     // A PG that the records do not name for the volume, and one that is another pool's.
-    let unknown = FoundAttach { volume: taker.volume, pg: ahead[0].pg.expect("placed") };
+    let unknown = FoundAttach { volume: taker.volume, pg: ahead[0].pgs[0] };
     let strange = FoundAttach { pg: PgId { pool: types::PoolId(9), n: 0 }, ..unknown };
     let ask = RecoverAsk { attached: vec![unknown, strange], ..seen(&world) };
     step(&mut world, ask).expect("fenced");

@@ -4,6 +4,7 @@ use super::super::*;
 use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
+use types::Stripe;
 use types::control::{Attach, AttachRefusal, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
@@ -388,7 +389,11 @@ impl World {
     }
 
     pub fn make_volume(&mut self, name: &str, len_bytes: u64) {
-        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes }).expect("a volume");
+        self.make_striped(name, len_bytes, Stripe::NONE);
+    }
+
+    pub fn make_striped(&mut self, name: &str, len_bytes: u64, stripe: Stripe) {
+        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe }).expect("a volume");
     }
 
     pub fn admin(&mut self, ask: AdminAsk) -> Result<AdminAnswer, Refusal> {
@@ -508,13 +513,15 @@ impl World {
             return;
         }
         for place in &opened.segments {
-            let pg = place.pg.expect("only allocated segments are listed");
-            let attach = self.attached.get(&(pg, opened.volume)).expect("an opened volume is attached everywhere");
-            let newer = attach.epoch > opened.epoch;
-            assert!(
-                newer || (attach.epoch, attach.session) == (opened.epoch, opened.session),
-                "{opened:?}: {attach:?}"
-            );
+            assert_eq!(place.pgs.len(), opened.stripe.count() as usize, "only allocated segments are listed");
+            for pg in &place.pgs {
+                let attach = self.attached.get(&(*pg, opened.volume)).expect("an opened volume is attached everywhere");
+                let newer = attach.epoch > opened.epoch;
+                assert!(
+                    newer || (attach.epoch, attach.session) == (opened.epoch, opened.session),
+                    "{opened:?}: {attach:?}"
+                );
+            }
         }
         let (order, chunk_count) = (0, 0);
         let told = Attach { order, volume: opened.volume, session: opened.session, epoch: opened.epoch, chunk_count };
