@@ -181,6 +181,11 @@ impl Osd {
         self.refused(codes::DEVICE_BEHIND, reason);
     }
 
+    /// Returns why meta does not let this older copy in, while it waits (BSLT-2041).
+    pub fn waits_because(&self) -> Option<&str> {
+        self.service.waiting.as_ref().and(self.service.told.as_deref())
+    }
+
     /// Returns how the process is to start again on its device, once meta has found that it is an older copy.
     pub fn starts_again(&self) -> Option<Restart> {
         let behind = self.refusal().is_some_and(|(code, _)| code == codes::DEVICE_BEHIND);

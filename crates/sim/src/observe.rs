@@ -316,7 +316,8 @@ impl Cluster {
                 None => Member::Silent,
             };
         };
-        if let Some(reason) = osd.stopped().or_else(|| osd.refusal().map(|(_, reason)| reason)) {
+        let refused = || osd.refusal().map(|(_, reason)| reason);
+        if let Some(reason) = osd.stopped().or_else(refused).or_else(|| osd.waits_because()) {
             return Member::Down(reason.to_owned());
         }
         if let Some((_, why)) = osd.complaints_for_tools().into_iter().find(|(of, _)| *of == pg) {
