@@ -106,7 +106,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
         complete,
         interrupted,
         overwrite: args.overwrite && write,
-        trace: args.trace.then(|| bench_trace::find(&admin, &session.client.ops())).transpose()?,
+        trace: args.trace.then(|| bench_trace::find(&admin, &session.turns.client.ops())).transpose()?,
     };
     show(name, &report, &shown, as_json)?;
     if report.is_clean() && unanswered {
@@ -179,14 +179,14 @@ struct Driven {
 
 fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
     let duration = config.duration;
-    let mut load = Load::new(config, session.env.now())
+    let mut load = Load::new(config, session.turns.env.now())
         .map_err(|e| UserError::new(codes::BAD_USAGE, e.to_string(), "basalt bench --help"))?;
-    let mut progress = Progress::new(session.env.now());
-    let answers_until = session.env.now() + duration + ANSWER_MAX;
+    let mut progress = Progress::new(session.turns.env.now());
+    let answers_until = session.turns.env.now() + duration + ANSWER_MAX;
     let (mut requests, mut done, mut full) = (Vec::new(), Vec::new(), false);
     loop {
         let now = session.begin();
-        session.events.clear();
+        session.turns.events.clear();
         session.device().completions(&mut done);
         for completion in done.drain(..) {
             // Its wait for space is over. Further writes would be refused, too, and the figures would be those of

@@ -78,22 +78,15 @@ pub fn refused(code: u32, text: &str) -> UserError {
 /// Returns the error of a command whose volume ended with `errno`. Only [`Errno::Damaged`] is called
 /// damage.
 pub fn ended(volume: &str, errno: Errno) -> UserError {
-    let (code, next) = match errno {
-        Errno::Fenced => (
-            codes::VOLUME_TAKEN_OVER,
-            "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002",
-        ),
-        Errno::NoSpace => (
-            codes::NO_SPACE_LEFT,
-            "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back",
-        ),
-        Errno::Damaged => (codes::DATA_DAMAGED, "basalt pg verify --deep"),
-        Errno::Gone => (codes::VOLUME_UNKNOWN, "basalt volume ls"),
-        Errno::ReadOnly => (codes::READ_ONLY, "basalt volume ls"),
-        Errno::Invalid => (codes::BAD_USAGE, "add --help to the command: it shows examples"),
-        Errno::TimedOut | Errno::Shutdown => (codes::REQUESTS_NOT_ANSWERED, "basalt status"),
+    let next = match errno {
+        Errno::Fenced => "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002",
+        Errno::NoSpace => "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back",
+        Errno::Damaged => "basalt pg verify --deep",
+        Errno::Gone | Errno::ReadOnly => "basalt volume ls",
+        Errno::Invalid => "add --help to the command: it shows examples",
+        Errno::TimedOut | Errno::Shutdown => "basalt status",
     };
-    UserError::new(code, format!("{volume}: {errno}"), next)
+    UserError::new(errno.code(), format!("{volume}: {errno}"), next)
 }
 
 /// Returns the error of a file or folder that cannot be used, with a command that repairs it or shows

@@ -10,7 +10,6 @@ use crate::session::{Open, Session};
 use anyhow::{Context, Result, bail};
 use bench::load::{Ledger, Load, LoadConfig, Pattern, stamp};
 use device::{Answer, Request};
-use env::Env;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -180,11 +179,11 @@ pub fn main(args: &[String]) -> Result<()> {
 
 impl Loader {
     fn run(&mut self, ledgers: Vec<Ledger>, config: impl Fn(u64) -> LoadConfig) -> Result<Vec<Ledger>> {
-        let now = self.session.env.now();
+        let now = self.session.now();
         let start = |(area, ledger)| Load::resume(config(area as u64), ledger, now);
         self.loads = ledgers.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
         while !self.turn()? {}
-        let now = self.session.env.now();
+        let now = self.session.now();
         self.look(now, true)?;
         Ok(self.loads.drain(..).filter_map(Load::into_ledger).collect())
     }

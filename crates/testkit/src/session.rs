@@ -1,18 +1,15 @@
 //! One volume, opened in this process by the native client: for the loader's loop, and for blocking calls.
 
 use anyhow::{Context, Result, bail};
-use api::client_link::ClientLink;
-use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
+use client::{ClientEvent, VolumeKey};
+use clientloop::{ClientLoop, LoopConfig};
 use device::{Answer, BlockDevice, DeviceInfo, Request};
 use env::Env;
 use env::real::{RealConfig, RealEnv};
-use env::{Event, Op};
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::control::ClientAsk;
-use types::{Errno, Incarnation, Time};
+use types::{Errno, Time};
 
-const OWNER_CLIENT: u8 = 1;
 /// A blocking call that takes longer is a fault.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
@@ -33,16 +30,9 @@ impl Default for Open {
 
 /// An open volume.
 pub struct Session {
-    pub env: RealEnv,
+    turns: ClientLoop,
     pub info: DeviceInfo,
-    client: Client,
     volume: Option<VolumeKey>,
-    link: ClientLink,
-    ops: Vec<Op>,
-    incoming: Vec<Event>,
-    asks: Vec<(AskId, ClientAsk)>,
-    told: Vec<ClientEvent>,
-    _runtime: tokio::runtime::Runtime,
 }
 
 impl Session {
@@ -52,21 +42,14 @@ impl Session {
     /// Meta's refusal, as `BSLT-NNNN: why`.
     pub fn open(metas: &[SocketAddr], name: &str, how: Open) -> Result<Session> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let mut env = RealEnv::new(RealConfig::default())?;
-        let config = ClientConfig {
-            owner: OWNER_CLIENT,
-            incarnation: Incarnation(crate::clock::unix_ms() << 20 | u64::from(std::process::id())),
+        let config = LoopConfig {
+            metas: metas.iter().map(SocketAddr::to_string).collect(),
             holder: format!("testkit pid {}", std::process::id()),
             timeout: how.timeout,
             full_wait: Duration::ZERO,
-            tuning: ClientTuning::default(),
-            seed: env.random(),
         };
-        let waker = env.waker();
-        let addrs = metas.iter().map(SocketAddr::to_string).collect();
-        let link = api::client_link::start(runtime.handle(), addrs, env.random(), Box::new(move || waker.wake()));
-        let mut client = Client::new(config);
-        let ask = client.open(name, how.write, how.steal);
+        let mut turns = ClientLoop::new(RealEnv::new(RealConfig::default())?, runtime, config);
+        let ask = turns.client.open(name, how.write, how.steal);
         let info = DeviceInfo {
             name: name.to_owned(),
             len_bytes: 0,
@@ -74,13 +57,11 @@ impl Session {
             block_preferred: 4096,
             read_only: !how.write,
         };
-        let (ops, incoming, asks, told) = Default::default();
-        let mut session =
-            Session { env, info, client, volume: None, link, ops, incoming, asks, told, _runtime: runtime };
+        let mut session = Session { turns, info, volume: None };
         loop {
             session.finish(Time::NEVER)?;
             session.begin();
-            for event in std::mem::take(&mut session.told) {
+            for event in std::mem::take(&mut session.turns.told) {
                 match event {
                     ClientEvent::Opened { ask: of, volume, info } if of == ask => {
                         (session.volume, session.info) = (Some(volume), info);
@@ -93,30 +74,27 @@ impl Session {
         }
     }
 
+    /// Returns the time.
+    pub fn now(&self) -> Time {
+        self.turns.env.now()
+    }
+
     /// Handles the events since the last turn. Returns the time.
     pub fn begin(&mut self) -> Time {
-        let now = self.env.now();
-        for event in self.incoming.drain(..) {
-            if self.client.owns(&event) {
-                self.client.handle_event(now, event, &mut self.ops);
-            }
-        }
-        while let Some((id, answer)) = self.link.try_recv() {
-            self.client.handle_meta(now, AskId(id), answer);
-        }
-        self.client.take_events(&mut self.told);
+        let now = self.turns.begin();
+        self.turns.events.clear();
         now
     }
 
     /// Returns the open volume.
     pub fn device(&mut self) -> &mut dyn BlockDevice {
-        let device = self.volume.and_then(|volume| self.client.device(volume));
+        let device = self.volume.and_then(|volume| self.turns.client.device(volume));
         device.expect("the volume is open")
     }
 
     /// Returns the error of a volume that has failed for good.
     pub fn failure(&self) -> Option<Errno> {
-        self.told.iter().find_map(|event| match event {
+        self.turns.told.iter().find_map(|event| match event {
             ClientEvent::Failed { errno, .. } => Some(*errno),
             _ => None,
         })
@@ -124,17 +102,7 @@ impl Session {
 
     /// Ends the turn: sends everything and waits for events, at most until `deadline`.
     pub fn finish(&mut self, deadline: Time) -> Result<()> {
-        let now = self.env.now();
-        self.client.end_turn(now, &mut self.ops);
-        self.client.take_asks(&mut self.asks);
-        for (id, ask) in self.asks.drain(..) {
-            if self.link.try_ask(id.0, ask).is_err() {
-                bail!("more questions wait for meta than its queue takes");
-            }
-        }
-        let deadline = deadline.min(self.client.next_deadline());
-        self.env.turn(&mut self.ops, &mut self.incoming, deadline)?;
-        Ok(())
+        Ok(self.turns.finish(deadline)?)
     }
 
     /// Submits one request and waits for its answer.
@@ -164,15 +132,15 @@ impl Session {
     /// Closes the volume, so that others may open it without stealing.
     pub fn close(mut self) -> Result<()> {
         let volume = self.volume.take().context("a session is closed once")?;
-        self.client.close(volume);
-        let until = self.env.now() + CALL_MAX;
+        self.turns.client.close(volume);
+        let until = self.now() + CALL_MAX;
         let mut done = Vec::new();
         loop {
             let now = self.begin();
-            if let Some(device) = self.client.device(volume) {
+            if let Some(device) = self.turns.client.device(volume) {
                 device.completions(&mut done);
             }
-            if self.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. })) {
+            if self.turns.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. })) {
                 return Ok(());
             }
             if now >= until {

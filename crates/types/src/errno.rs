@@ -1,5 +1,7 @@
 //! Outcomes of a failed request, in terms that every frontend can translate.
 
+use crate::codes;
+
 /// The outcome of a failed client request. Frontends map it to their protocol; `code` is what a user sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 #[repr(u8)]
@@ -47,9 +49,27 @@ impl Errno {
         }
     }
 
+    /// All outcomes.
+    pub const ALL: [Errno; 8] = {
+        use Errno::*;
+        [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown]
+    };
+
+    /// Returns the number of the error code that a user sees.
+    pub fn code(self) -> u32 {
+        match self {
+            Errno::Invalid => codes::BAD_USAGE,
+            Errno::Fenced => codes::VOLUME_TAKEN_OVER,
+            Errno::NoSpace => codes::NO_SPACE_LEFT,
+            Errno::Damaged => codes::DATA_DAMAGED,
+            Errno::ReadOnly => codes::READ_ONLY,
+            Errno::Gone => codes::VOLUME_UNKNOWN,
+            Errno::TimedOut | Errno::Shutdown => codes::REQUESTS_NOT_ANSWERED,
+        }
+    }
+
     /// Decodes the number on the wire; `None` for a value that this version does not know.
     pub fn from_u8(v: u8) -> Option<Errno> {
-        use Errno::*;
-        [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown].into_iter().find(|e| *e as u8 == v)
+        Errno::ALL.into_iter().find(|e| *e as u8 == v)
     }
 }

@@ -15,6 +15,7 @@ const SAME_RING: &[(&str, &[&str])] = &[
     ("control", &["placement"]),
     ("engine", &["env", "telemetry"]),
     ("bus", &["env", "telemetry"]),
+    ("clientloop", &["client"]),
 ];
 /// Crates that a frontend may use (ring 0 is free to all).
 const FRONTEND_USES: &[&str] = &["device", "env", "telemetry"];

@@ -50,9 +50,7 @@ pub struct Place {
 
 impl Default for Place {
     fn default() -> Place {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.trim().to_owned();
-        Place { host, rack: "default".to_owned(), zone: "default".to_owned() }
+        Place { host: clientloop::host(), rack: "default".to_owned(), zone: "default".to_owned() }
     }
 }
 

@@ -40,7 +40,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     let mut metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
     exported(args, &bound, session.info.len_bytes, as_json)?;
     let served = serve(&mut session, &mut server, metrics.as_mut());
-    server.close_all(&mut session.ops);
+    server.close_all(&mut session.turns.ops);
     let closed = session.close();
     served.and(closed)
 }
@@ -83,8 +83,8 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
     let mut done = Vec::new();
     while !session.interrupted() {
         let now = session.begin();
-        let mut events = std::mem::take(&mut session.events);
-        let mut ops = std::mem::take(&mut session.ops);
+        let mut events = std::mem::take(&mut session.turns.events);
+        let mut ops = std::mem::take(&mut session.turns.ops);
         let device = session.device();
         device.completions(&mut done);
         server.handle_completions(&mut done);
@@ -92,7 +92,7 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
             server.handle_event(now, event, device, &mut ops);
         }
         server.end_turn(now, device, &mut ops);
-        (session.events, session.ops) = (events, ops);
+        (session.turns.events, session.turns.ops) = (events, ops);
         if let Some(errno) = session.failure() {
             // The session is over: the server closes, so that clients notice at once.
             return Err(ended(&session.info.name, errno).into());

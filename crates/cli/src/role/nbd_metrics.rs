@@ -52,7 +52,7 @@ impl Endpoint {
     /// Counts the turn that began at `now` and ends with this call. Returns when the next update is
     /// due.
     pub fn end_turn(&mut self, now: Time, session: &Session, server: &mut NbdServer) -> Time {
-        server.count(if server.has_replies() { session.env.now() } else { now });
+        server.count(if server.has_replies() { session.turns.env.now() } else { now });
         if now >= self.publish_at {
             self.publish_at = now + CLIENT_EVERY;
             self.publish(session);
@@ -64,9 +64,9 @@ impl Endpoint {
     fn publish(&self, session: &Session) {
         // The loop does not wait for a reader of the page.
         if let Ok(mut ops) = self.ops.try_lock() {
-            *ops = session.client.ops();
+            *ops = session.turns.client.ops();
         }
-        let (metrics, stats) = (&self.client, session.client.stats());
+        let (metrics, stats) = (&self.client, session.turns.client.stats());
         // An export has one volume.
         let volume = stats.volumes.first().map(|volume| volume.stats).unwrap_or_default();
         for (counter, total) in [

@@ -10,27 +10,17 @@ use crate::role::late::Watch;
 use crate::role::{self, Stop, env_error};
 use anyhow::Result;
 use api::AdminClient;
-use api::client_link::ClientLink;
-use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
+use client::{ClientEvent, VolumeKey};
+use clientloop::{ClientLoop, DRAIN_MAX, LoopConfig, OPEN_MAX, PART_MAX};
 use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
+use env::Env;
 use env::real::{RealConfig, RealEnv};
-use env::{Env, Event, Op};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::codes;
-use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal};
-use types::{Errno, Incarnation, Time};
-
-/// `Token.owner` of the client's bus.
-const OWNER_CLIENT: u8 = 1;
-/// Time in which requests in flight may end at a close.
-const DRAIN_MAX: Duration = Duration::from_secs(3);
-/// Time in which meta may answer a close before the process ends without its answer.
-const PART_MAX: Duration = Duration::from_secs(2);
-
-/// Time in which an open may end: longer than an election of metas and one of a PG.
-const OPEN_MAX: Duration = Duration::from_secs(15);
+use types::control::{HOLDER_LEASE_MS, Refusal};
+use types::{Errno, Time};
 
 /// Time that a write of a benchmark waits in a full pool: enough for space that is about to be freed.
 const BENCH_FULL_WAIT: Duration = Duration::from_secs(5);
@@ -73,31 +63,12 @@ pub struct Prepared {
 
 /// A volume that is open on this thread.
 pub struct Session {
-    pub env: RealEnv,
-    pub client: Client,
+    /// Ring, client, and the link to meta.
+    pub turns: ClientLoop,
     volume: Option<VolumeKey>,
     pub info: DeviceInfo,
-    pub ops: Vec<Op>,
-    /// Events of the last turn that are not for the client.
-    pub events: Vec<Event>,
     stop: Stop,
-    incoming: Vec<Event>,
-    link: ClientLink,
-    asks: Vec<(AskId, ClientAsk)>,
-    told: Vec<ClientEvent>,
     watch: Watch,
-    runtime: Background,
-}
-
-/// The runtime that carries the link. Its end does not wait for a name that is being resolved.
-struct Background(Option<Runtime>);
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl Prepared {
@@ -105,23 +76,15 @@ impl Prepared {
     ///
     /// # Errors
     /// Meta's refusal, in the user's terms.
-    pub fn open(mut self, open: Open<'_>) -> Result<Session> {
-        let config = ClientConfig {
-            owner: OWNER_CLIENT,
-            incarnation: Incarnation(role::unix_now().as_nanos() as u64),
-            holder: self.holder.clone(),
+    pub fn open(self, open: Open<'_>) -> Result<Session> {
+        let config = LoopConfig {
+            metas: self.metas.iter().map(Address::to_string).collect(),
+            holder: self.holder,
             timeout: None,
             full_wait: self.full_wait,
-            tuning: ClientTuning::default(),
-            seed: self.env.random(),
         };
-        let waker = self.env.waker();
-        let addrs = self.metas.iter().map(Address::to_string).collect();
-        let wake = Box::new(move || waker.wake());
-        let link = api::client_link::start(self.runtime.handle(), addrs, self.env.random(), wake);
         let mut session = Session {
-            env: self.env,
-            client: Client::new(config),
+            turns: ClientLoop::new(self.env, self.runtime, config),
             volume: None,
             info: DeviceInfo {
                 name: open.name.to_owned(),
@@ -130,17 +93,10 @@ impl Prepared {
                 block_preferred: 4096,
                 read_only: !open.write,
             },
-            ops: Vec::new(),
-            events: Vec::new(),
             stop: self.stop,
-            incoming: Vec::new(),
-            link,
-            asks: Vec::new(),
-            told: Vec::new(),
             watch: Watch::new(),
-            runtime: Background(Some(self.runtime)),
         };
-        let give_up = session.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
+        let give_up = session.turns.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
         let mut is_told = false;
         loop {
             match session.attach(open)? {
@@ -150,7 +106,7 @@ impl Prepared {
                     return Err(unanswered(open.name, &self.metas, meta_answers).into());
                 }
                 Attached::Refused(why) => {
-                    let waits = why.code == codes::VOLUME_HELD && session.env.now() < give_up;
+                    let waits = why.code == codes::VOLUME_HELD && session.turns.env.now() < give_up;
                     if !waits || !session.holder_is_dead(&self.metas, open.name) {
                         return Err(refused(why.code, &why.message).into());
                     }
@@ -194,8 +150,7 @@ impl Session {
         let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
         let stop = Stop::on_signal(&runtime);
         stop.wakes(env.waker());
-        let host = role::format::Place::default().host;
-        let holder = format!("{kind} on {host} pid {}", std::process::id());
+        let holder = clientloop::holder(kind);
         Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })
     }
 
@@ -210,13 +165,13 @@ impl Session {
     }
 
     fn attach(&mut self, open: Open<'_>) -> Result<Attached> {
-        let ask = self.client.open(open.name, open.write, open.steal);
-        let mut until = self.env.now() + OPEN_MAX;
+        let ask = self.turns.client.open(open.name, open.write, open.steal);
+        let mut until = self.turns.env.now() + OPEN_MAX;
         let mut interrupted = false;
         loop {
             self.finish(until)?;
             let now = self.begin();
-            for event in std::mem::take(&mut self.told) {
+            for event in std::mem::take(&mut self.turns.told) {
                 match event {
                     ClientEvent::Opened { ask: of, volume, info } if of == ask => {
                         (self.volume, self.info) = (Some(volume), info);
@@ -241,19 +196,19 @@ impl Session {
     /// Returns the answer of the leading meta, within [`PART_MAX`].
     fn ask_meta(&self, metas: &[Address], ask: AdminAsk) -> Option<AdminAnswer> {
         let admin = AdminClient::new(metas.iter().map(Address::to_string).collect(), PART_MAX);
-        self.runtime.0.as_ref()?.block_on(admin.ask(ask)).ok()
+        self.turns.runtime().block_on(admin.ask(ask)).ok()
     }
 
     /// Whether a dead process of this host holds the volume: its lease ends soon.
     fn holder_is_dead(&self, metas: &[Address], name: &str) -> bool {
         let asked = self.ask_meta(metas, AdminAsk::VolumeInfo { name: name.to_owned() });
         let Some(AdminAnswer::Volume(volume)) = asked else { return false };
-        volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::format::Place::default().host))
+        volume.holder.is_some_and(|holder| is_dead(&holder.name, &clientloop::host()))
     }
 
     /// Runs turns without a volume for this time.
     fn pause(&mut self, time: Duration) -> Result<()> {
-        let until = self.env.now() + time;
+        let until = self.turns.env.now() + time;
         while self.begin() < until && !self.interrupted() {
             self.finish(until)?;
         }
@@ -265,22 +220,11 @@ impl Session {
         self.stop.is_set()
     }
 
-    /// Begins a turn: the client handles its events, the others wait in `events`. Returns the time.
+    /// Begins a turn: the client handles its events, the others wait in `turns.events`. Returns the time.
     pub fn begin(&mut self) -> Time {
-        let now = self.env.now();
-        for event in self.incoming.drain(..) {
-            if self.client.owns(&event) {
-                self.client.handle_event(now, event, &mut self.ops);
-            } else {
-                self.events.push(event);
-            }
-        }
-        while let Some((id, answer)) = self.link.try_recv() {
-            self.client.handle_meta(now, AskId(id), answer);
-        }
-        self.client.take_events(&mut self.told);
+        let now = self.turns.begin();
         if let Some(volume) = self.volume {
-            self.watch.look(now, &self.info.name, |before| self.client.stall(volume, before));
+            self.watch.look(now, &self.info.name, |before| self.turns.client.stall(volume, before));
         }
         now
     }
@@ -291,7 +235,7 @@ impl Session {
             ClientEvent::Failed { errno, .. } => Some(*errno),
             _ => None,
         };
-        self.told.iter().find_map(failed)
+        self.turns.told.iter().find_map(failed)
     }
 
     /// Returns the open volume.
@@ -299,7 +243,7 @@ impl Session {
     /// # Panics
     /// After it was closed.
     pub fn device(&mut self) -> &mut dyn BlockDevice {
-        let device = self.volume.and_then(|volume| self.client.device(volume));
+        let device = self.volume.and_then(|volume| self.turns.client.device(volume));
         device.expect("the volume is open")
     }
 
@@ -308,17 +252,8 @@ impl Session {
     /// # Errors
     /// When the ring fails.
     pub fn finish(&mut self, deadline: Time) -> Result<()> {
-        let now = self.env.now();
-        self.client.end_turn(now, &mut self.ops);
-        self.client.take_asks(&mut self.asks);
-        for (id, ask) in self.asks.drain(..) {
-            if self.link.try_ask(id.0, ask).is_err() {
-                tracing::warn!("too many requests are queued for the metadata server; one was dropped");
-            }
-        }
         let watch = if self.volume.is_some() { self.watch.deadline() } else { Time::NEVER };
-        let deadline = deadline.min(self.client.next_deadline()).min(watch);
-        self.env.turn(&mut self.ops, &mut self.incoming, deadline).map_err(env_error)
+        self.turns.finish(deadline.min(watch)).map_err(env_error)
     }
 
     /// Lets requests in flight end and tells meta that the volume has no holder any more. Requests that do not end in
@@ -328,17 +263,17 @@ impl Session {
     /// When the ring fails.
     pub fn close(&mut self) -> Result<()> {
         let Some(volume) = self.volume.take() else { return Ok(()) };
-        self.client.close(volume);
-        let (mut until, mut drained) = (self.env.now() + DRAIN_MAX, false);
+        self.turns.client.close(volume);
+        let (mut until, mut drained) = (self.turns.env.now() + DRAIN_MAX, false);
         let mut done = Vec::new();
         loop {
             let now = self.begin();
-            if let Some(device) = self.client.device(volume) {
+            if let Some(device) = self.turns.client.device(volume) {
                 device.completions(&mut done);
             }
             done.clear();
-            self.events.clear();
-            if self.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. })) {
+            self.turns.events.clear();
+            if self.turns.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. })) {
                 return Ok(());
             }
             if now >= until && drained {
@@ -347,7 +282,7 @@ impl Session {
             if now >= until {
                 // Its requests are stuck: they were not acknowledged, and meta fences those that may still arrive.
                 (until, drained) = (now + PART_MAX, true);
-                self.client.abandon(now, volume);
+                self.turns.client.abandon(now, volume);
             }
             self.finish(until)?;
         }

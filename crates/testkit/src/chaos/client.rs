@@ -96,7 +96,7 @@ pub fn main(args: &[String]) -> Result<()> {
             println!("early");
         }
     })?;
-    let opened = session.env.now();
+    let opened = session.now();
     let rng = Rng::new(config.seed);
     let mut client = Client { session, config, rng, asked: BTreeMap::new(), last: 0, text: String::new() };
     writeln!(client.text, "opened {}", opened.0)?;
@@ -256,7 +256,7 @@ impl Client {
     fn ask(&mut self, verb: &str, sector: u64, count: u64, request: Request) -> Result<()> {
         let id = self.stamp();
         self.last += 1;
-        let start = self.session.env.now();
+        let start = self.session.now();
         if !verb.is_empty() {
             writeln!(self.text, "{verb} {id} {sector} {count} {}", start.0)?;
             self.tell()?;
@@ -269,7 +269,7 @@ impl Client {
     }
 
     fn say(&mut self, word: &str) -> Result<()> {
-        writeln!(self.text, "{word} {}", self.session.env.now().0)?;
+        writeln!(self.text, "{word} {}", self.session.now().0)?;
         self.tell()
     }
 

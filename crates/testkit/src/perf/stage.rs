@@ -8,7 +8,6 @@ use crate::session::{Open, Session};
 use anyhow::{Context, Result, anyhow, ensure};
 use bench::load::{Load, LoadConfig, Pattern};
 use device::Request;
-use env::Env;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -210,7 +209,7 @@ fn fill(cluster: &Cluster, volume: &str, start: u64, len: u64) -> Result<()> {
         span_bytes: len,
         ..LoadConfig::default()
     };
-    let mut load = Load::new(config, session.env.now())?;
+    let mut load = Load::new(config, session.now())?;
     let (mut requests, mut done) = (Vec::new(), Vec::new());
     loop {
         let now = session.begin();
@@ -227,7 +226,7 @@ fn fill(cluster: &Cluster, volume: &str, start: u64, len: u64) -> Result<()> {
         }
         session.finish(load.next_deadline(now))?;
     }
-    let report = load.report(session.env.now());
+    let report = load.report(session.now());
     ensure!(report.is_clean(), "filling {volume}: {:?}", report.errors);
     session.close()
 }
