@@ -18,6 +18,12 @@ install: build ## install binary, manual pages, completion, systemd units: make 
 uninstall: ## remove the files of `make install`
 	@scripts/install uninstall
 
+lib: ## build the C library (release): libbasalt.so, libbasalt.a; the header is crates/capi/include/basalt.h
+	@scripts/lib build
+
+install-lib: ## install the C library, its header and its pkg-config file: make install-lib PREFIX=/usr/local DESTDIR=
+	@scripts/lib install
+
 deb: build ## a Debian package (installs cargo-deb when it is missing)
 	@scripts/deb
 
@@ -67,4 +73,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny
+.PHONY: help up build install uninstall lib install-lib deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny

@@ -1,0 +1,230 @@
+//! The I/O thread of a cluster: the loop that takes commands, drives the client, and ends requests.
+//!
+//! A turn is: events and answers of meta, the commands of the program, the volumes, and one kernel entry. The thread ends with
+//! [`Command::Stop`], with a failure of the ring, or with a panic. In each case every command and every request is answered.
+
+use crate::failure::Failure;
+use crate::mailbox::{Command, Mailbox, Reply};
+use crate::served::{Closing, Served, Unsignalled};
+use api::AdminClient;
+use client::{AskId, ClientEvent, VolumeKey};
+use clientloop::{ClientLoop, DRAIN_MAX, LoopConfig, OPEN_MAX, PART_MAX};
+use control::admin::AdminAsk;
+use device::{Completion, DeviceInfo};
+use env::real::{RealConfig, RealEnv};
+use env::{Env, EnvError};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use types::Time;
+use types::codes;
+use types::control::Refusal;
+
+/// Settings of a cluster handle.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Metadata servers, as `host:port`.
+    pub metas: Vec<String>,
+    /// Time in which the leading metadata server has to answer.
+    pub connect_timeout: Duration,
+    /// Time after which a request fails; `None`: never.
+    pub io_timeout: Option<Duration>,
+    /// Time that a write waits for space.
+    pub full_wait: Duration,
+}
+
+/// An open without an answer.
+struct Opening {
+    ask: AskId,
+    until: Time,
+    /// `None` after the program was told that it took too long. A volume that is granted afterwards is closed.
+    told: Option<(String, Reply<(VolumeKey, DeviceInfo)>)>,
+}
+
+struct IoThread {
+    mailbox: Arc<Mailbox>,
+    turns: ClientLoop,
+    volumes: BTreeMap<VolumeKey, Served>,
+    opening: Vec<Opening>,
+    unsignalled: Unsignalled,
+    /// Memory that is used again.
+    commands: Vec<Command>,
+    done: Vec<Completion>,
+}
+
+/// Runs the thread. `reply` gets the mailbox, or why there is none.
+pub fn run(settings: Settings, reply: Reply<Arc<Mailbox>>) {
+    let mut mailbox = None;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let mut thread = match IoThread::start(settings) {
+            Ok(thread) => thread,
+            Err(failure) => return drop(reply.try_send(Err(failure))),
+        };
+        mailbox = Some(Arc::clone(&thread.mailbox));
+        let _ = reply.try_send(Ok(Arc::clone(&thread.mailbox)));
+        if let Err(error) = thread.turn_until_stopped() {
+            thread.mailbox.close(error.into());
+        }
+    }));
+    // Requests that were in flight have ended with the thread's own memory; these are the commands that it had not taken.
+    if let Some(mailbox) = mailbox {
+        let why = if ended.is_err() { "has panicked; standard error has its message" } else { "has ended" };
+        mailbox.close(Failure::bug(format!("the I/O thread of the cluster {why}")));
+    }
+}
+
+impl IoThread {
+    fn start(settings: Settings) -> Result<IoThread, Failure> {
+        let env = RealEnv::new(RealConfig::default())?;
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("basalt-control").enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::of_system("no thread", &error))?;
+        let admin = AdminClient::new(settings.metas.clone(), settings.connect_timeout);
+        if let Err(error) = runtime.block_on(admin.ask(AdminAsk::Status)) {
+            // A name that is being resolved does not delay the answer.
+            runtime.shutdown_background();
+            return Err(error.into());
+        }
+        let mailbox = Arc::new(Mailbox::new(env.waker()));
+        let config = LoopConfig {
+            metas: settings.metas,
+            holder: clientloop::holder("libbasalt"),
+            timeout: settings.io_timeout,
+            full_wait: settings.full_wait,
+        };
+        Ok(IoThread {
+            mailbox,
+            turns: ClientLoop::new(env, runtime, config),
+            volumes: BTreeMap::new(),
+            opening: Vec::new(),
+            unsignalled: Unsignalled::default(),
+            commands: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    fn turn_until_stopped(&mut self) -> Result<(), EnvError> {
+        loop {
+            let now = self.turns.begin();
+            self.turns.events.clear();
+            self.take_client_events();
+            if self.take_commands(now) {
+                return Ok(());
+            }
+            self.expire_opens(now);
+            for (key, served) in &mut self.volumes {
+                if let Some(device) = self.turns.client.device(*key) {
+                    served.turn(now, device, &mut self.done, &mut self.unsignalled);
+                }
+            }
+            self.unsignalled.signal();
+            self.step_closes(now);
+            self.turns.finish(self.next_deadline())?;
+        }
+    }
+
+    /// Handles the commands of the program. Returns whether it was the last turn.
+    fn take_commands(&mut self, now: Time) -> bool {
+        let mut commands = std::mem::take(&mut self.commands);
+        self.mailbox.receive(&mut commands);
+        let mut stops = false;
+        for command in commands.drain(..) {
+            match command {
+                Command::Request { volume, request, ticket } => match self.volumes.get_mut(&volume) {
+                    Some(served) if served.closing.is_none() => served.take(request, ticket),
+                    // The close of another thread came first.
+                    _ => drop(ticket),
+                },
+                Command::Open { name, write, steal, reply } => {
+                    let ask = self.turns.client.open(&name, write, steal);
+                    self.opening.push(Opening { ask, until: now + OPEN_MAX, told: Some((name, reply)) });
+                }
+                Command::Close { volume, reply } => {
+                    if let Some(served) = self.volumes.get_mut(&volume) {
+                        let until = now + DRAIN_MAX;
+                        served.closing = Some(Closing { until, is_parting: false, reply: Some(reply) });
+                    }
+                }
+                Command::Stop => stops = true,
+            }
+        }
+        self.commands = commands;
+        stops
+    }
+
+    fn take_client_events(&mut self) {
+        for event in std::mem::take(&mut self.turns.told) {
+            match event {
+                ClientEvent::Opened { ask, volume, info } => self.opened(ask, volume, info),
+                ClientEvent::OpenRefused { ask, why } => self.refused(ask, why),
+                ClientEvent::Closed { volume } => {
+                    if let Some(mut served) = self.volumes.remove(&volume) {
+                        served.give_up();
+                        served.answer_close();
+                    }
+                }
+                // Each request of such a volume fails with the reason.
+                ClientEvent::Failed { .. } => {}
+            }
+        }
+    }
+
+    fn take_opening(&mut self, ask: AskId) -> Option<Opening> {
+        let at = self.opening.iter().position(|opening| opening.ask == ask)?;
+        Some(self.opening.swap_remove(at))
+    }
+
+    fn opened(&mut self, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
+        let reply = self.take_opening(ask).and_then(|opening| opening.told);
+        match reply {
+            Some((_, reply)) if reply.try_send(Ok((volume, info))).is_ok() => {
+                self.volumes.insert(volume, Served::default());
+            }
+            // Its program has given up.
+            _ => self.turns.client.close(volume),
+        }
+    }
+
+    fn refused(&mut self, ask: AskId, why: Refusal) {
+        if let Some((_, reply)) = self.take_opening(ask).and_then(|opening| opening.told) {
+            let _ = reply.try_send(Err(why.into()));
+        }
+    }
+
+    /// Answers opens that take too long.
+    fn expire_opens(&mut self, now: Time) {
+        for opening in &mut self.opening {
+            if let Some((name, reply)) = opening.told.take_if(|_| now >= opening.until) {
+                let what = format!("{name} was not opened in {} s", OPEN_MAX.as_secs());
+                let _ = reply.try_send(Err(Failure::new(codes::REQUESTS_NOT_ANSWERED, what)));
+            }
+        }
+    }
+
+    /// Takes closes a step further.
+    fn step_closes(&mut self, now: Time) {
+        for (key, served) in &mut self.volumes {
+            let is_idle = served.is_idle();
+            let Some(closing) = &mut served.closing else { continue };
+            let is_due = now >= closing.until;
+            if closing.is_parting && is_due {
+                // Meta does not answer. The lease of the holder ends by itself.
+                closing.until = Time::NEVER;
+                served.answer_close();
+            } else if !closing.is_parting && (is_idle || is_due) {
+                (closing.until, closing.is_parting) = (now + PART_MAX, true);
+                // Requests that are stuck were not acknowledged, and meta fences those that may still arrive.
+                served.give_up();
+                self.turns.client.close(*key);
+                self.turns.client.abandon(now, *key);
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Time {
+        let opens = self.opening.iter().filter(|opening| opening.told.is_some()).map(|opening| opening.until);
+        let closes = self.volumes.values().filter_map(|served| served.closing.as_ref()).map(|closing| closing.until);
+        opens.chain(closes).min().unwrap_or(Time::NEVER)
+    }
+}

@@ -1,0 +1,190 @@
+//! One volume on the I/O thread: its requests in flight, those that wait for the device, and its close.
+//!
+//! Invariant: tickets are here, in the device's requests or finished. A volume that was given up has no ticket, and late
+//! completions of its device are dropped.
+
+use crate::mailbox::Reply;
+use crate::queue::{Queue, Ticket};
+use device::{Answer, BlockDevice, Busy, Completion, Request};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use types::{IoBuf, Time};
+
+/// Queues with events that were not signalled yet.
+#[derive(Default)]
+pub struct Unsignalled(Vec<Arc<Queue>>);
+
+impl Unsignalled {
+    pub fn add(&mut self, queue: Option<Arc<Queue>>) {
+        self.0.extend(queue);
+    }
+
+    /// Wakes the program once for all events of a turn.
+    pub fn signal(&mut self) {
+        self.0.drain(..).for_each(|queue| queue.signal());
+    }
+}
+
+impl Drop for Unsignalled {
+    /// A panic of the I/O thread leaves no program waiting.
+    fn drop(&mut self) {
+        self.signal();
+    }
+}
+
+/// A close in progress: first the requests end, then meta is told.
+pub struct Closing {
+    /// When the next step is due at the latest.
+    pub until: Time,
+    /// Meta is being told.
+    pub is_parting: bool,
+    /// `None` when the program was answered.
+    pub reply: Option<Reply<()>>,
+}
+
+/// A volume that the client has open.
+#[derive(Default)]
+pub struct Served {
+    tickets: Slab<Ticket>,
+    /// Requests that the device does not take yet, the oldest first.
+    backlog: VecDeque<(Request, u64)>,
+    pub closing: Option<Closing>,
+}
+
+impl Served {
+    /// Takes a request of the program. Its turn comes after those that wait.
+    pub fn take(&mut self, request: Request, ticket: Ticket) {
+        let token = self.tickets.insert(ticket) as u64;
+        self.backlog.push_back((request, token));
+    }
+
+    /// Passes what waits to the device, as far as that takes it, and ends what the device has completed. A completion makes
+    /// room, so both are repeated.
+    pub fn turn(&mut self, now: Time, device: &mut dyn BlockDevice, done: &mut Vec<Completion>, out: &mut Unsignalled) {
+        loop {
+            self.submit(now, device);
+            device.completions(done);
+            if done.is_empty() {
+                return;
+            }
+            for completion in done.drain(..) {
+                if let Some(ticket) = self.tickets.try_remove(completion.token as usize) {
+                    out.add(ticket.finish(completion.result.map(data)));
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, now: Time, device: &mut dyn BlockDevice) {
+        while let Some((request, token)) = self.backlog.pop_front() {
+            if let Err(Busy(request)) = device.submit(now, request, token) {
+                return self.backlog.push_front((request, token));
+            }
+        }
+    }
+
+    /// Whether no request waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Ends every request without the device.
+    pub fn give_up(&mut self) {
+        self.backlog.clear();
+        self.tickets.clear();
+    }
+
+    /// Answers the program that closes the volume.
+    pub fn answer_close(&mut self) {
+        if let Some(reply) = self.closing.as_mut().and_then(|closing| closing.reply.take()) {
+            let _ = reply.try_send(Ok(()));
+        }
+    }
+}
+
+/// Returns the bytes of a read.
+fn data(answer: Answer) -> Vec<IoBuf> {
+    match answer {
+        Answer::Data(pieces) => pieces,
+        Answer::Done | Answer::Extents(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Served, Unsignalled};
+    use crate::queue::Queue;
+    use device::{BlockDevice, Busy, Completion, DeviceInfo, Ram, Request};
+    use std::time::Duration;
+    use types::{IoBuf, Time};
+
+    /// A device that takes `room` requests between two collections.
+    struct Narrow {
+        ram: Ram,
+        room: usize,
+        taken: usize,
+    }
+
+    impl BlockDevice for Narrow {
+        fn info(&self) -> &DeviceInfo {
+            self.ram.info()
+        }
+
+        fn submit(&mut self, now: Time, request: Request, token: u64) -> Result<(), Busy> {
+            if self.taken >= self.room {
+                return Err(Busy(request));
+            }
+            self.taken += 1;
+            self.ram.submit(now, request, token)
+        }
+
+        fn completions(&mut self, out: &mut Vec<Completion>) {
+            self.taken = 0;
+            self.ram.completions(out);
+        }
+
+        fn next_deadline(&self) -> Time {
+            self.ram.next_deadline()
+        }
+    }
+
+    fn narrow(room: usize) -> Narrow {
+        Narrow { ram: Ram::new("ram", 1 << 20), room, taken: 0 }
+    }
+
+    #[test]
+    fn requests_that_a_busy_device_refuses_wait_in_their_order() {
+        let (queue, mut served, mut out) = (Queue::new(8).expect("a queue"), Served::default(), Unsignalled::default());
+        let mut device = narrow(2);
+        for user in 0..5 {
+            let ticket = queue.admit(user, 512, None).expect("room");
+            let buf = IoBuf::copy_of(&[user as u8; 512]);
+            served.take(Request::Write { offset: 0, buf, fua: false }, ticket);
+        }
+        served.turn(Time::ZERO, &mut device, &mut Vec::new(), &mut out);
+        out.signal();
+        let users: Vec<usize> = queue.take(5, 8, None).expect("five").into_iter().map(user_of).collect();
+        assert_eq!(users, [0, 1, 2, 3, 4]);
+    }
+
+    #[allow(unsafe_code)]
+    fn user_of(finished: crate::queue::Finished) -> usize {
+        // SAFETY: the requests of these tests have no buffers.
+        unsafe { finished.deliver() }.0
+    }
+
+    #[test]
+    fn a_volume_that_is_given_up_ends_its_requests_and_drops_late_completions() {
+        let (queue, mut served, mut out) = (Queue::new(8).expect("a queue"), Served::default(), Unsignalled::default());
+        let mut device = narrow(1);
+        for user in 0..2 {
+            served.take(Request::Flush, queue.admit(user, 0, None).expect("room"));
+        }
+        served.submit(Time::ZERO, &mut device);
+        served.give_up();
+        assert_eq!(queue.take(2, 8, Some(Duration::ZERO)).expect("both").len(), 2);
+        served.turn(Time::ZERO, &mut device, &mut Vec::new(), &mut out);
+        assert!(queue.take(0, 8, None).expect("none").is_empty() && queue.check_idle().is_ok());
+    }
+}
