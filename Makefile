@@ -24,6 +24,12 @@ lib: ## build the C library (release): libbasalt.so, libbasalt.a; the header is 
 install-lib: ## install the C library, its header and its pkg-config file: make install-lib PREFIX=/usr/local DESTDIR=
 	@scripts/lib install
 
+fio-engine: ## build the engine for Debian's fio; fetches the source of that fio for its headers
+	@scripts/fio-engine
+
+fio-engine-test: ## the same, and fio verifies a volume of a cluster of its own through it
+	@scripts/fio-engine test
+
 deb: build ## a Debian package (installs cargo-deb when it is missing)
 	@scripts/deb
 
@@ -73,4 +79,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall lib install-lib deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny
+.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny
