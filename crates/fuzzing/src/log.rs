@@ -7,12 +7,13 @@ use crate::{Verdict, meter};
 use bytes::Bytes;
 use layout::log::{
     BATCH_ALIGN, BATCH_VERSION, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, LogIdentity, MAGIC, PayloadAt,
-    Record, ReplicaRecord, SaltKey, decode_records,
+    PlacedRun, Record, ReplicaRecord, SaltKey, decode_records,
 };
 use std::borrow::Cow;
 use types::map::Member;
 use types::rng::Rng;
 use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
+use types::units::SECTORS_PER_AU;
 use types::{
     ChunkKey, EntryKind, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId, crc32c,
 };
@@ -86,10 +87,31 @@ fn append(rng: &mut Rng) -> Record<'static> {
     }
 }
 
+fn placed(rng: &mut Rng) -> Record<'static> {
+    let runs: Vec<PlacedRun> = (0..rng.between(1, 4))
+        .map(|_| PlacedRun { unit: number(rng) as u32 / 2, count: rng.between(1, 2) as u32 })
+        .collect();
+    let aus: u32 = runs.iter().map(|run| run.count).sum();
+    let range = SectorRange::new(rng.below(8) as u32 * SECTORS_PER_AU, aus * SECTORS_PER_AU);
+    let values = (0..range.fragment_count()).map(|_| rng.next_u64() as u32).collect();
+    Record::Placed {
+        replica: ReplicaId(number(rng)),
+        index: Index(number(rng)),
+        term: Term(number(rng)),
+        kind: EntryKind::Normal,
+        copied: rng.chance(1, 4),
+        descriptor: Cow::Owned(bytes(rng, 80).into()),
+        crcs: Cow::Owned(Crcs { start: range.start, values }),
+        hash: rng.next_u64(),
+        runs,
+    }
+}
+
 /// Returns a record of any kind.
 pub fn record(rng: &mut Rng) -> Record<'static> {
     let replica = ReplicaId(number(rng));
-    match rng.below(19) {
+    match rng.below(20) {
+        19 => placed(rng),
         12 => Record::StateMore { mount: rng.chance(1, 2) },
         16 => Record::StateEnd,
         18 => Record::ReplicaFloor(replica),

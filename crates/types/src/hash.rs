@@ -4,7 +4,7 @@
 //! a block, for example of an ext4 extent block, leaves bytes that satisfy the CRC of the new ones. xxh3 is not affine. On the wire
 //! and in records CRC32C stays: there it protects a transfer.
 
-use crate::{ChunkKey, IoBuf};
+use crate::{ChunkKey, Index, IoBuf, ReplicaId, Term};
 use std::hash::Hasher;
 use twox_hash::XxHash3_64;
 
@@ -31,6 +31,16 @@ pub fn area_hash(salt: u64, seq: u64, bufs: &[IoBuf]) -> u64 {
     hasher.finish()
 }
 
+/// Returns the checksum of an entry's payload that lies at home: xxh3-64, seeded by the entry. Older bytes of the same place
+/// are those of another entry, and have another checksum.
+pub fn entry_hash(replica: ReplicaId, index: Index, term: Term, bytes: &[u8]) -> u64 {
+    let mut entry = [0; 24];
+    for (at, value) in [replica.0, index.0, term.0].into_iter().enumerate() {
+        entry[8 * at..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(&entry), bytes)
+}
+
 /// Returns xxh3-64 of bytes without a place.
 pub fn plain_hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
@@ -55,8 +65,10 @@ mod tests {
         assert_eq!(crc32c(&old), crc32c(&new), "CRC32C cannot tell them apart");
         let chunk = ChunkKey { volume: VolumeId(7), index: 3 };
         assert_ne!(block_hash(chunk, 9, &old), block_hash(chunk, 9, &new));
-        let areas = [old, new].map(|block| area_hash(5, 6, &[IoBuf::copy_of(&block)]));
+        let areas = [&old, &new].map(|block| area_hash(5, 6, &[IoBuf::copy_of(block)]));
         assert_ne!(areas[0], areas[1]);
+        let entries = [&old, &new].map(|block| entry_hash(ReplicaId(1), Index(2), Term(3), block));
+        assert_ne!(entries[0], entries[1]);
     }
 
     #[test]
@@ -72,5 +84,9 @@ mod tests {
         assert_eq!(whole, area_hash(1, 2, &[IoBuf::copy_of(&block[..512]), IoBuf::copy_of(&block[512..])]));
         assert_ne!(whole, area_hash(1, 1, &[IoBuf::copy_of(&block)]));
         assert_eq!(whole, 1_191_260_734_931_315_776, "golden");
+        let entry = |replica, index, term| entry_hash(ReplicaId(replica), Index(index), Term(term), &block);
+        let others = [entry(2, 2, 3), entry(1, 3, 3), entry(1, 2, 4)];
+        assert!(others.iter().all(|other| *other != entry(1, 2, 3)));
+        assert_eq!(entry(1, 2, 3), 4_327_652_957_761_750_918, "golden");
     }
 }

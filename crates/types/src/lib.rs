@@ -27,7 +27,7 @@ pub mod units;
 
 pub use crc::crc32c;
 pub use errno::Errno;
-pub use hash::{area_hash, block_hash};
+pub use hash::{area_hash, block_hash, entry_hash};
 pub use ids::{
     ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId,
     Term, VolumeId,

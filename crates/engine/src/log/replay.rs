@@ -230,6 +230,13 @@ impl Replay {
                 };
                 self.append(replica, Kept { index, term, kind, descriptor, payload, lost, segment }, copied);
             }
+            Record::Placed { replica, index, term, kind, copied, descriptor, crcs, runs, .. } => {
+                self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
+                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
+                let len_bytes = runs.iter().map(|run| run.count).sum::<u32>() * types::AU as u32;
+                let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
+                self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, copied);
+            }
             Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
                 let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());

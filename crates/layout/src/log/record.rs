@@ -9,13 +9,14 @@
 //! Invariant: `decode_records` returns exactly the records that were encoded, or an error. It never panics, and it
 //! reserves no more memory than the bytes it was given justify.
 
-use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, MAP_MAX, REASON_MAX, RECORD_DECISION_MAX};
+use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, MAP_MAX, REASON_MAX, RECORD_DECISION_MAX, RUNS_MAX};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::mem;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
 use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
+use types::units::SECTORS_PER_AU;
 use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -27,6 +28,14 @@ pub struct PayloadAt {
     pub offset: u32,
     /// A multiple of 512; 0: no payload.
     pub len: u32,
+}
+
+/// Adjacent AUs of home that hold a part of an entry's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlacedRun {
+    /// Offset on the device, in AUs: it is known before the geometry of home is.
+    pub unit: u32,
+    pub count: u32,
 }
 
 /// A replica as the state block of a segment stores it.
@@ -79,6 +88,20 @@ pub enum Record<'a> {
         descriptor: Cow<'a, [u8]>,
         crcs: Cow<'a, Crcs>,
         payload: PayloadAt,
+    },
+    /// An entry whose payload lies in AUs of home, in the order of the runs. Its range begins and ends with an AU of its chunk.
+    Placed {
+        replica: ReplicaId,
+        index: Index,
+        term: Term,
+        kind: EntryKind,
+        /// Copied forward: its payload was placed by an earlier batch.
+        copied: bool,
+        descriptor: Cow<'a, [u8]>,
+        crcs: Cow<'a, Crcs>,
+        /// [`types::entry_hash`] of the payload.
+        hash: u64,
+        runs: Vec<PlacedRun>,
     },
     /// An entry whose payload this log has lost, copied forward without it: it fills slot `index` alone.
     LostEntry {
@@ -176,6 +199,7 @@ pub(crate) mod kind {
     pub const STATE_MORE: u8 = 22;
     pub const STATE_END: u8 = 23;
     pub const REPLICA_FLOOR: u8 = 24;
+    pub const PLACED: u8 = 25;
 }
 
 pub(crate) const FLAG_COPIED: u8 = 1;
@@ -228,6 +252,11 @@ impl Record<'_> {
                 encode_entry(out, *kind, descriptor, crcs);
                 let header = RecordHeader::new(kind::APPEND, replica.0, index.0, term.0);
                 header.flag(FLAG_COPIED, *copied).payload(*payload)
+            }
+            Record::Placed { replica, index, term, kind, copied, descriptor, crcs, hash, runs } => {
+                encode_place(out, *hash, runs);
+                encode_entry(out, *kind, descriptor, crcs);
+                RecordHeader::new(kind::PLACED, replica.0, index.0, term.0).flag(FLAG_COPIED, *copied)
             }
             Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
                 u32s(out, &[*len_bytes]);
@@ -290,6 +319,7 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
             let (descriptor, crcs) = (Cow::Owned(descriptor), Cow::Owned(crcs));
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
         }
+        kind::PLACED => decode_placed(from)?,
         kind::LOST_ENTRY => decode_lost_entry(from)?,
         kind::HARD_STATE => Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)? },
         kind::CREATE => Record::Create(decode_replica(from)?),
@@ -372,6 +402,39 @@ fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Vec<u8>, Crcs), Rec
     }
     let descriptor = from.take(descriptor_len)?.to_vec();
     Ok((kind, descriptor, Crcs { start, values }))
+}
+
+fn encode_place(out: &mut Vec<u8>, hash: u64, runs: &[PlacedRun]) {
+    assert!((1..=RUNS_MAX).contains(&runs.len()), "{} runs", runs.len());
+    u64s(out, &[hash]);
+    u32s(out, &[runs.len() as u32, 0]);
+    runs.iter().for_each(|run| u32s(out, &[run.unit, run.count]));
+}
+
+fn decode_placed(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
+    let (replica, index, term) = (from.replica(), from.index(), from.term());
+    let (copied, hash, run_count) = (from.flag(FLAG_COPIED), from.u64()?, from.u32()? as usize);
+    from.zeros(4)?;
+    if !(1..=RUNS_MAX).contains(&run_count) {
+        return from.fail("a payload of too few or too many runs");
+    }
+    let (mut runs, mut aus) = (Vec::with_capacity(run_count), 0u32);
+    for _ in 0..run_count {
+        let run = PlacedRun { unit: from.u32()?, count: from.u32()? };
+        if run.count == 0 || run.count as usize > RUNS_MAX || run.unit.checked_add(run.count).is_none() {
+            return from.fail("a run is out of bounds");
+        }
+        aus += run.count;
+        runs.push(run);
+    }
+    let (kind, descriptor, crcs) = decode_entry(from)?;
+    let range = SectorRange::checked(crcs.start, aus.saturating_mul(SECTORS_PER_AU));
+    let is_of_aus = range.is_some_and(|r| r.start % SECTORS_PER_AU == 0 && r.fragment_count() == crcs.values.len());
+    if !is_of_aus {
+        return from.fail("checksums of another range");
+    }
+    let (descriptor, crcs) = (Cow::Owned(descriptor), Cow::Owned(crcs));
+    Ok(Record::Placed { replica, index, term, kind, copied, descriptor, crcs, hash, runs })
 }
 
 fn decode_lost_entry(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {

@@ -59,6 +59,7 @@ fn log() -> [File; 2] {
             HEADER_AREA_MAX,
             RECORDS_MAX,
             PAYLOAD_AREA_MAX,
+            RUNS_MAX,
             CHECKPOINT_PART_MAX,
             CHECKPOINT_PARTS_MAX,
             RECORD_DECISION_MAX,
@@ -90,7 +91,8 @@ fn log() -> [File; 2] {
             CREATES_LOST,
             STATE_MORE,
             STATE_END,
-            REPLICA_FLOOR
+            REPLICA_FLOOR,
+            PLACED
         }
     );
     let flags = rows!("", log::record { FLAG_COPIED, FLAG_VOTED, FLAG_MOUNT, FLAG_PAST, FLAG_RESTATED });

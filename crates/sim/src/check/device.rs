@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 const SECTORS_PER_BLOCK: usize = 8;
+/// Unit of the places of payloads at home.
+const AU: usize = 64 << 10;
 const MAGIC: &[u8] = b"BSLTBTCH";
 /// Bytes of the fixed header of a batch, and of a record.
 const HEAD: usize = 128;
@@ -36,6 +38,8 @@ mod kind {
     /// The replica takes part again.
     pub const REVIVED: u8 = 20;
     pub const FLOOR: u8 = 24;
+    /// An entry whose payload lies at home.
+    pub const PLACED: u8 = 25;
 
     pub const COPIED: u8 = 1;
     pub const VOTED: u8 = 2;
@@ -126,18 +130,48 @@ enum Fact {
     Floor(u64),
 }
 
-/// Place of a payload in its batch, and the CRC of each fragment.
+/// Place of a payload in its batch or at home, and the CRC of each fragment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Payload {
     at: usize,
     len: usize,
+    /// Offset and length of each part at home.
+    placed: Vec<(u64, usize)>,
     start: usize,
     crcs: Vec<u32>,
 }
 
 impl Payload {
-    fn is_good(&self, area: &[u8]) -> bool {
-        let Some(mut rest) = area.get(self.at..self.at + self.len) else { return false };
+    /// Reads the checksums of an entry that begin at `at` of the body of its record.
+    fn of_entry(body: &[u8], at: usize) -> Option<Payload> {
+        let crcs = (0..u32_at(body, at + 4)?).map(|n| Some(u32_at(body, at + 12 + 4 * n)? as u32));
+        Some(Payload { start: u32_at(body, at + 8)?, crcs: crcs.collect::<Option<_>>()?, ..Payload::default() })
+    }
+
+    /// Reads a payload at home: its hash, its runs, its checksums.
+    fn of_placed(body: &[u8]) -> Option<Payload> {
+        let run_count = u32_at(body, 8)?;
+        let run = |n: usize| Some((u32_at(body, 16 + 8 * n)? as u64 * AU as u64, u32_at(body, 20 + 8 * n)? * AU));
+        let placed = (0..run_count).map(run).collect::<Option<_>>()?;
+        Some(Payload { placed, ..Payload::of_entry(body, 16 + 8 * run_count)? })
+    }
+
+    /// Whether the bytes have their checksums.
+    fn is_good(&self, area: &[u8], read: &mut dyn FnMut(u64, &mut [u8])) -> bool {
+        if self.placed.is_empty() {
+            return area.get(self.at..self.at + self.len).is_some_and(|bytes| self.verifies(bytes));
+        }
+        let mut bytes = vec![0; self.placed.iter().map(|(_, len)| len).sum()];
+        let mut rest = &mut bytes[..];
+        for (offset, len) in &self.placed {
+            let (part, behind) = rest.split_at_mut(*len);
+            read(*offset, part);
+            rest = behind;
+        }
+        self.verifies(&bytes)
+    }
+
+    fn verifies(&self, mut rest: &[u8]) -> bool {
         let mut start = self.start % SECTORS_PER_BLOCK;
         for crc in &self.crcs {
             let (fragment, behind) = rest.split_at(rest.len().min((SECTORS_PER_BLOCK - start) * SECTOR));
@@ -202,13 +236,14 @@ impl Batch {
         })
     }
 
-    /// Whether the payloads in this area have their checksums.
-    fn is_whole(&self, area: &[u8]) -> bool {
-        let payloads = self.facts.iter().filter_map(|fact| match fact {
-            Fact::Entry { payload, .. } => Some(payload),
-            _ => None,
-        });
-        payloads.into_iter().all(|payload| payload.is_good(area))
+    /// Whether the payloads in this area, and those at home, have their checksums.
+    fn is_whole(&self, area: &[u8], read: &mut dyn FnMut(u64, &mut [u8])) -> bool {
+        self.facts.iter().all(|fact| match fact {
+            // An earlier batch has written the payload of a copied entry at home.
+            Fact::Entry { payload, copied: true, .. } if !payload.placed.is_empty() => true,
+            Fact::Entry { payload, .. } => payload.is_good(area, read),
+            _ => true,
+        })
     }
 }
 
@@ -231,10 +266,12 @@ fn fact(head: &[u8], body: &[u8]) -> Option<Option<Fact>> {
     let vote = |at| if flags & kind::VOTED == 0 { Some(None) } else { u64_at(body, at).map(Some) };
     Some(Some(match head[0] {
         kind::APPEND => {
-            let mut payload = Payload { at: u32_at(head, 32)?, len: u32_at(head, 36)?, ..Payload::default() };
-            payload.start = u32_at(body, 8)?;
-            let crcs = (0..u32_at(body, 4)?).map(|n| Some(u32_at(body, 12 + 4 * n)? as u32));
-            payload.crcs = crcs.collect::<Option<_>>()?;
+            let (at, len) = (u32_at(head, 32)?, u32_at(head, 36)?);
+            let payload = Payload { at, len, ..Payload::of_entry(body, 0)? };
+            Fact::Entry { replica, index, term, copied: flags & kind::COPIED != 0, payload }
+        }
+        kind::PLACED => {
+            let payload = Payload::of_placed(body)?;
             Fact::Entry { replica, index, term, copied: flags & kind::COPIED != 0, payload }
         }
         kind::LOST_ENTRY => Fact::Entry { replica, index, term, copied: true, payload: Payload::default() },
@@ -311,7 +348,7 @@ impl Contents {
                 let is_next = contents.seq == 0 || batch.seq == contents.seq + 1;
                 let mut area = vec![0; batch.len - batch.header_len];
                 read(at + batch.header_len as u64, &mut area);
-                if !is_next || !batch.is_whole(&area) {
+                if !is_next || !batch.is_whole(&area, read) {
                     break; // the torn tail
                 }
             }

@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use types::SECTOR;
-use types::{Index, ReplicaId};
+use types::{AU, Index, ReplicaId, SECTOR};
 
 /// Damage to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ pub fn harm(path: &Path, harm: LogHarm) -> Result<String> {
         }
         LogHarm::Payload => {
             let at = payload_above(batch, &kept).context("it was found above")?;
-            strikes = vec![(header.offset + u64::from(header.header_len) + at, SECTOR as usize)];
+            strikes = vec![(at, SECTOR as usize)];
         }
     }
     for (offset, len) in &strikes {
@@ -107,12 +106,17 @@ fn live(mut all: Vec<Batch>) -> Vec<Batch> {
     run
 }
 
-/// Returns the offset in the payload area of an entry's payload that the checkpoint does not cover.
+/// Returns the offset on the device of an entry's payload that the checkpoint does not cover.
 fn payload_above(batch: &Batch, kept: &BTreeMap<ReplicaId, Index>) -> Option<u64> {
     batch.records.iter().find_map(|record| match record {
         Record::Append { replica, index, payload, .. } if payload.len > 0 => {
             let is_above = kept.get(replica).is_none_or(|checkpoint| index > checkpoint);
-            is_above.then_some(u64::from(payload.offset))
+            let area = batch.header.offset + u64::from(batch.header.header_len);
+            is_above.then_some(area + u64::from(payload.offset))
+        }
+        Record::Placed { replica, index, runs, .. } => {
+            let is_above = kept.get(replica).is_none_or(|checkpoint| index > checkpoint);
+            is_above.then_some(u64::from(runs[0].unit) * AU)
         }
         _ => None,
     })

@@ -138,6 +138,44 @@ fn damaged_records_are_errors_and_never_panics() {
     assert!(decode_records(&bytes[..bytes.len() - 8], records.len() as u32).is_err(), "cut short");
 }
 
+fn placed(start: u32, runs: &[(u32, u32)], crc_count: u32) -> Record<'static> {
+    Record::Placed {
+        replica: ReplicaId(7),
+        index: Index(3),
+        term: Term(2),
+        kind: EntryKind::Normal,
+        copied: false,
+        descriptor: Cow::Borrowed(b"abc"),
+        crcs: Cow::Owned(Crcs { start, values: (0..crc_count).collect() }),
+        hash: 9,
+        runs: runs.iter().map(|(unit, count)| PlacedRun { unit: *unit, count: *count }).collect(),
+    }
+}
+
+#[test]
+fn placed_entry_record_keeps_the_runs_of_its_payload() {
+    let record = placed(128, &[(70, 1), (90, 2)], 48);
+    let bytes = encoded(std::slice::from_ref(&record));
+    assert_eq!((bytes[0], bytes[1], bytes.len(), crc32c(&bytes)), (25, 0, 280, 156_363_563), "golden");
+    assert_eq!(decode_records(&bytes, 1), Ok(vec![record]));
+}
+
+#[test]
+fn placed_entry_record_of_another_shape_is_refused() {
+    let refused = |record: Record<'_>| decode_records(&encoded(&[record]), 1).is_err();
+    assert!(!refused(placed(0, &[(70, 8)], 128)) && !refused(placed(32640, &[(u32::MAX - 1, 1)], 16)));
+    assert!(refused(placed(8, &[(70, 1)], 16)), "the range begins inside an AU");
+    assert!(refused(placed(0, &[(70, 1)], 15)) && refused(placed(0, &[(70, 1)], 17)), "another length");
+    assert!(refused(placed(0, &[(70, 0)], 0)) && refused(placed(0, &[(70, 9)], 128)), "a run of nothing or too long");
+    assert!(refused(placed(0, &[(u32::MAX, 1)], 16)), "a run leaves the numbers");
+    assert!(refused(placed(32640, &[(70, 2)], 32)), "the range leaves its chunk");
+    let mut no_runs = encoded(&[placed(0, &[(70, 1)], 16)]);
+    no_runs[48] = 0;
+    assert!(decode_records(&no_runs, 1).is_err());
+    no_runs[48] = 9;
+    assert!(decode_records(&no_runs, 1).is_err());
+}
+
 #[test]
 fn lost_entry_record_keeps_length_and_checksums_of_its_payload() {
     let lost_entry = |len_bytes| Record::LostEntry {
