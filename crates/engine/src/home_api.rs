@@ -60,6 +60,9 @@ pub struct ChunkDirty {
     pub replica: ReplicaId,
     pub chunk: ChunkKey,
     pub blocks: Vec<(u16, BlockData)>,
+    /// Numbers (0..256) of AUs of the chunk, ascending, and the units of the device that hold their bytes already: payloads of the
+    /// log. All blocks of such an AU are in `blocks`, and home does not write them.
+    pub adopts: Vec<(u16, u32)>,
 }
 
 /// State of one replica in a checkpoint.
@@ -85,6 +88,9 @@ pub struct Round {
     /// Replicas whose staged blocks replace everything that home holds of them (R12). The round has no unmaps and no
     /// chunks of these replicas.
     pub installs: Vec<ReplicaId>,
+    /// Units of the device that held payloads of the log: entries that need them no longer count once the checkpoint is durable. Home
+    /// drops those that the round does not adopt.
+    pub released: Vec<(ReplicaId, Vec<u32>)>,
 }
 
 /// The chunks of `volume` from `from_chunk` on cease to exist.
@@ -153,6 +159,10 @@ pub enum HomeEvent {
 pub struct HomeStats {
     pub free_bytes: u64,
     pub pending_free_bytes: u64,
+    /// Bytes of these that the running round has dropped in exchange for AUs that the log had taken.
+    pub exchanged_bytes: u64,
+    /// Bytes of AUs that hold payloads of the log.
+    pub logged_bytes: u64,
     pub used_bytes: u64,
     pub capacity_bytes: u64,
     pub read_bytes: u64,

@@ -357,7 +357,7 @@ impl Engine {
             let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
             if from == 0 {
-                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new() });
+                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new(), adopts: Vec::new() });
             }
             let dirty = chunks.last_mut().expect("its first part has begun it");
             let before = dirty.blocks.len();
@@ -393,7 +393,7 @@ impl Engine {
         self.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, installs: Vec::new() }, &mut events);
+        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, ..Round::default() }, &mut events);
         self.home_events(events);
     }
 

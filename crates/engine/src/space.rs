@@ -28,6 +28,12 @@ const _: () = assert!(QUARTER == u64::BITS, "a word of a set is a CRC page's qua
 pub struct AuSet([u64; 4]);
 
 impl AuSet {
+    pub fn of(aus: impl Iterator<Item = u32>) -> AuSet {
+        let mut set = AuSet::default();
+        aus.for_each(|au| set.insert(au));
+        set
+    }
+
     pub fn insert(&mut self, au: u32) {
         self.0[(au / QUARTER) as usize] |= 1 << (au % QUARTER);
     }

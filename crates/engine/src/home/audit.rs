@@ -17,6 +17,8 @@ enum Owner {
     /// Staged for the replica by a stream.
     Staged(ReplicaId),
     PendingFree,
+    /// It holds a payload of the replica's log.
+    Logged(ReplicaId),
     /// Double-owned: two owners claimed the number at mount.
     DoubleOwned,
 }
@@ -96,6 +98,9 @@ impl Home {
             != (self.pending_free.au_count() as usize, self.pending_free.slot_count() as usize)
         {
             return Err("pending-free space is counted wrong".to_owned());
+        }
+        for (id, placed) in self.placed.iter() {
+            placed.iter().try_for_each(|au| aus.enter(*au, Owner::Logged(id)))?;
         }
         for (id, replica) in &self.replicas {
             replica.slots().try_for_each(|slot| slots.enter(slot, Owner::Replica(*id)))?;

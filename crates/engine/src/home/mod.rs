@@ -16,6 +16,7 @@ mod grants;
 mod install;
 mod keep;
 mod mount;
+mod placed;
 mod read;
 mod round;
 mod space;
@@ -31,6 +32,7 @@ use env::{DiskError, DiskInfo, DiskKind, Event, Op};
 use layout::home::{Geometry, PagePtr};
 use space::{FreeMap, PendingFree, Readers};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use table::Table;
 use types::planted::{Bug, on};
 use types::units::SECTORS_PER_BLOCK;
@@ -104,6 +106,8 @@ pub struct Home {
     pending_free: PendingFree,
     /// Double-owned AUs and slots: two owners claimed them at mount. They are never free again in this process.
     double_owned: DoubleOwned,
+    /// AUs with payloads of the log.
+    placed: placed::Placed,
     in_flight: Table<InFlight>,
     reads: Table<read::Read>,
     readers: Readers,
@@ -153,6 +157,7 @@ impl Home {
             slots: FreeMap::new(geometry.slot_count, limits.reuse_at_once),
             pending_free: PendingFree::default(),
             double_owned: DoubleOwned::default(),
+            placed: placed::Placed::default(),
             in_flight: Table::new(),
             reads: Table::new(),
             readers: Readers::default(),
@@ -164,6 +169,11 @@ impl Home {
             poisoned: false,
             stats: HomeStats::default(),
         }
+    }
+
+    /// Returns the bytes of the device that home owns.
+    pub fn region(&self) -> Range<u64> {
+        self.region.start..self.region.start + self.region.len_bytes
     }
 
     /// Loads the pages that the last valid checkpoint names (`None`: a fresh home). Ends with [`HomeEvent::Mounted`] or
@@ -312,6 +322,8 @@ impl Home {
         HomeStats {
             free_bytes: self.free_bytes(),
             pending_free_bytes: self.pending_free_bytes(),
+            exchanged_bytes: self.round.as_ref().map_or(0, |round| round.exchanged) * AU,
+            logged_bytes: self.placed_count() * AU,
             used_bytes: u64::from(self.geometry.au_count) * AU
                 - self.free_bytes()
                 - u64::from(self.pending_free.au_count()) * AU,

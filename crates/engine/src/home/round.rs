@@ -32,6 +32,9 @@ pub(super) struct ReadyWrite {
 /// Least cost of staging or dropping a chunk whose blocks are verified, in blocks that are verified.
 const CHUNK_COST: u32 = 64;
 
+/// Logged AUs that one step drops.
+const RELEASE_STEP: usize = 1024;
+
 /// A step of a round.
 enum Work {
     /// Drops the chunk with all that it holds.
@@ -44,6 +47,8 @@ enum Work {
     Forget(ReplicaId),
     /// Puts blocks into their places, once all are verified: so many have a hash here.
     Write(ChunkDirty, Vec<u32>),
+    /// Drops logged AUs that no chunk has adopted; all chunks are staged.
+    Release(ReplicaId, Vec<u32>),
     /// Finds the directory pages and decision states to write, after all chunks are staged.
     Roots,
     Directory(ReplicaId, u32),
@@ -75,6 +80,8 @@ pub(super) struct RoundRun {
     pub(super) aus_promised: u64,
     /// AUs and slots that the round has taken by now.
     pub(super) taken: crate::space::FreeSpace,
+    /// AUs dropped in exchange for logged ones.
+    pub(super) exchanged: u64,
     pub(super) installs: Vec<ReplicaId>,
 }
 
@@ -105,6 +112,7 @@ impl Home {
         round.unmaps.retain(|c| !damaged(&c.replica));
         round.chunks.retain(|c| !damaged(&c.replica));
         round.installs.retain(|id| !damaged(id));
+        round.released.retain(|(id, _)| !damaged(id));
         self.check_round(&round);
         let demand = self.demand(&round);
         if demand.aus > u64::from(self.aus.free_count()) || demand.slots > u64::from(self.slots.free_count()) {
@@ -141,6 +149,9 @@ impl Home {
             work.extend(new.into_iter().map(|chunk| Work::Adopt(*id, chunk)));
         }
         work.extend(round.chunks.into_iter().map(|dirty| Work::Write(dirty, Vec::new())));
+        for (replica, units) in round.released {
+            work.extend(units.chunks(RELEASE_STEP).map(|part| Work::Release(replica, part.to_vec())));
+        }
         work.push_back(Work::Roots);
         for state in round.states {
             let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
@@ -161,6 +172,7 @@ impl Home {
             dirty_directory: BTreeSet::new(),
             aus_promised: demand.aus,
             taken: Default::default(),
+            exchanged: 0,
             installs: round.installs,
         });
     }
@@ -193,6 +205,7 @@ impl Home {
             assert!(replicas.contains(&dirty.replica), "{} has no state", dirty.replica);
             assert!(seen.insert((dirty.replica, dirty.chunk)), "{} of {} twice", dirty.chunk, dirty.replica);
         }
+        self.check_placed(round);
     }
 
     /// Returns an upper bound of the round's space, before anything is changed.
@@ -214,7 +227,8 @@ impl Home {
             for (block, _) in dirty.blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
                 let au = *block as usize / BLOCKS_PER_AU as usize;
                 quarters |= 1 << (*block as usize / CRCS_PER_PAGE);
-                let fresh = au != last_au && held.is_none_or(|chunk| chunk.map[au].valid == 0);
+                let adopted = || dirty.adopts.binary_search_by_key(&(au as u16), |(at, _)| *at).is_ok();
+                let fresh = au != last_au && held.is_none_or(|chunk| chunk.map[au].valid == 0) && !adopted();
                 demand.aus += u64::from(fresh);
                 last_au = au;
             }
@@ -322,6 +336,7 @@ impl Home {
                 self.stage_chunk(dirty, hashes);
                 return cost;
             }
+            Work::Release(replica, units) => self.release_placed(replica, &units),
             Work::Roots => {
                 let run = self.round.as_mut().expect("a round is running");
                 let pages = std::mem::take(&mut run.dirty_directory);

@@ -4,12 +4,13 @@
 //! Writes, coalesced to runs on the device, go to the round's queue.
 //!
 //! Invariant: a page is written only to a free slot; its old slot becomes pending free. An AU that the chunk owns is
-//! kept, and written in place, as long as one of its blocks holds data.
+//! kept, and written in place, as long as one of its blocks holds data. An adopted AU is not written.
 
 use super::chunk::{BLOCKS, Chunk};
 use super::round::ReadyWrite;
 use super::{Home, aligned};
 use crate::home_api::{BlockData, ChunkDirty};
+use crate::space::AuSet;
 use layout::checkpoint::decision_pages;
 use layout::home::{CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, DirEntry, MapSlot, PAGE, PageId, PagePtr};
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
@@ -20,7 +21,7 @@ const PER_AU: usize = BLOCKS_PER_AU as usize;
 impl Home {
     /// Puts the dirty blocks of a chunk into their places at home.
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty, hashes: Vec<u32>) {
-        let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
+        let ChunkDirty { replica: id, chunk: key, blocks, adopts } = dirty;
         assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         self.spoil(id, key, |au| blocks.iter().any(|(block, _)| u32::from(*block) / BLOCKS_PER_AU == au));
         self.clock += 1;
@@ -33,6 +34,9 @@ impl Home {
         let mut chunk = held.unwrap_or_else(|| Chunk::new(replica.place(key)));
         chunk.touched = self.clock;
         let owned = chunk.map.map(|slot| slot.valid != 0);
+        let adopted = AuSet::of(adopts.iter().map(|(at, _)| u32::from(*at)));
+        changed[0] |= !adopts.is_empty();
+        self.adopt_placed(id, &mut chunk, &adopts);
         let free = self.aus.free_count();
         self.allocate(&mut chunk, &blocks);
         let taken = u64::from(free - self.aus.free_count());
@@ -49,7 +53,10 @@ impl Home {
                     slot.valid |= bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
                     chunk.set_hash(block, hash);
-                    writes.push((self.region.start + offset, aligned(buf, &self.disk)));
+                    // The batch of the entry has written a payload that is adopted.
+                    if !adopted.contains(block as u32 / BLOCKS_PER_AU) {
+                        writes.push((self.region.start + offset, aligned(buf, &self.disk)));
+                    }
                 }
                 BlockData::Zero => {
                     changed[0] |= slot.valid & bit != 0;

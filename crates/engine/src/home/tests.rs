@@ -2,5 +2,6 @@
 
 mod crash;
 mod damage;
+mod placed;
 mod rig;
 mod rounds;

@@ -24,6 +24,9 @@ pub(super) struct Plan {
     pub(super) blocks: BTreeMap<Key, u64>,
     pub(super) unmaps: Vec<Unmap>,
     pub(super) destroyed: Vec<ReplicaId>,
+    /// AUs of chunks that the round adopts, and the units that hold their bytes.
+    pub(super) adopts: BTreeMap<(ReplicaId, ChunkKey, u16), u32>,
+    pub(super) released: Vec<(ReplicaId, Vec<u32>)>,
     pub(super) states: Vec<(ReplicaId, u64)>,
 }
 
@@ -94,10 +97,15 @@ impl Plan {
             unmaps: self.unmaps.clone(),
             chunks: chunks
                 .into_iter()
-                .map(|((replica, chunk), blocks)| ChunkDirty { replica, chunk, blocks })
+                .map(|((replica, chunk), blocks)| {
+                    let of = self.adopts.range((replica, chunk, 0)..=(replica, chunk, u16::MAX));
+                    let adopts = of.map(|((.., at), unit)| (*at, *unit)).collect();
+                    ChunkDirty { replica, chunk, blocks, adopts }
+                })
                 .collect(),
             destroyed: self.destroyed.clone(),
             installs: Vec::new(),
+            released: self.released.clone(),
         }
     }
 
@@ -210,6 +218,18 @@ impl Rig {
     /// Whether neither the disk nor the round has anything to do.
     pub(super) fn is_idle(&self) -> bool {
         self.disk.is_idle() && !self.home.wants_step()
+    }
+
+    /// Acts as a durable batch with a payload: one AU of the chunk whose blocks have this stamp.
+    pub(super) fn place(&mut self, replica: u64, stamp: u64) -> u32 {
+        let [run] = self.home.place(ReplicaId(replica), 1)[..] else { panic!("one AU is one run") };
+        self.disk.put(run.unit as usize * AU as usize, &bytes_of(stamp).repeat(16));
+        run.unit
+    }
+
+    /// Whether the unit holds 16 blocks with this stamp.
+    pub(super) fn has_placed(&self, unit: u32, stamp: u64) -> bool {
+        self.disk.bytes()[unit as usize * AU as usize..][..AU as usize] == bytes_of(stamp).repeat(16)
     }
 
     /// Begins a round; its blocks are frozen overlay until `commit`.
