@@ -68,6 +68,9 @@ pub struct EngineConfig {
     /// The allocator reuses the space that was freed last, instead of going round the device. Space that is freed too
     /// early is then overwritten at once. Only simulations want this. Default off.
     pub reuse_at_once: bool,
+    /// Smallest payload, in bytes, that is written once, to its place at home: one that begins and ends with an AU of its chunk.
+    /// Default none: every payload goes into the log and is written again by a round. Values below an AU mean an AU.
+    pub redirect_min: Option<u64>,
     /// Sizes of background steps. Tests and simulations take less.
     pub steps: StepLimits,
 }
@@ -84,6 +87,7 @@ impl Default for EngineConfig {
             after_restore: false,
             mount_above: 0,
             reuse_at_once: false,
+            redirect_min: None,
             steps: StepLimits::default(),
         }
     }
@@ -205,7 +209,9 @@ pub struct EngineStats {
     pub records: u64,
     /// Bytes of batches, headers and padding included.
     pub log_bytes: u64,
+    /// Payloads of batches; below, those of them that are placed at home.
     pub payload_bytes: u64,
+    pub placed_bytes: u64,
     pub flushes: u64,
     pub device_read_bytes: u64,
     pub device_written_bytes: u64,

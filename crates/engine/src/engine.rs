@@ -12,7 +12,7 @@ use crate::home::Home;
 use crate::home_api::{HOME_KEY_BIT, HomeStats};
 use crate::install::Install;
 use crate::keep::Relic;
-use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
+use crate::log::{Done, Kept, Log, RESERVED, Work, lens, next_block_len};
 use crate::mount::Mount;
 use crate::overlay::Overlay;
 use crate::read::Reads;
@@ -23,9 +23,7 @@ use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use types::failpoint::{Point, is_armed, pass};
 use types::limits::PART_MAX;
-use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState, Effect, Failure, Persist, ReplicaIdentity};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
 
@@ -39,12 +37,13 @@ pub(crate) mod key {
     pub const MOUNT_REWRITE: u32 = 6;
     pub const POISON: u32 = 7;
     pub const BEHIND: u32 = 8;
+    /// The flush of a batch whose payloads are placed.
+    pub const BATCH_FLUSH: u32 = 9;
+    pub const MOUNT_PLACE: u32 = 10;
 }
 
 /// Damage of a replica whose create record may be lost.
 pub const CREATE_LOST: &str = "the log has lost records, and the replica may have been here before";
-/// A batch of the log that takes so long to write is logged.
-const SLOW_BATCH: Duration = Duration::from_millis(50);
 /// Bound of lost create records while meta has told none.
 pub(crate) const ANY_REPLICA: ReplicaId = ReplicaId(u64::MAX);
 
@@ -224,13 +223,14 @@ impl Engine {
         } else {
             match event {
                 Event::DiskRead { token, buf, result } => self.mount_read(token, buf, result),
-                Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(result),
+                Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(token, result),
                 Event::DiskWrite { token, result } if token.key == key::MOUNT_REWRITE => self.mount_rewritten(result),
                 Event::DiskWrite { token, result } if token.key == key::BEHIND => {
                     if let Err(source) = result {
                         self.poison("erasing the mark of an older copy", source);
                     }
                 }
+                Event::DiskFlush { token, result } if token.key == key::BATCH_FLUSH => self.batch_flushed(result),
                 Event::DiskFlush { token, result } if token.key == key::MOUNT_FLUSH => self.mount_flushed(result),
                 other => panic!("{other:?} was never asked for"),
             }
@@ -483,12 +483,15 @@ impl Engine {
         self.k_lags = true;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
         let mut judged = None;
+        let mut frees = !matches!(effect, Effect::Write { .. });
         match effect {
             Effect::None => return,
             Effect::Write { chunk, range } => {
                 let kept = r.log.get(index).expect("an entry is in the log when it is applied");
                 let payload = kept.payload.clone().expect("an entry that writes has a payload");
                 assert_eq!(payload.range(), range, "entry {index} of {replica}");
+                // Until the round, its space counts twice: as taken, and as needed.
+                frees |= payload.place().is_some();
                 judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
@@ -497,7 +500,7 @@ impl Engine {
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         self.maybe_dirty = true;
-        self.releasing |= !matches!(effect, Effect::Write { .. });
+        self.releasing |= frees;
         self.last_apply = self.now;
         if let Some(chunk) = judged {
             self.judge_space(replica, chunk);
@@ -530,7 +533,8 @@ impl Engine {
         let pending_free_max = (home.capacity_bytes / 50).max(1);
         Pressure {
             log: used as f32 / usable as f32,
-            pending_free: home.pending_free_bytes as f32 / pending_free_max as f32,
+            // AUs that a round exchanges for logged ones were taken before.
+            pending_free: home.pending_free_bytes.saturating_sub(home.exchanged_bytes) as f32 / pending_free_max as f32,
             full: home.full || self.round_refused,
         }
     }
@@ -612,79 +616,7 @@ impl Engine {
         self.events.push(EngineEvent::MountFailed(error));
     }
 
-    /// Group commit: all work that was queued while the last batch was written goes out as one batch.
-    pub(crate) fn start_batch(&mut self) {
-        if matches!(self.state, State::Stopped) {
-            return;
-        }
-        let Some(log) = self.log.as_mut() else { return };
-        if log.in_flight.is_some() {
-            return;
-        }
-        log.untried = false;
-        if log.pending.is_empty() && log.state_block.is_none() {
-            let due = log.unsealed && self.now >= log.idle_since + self.config.seal_after;
-            if !due || !matches!(self.state, State::Running) {
-                return;
-            }
-            log.pending.push_back(Work::Seal);
-        }
-        let mut parts = BuildParts {
-            replicas: &mut self.replicas,
-            tombstones: &self.tombstones,
-            map: &self.map,
-            creates_lost: self.creates_lost,
-            floor: self.floor,
-            mounting: matches!(self.state, State::Mounting(_)),
-            state_batch_max: self.config.state_batch_max.min(STATE_BATCH_MAX),
-        };
-        let Some(built) = build(log, &mut parts) else { return };
-        log.batch_begun = self.now;
-        let flush = self.disk.volatile_cache && !on(Bug::LogWithoutFlush);
-        self.stats.batches += 1;
-        self.stats.records += u64::from(built.records);
-        self.stats.log_bytes += built.len_bytes;
-        self.stats.payload_bytes += built.payload_bytes;
-        self.stats.device_written_bytes += built.len_bytes;
-        self.stats.flushes += u64::from(flush);
-        let token = self.token(key::BATCH, built.seq as u32);
-        self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: built.offset, bufs: built.bufs, flush });
-    }
-
-    fn batch_written(&mut self, result: Result<(), DiskError>) {
-        if let Err(source) = result
-            && !on(Bug::WriteErrorIgnored)
-        {
-            return self.poison("writing the log", source);
-        }
-        let now = self.now;
-        let log = self.log.as_mut().expect("a batch was in flight");
-        let batch = log.in_flight.take().expect("a batch was in flight");
-        assert_eq!(batch.seq, log.durable_seq + 1, "acknowledgements follow batch order");
-        let took = now.since(log.batch_begun);
-        if took >= SLOW_BATCH {
-            tracing::debug!(ms = took.as_millis() as u64, "slow write of a log batch");
-        }
-        log.durable_seq = batch.seq;
-        log.unsealed = !batch.is_seal;
-        if !batch.is_seal {
-            log.durable_records = batch.seq;
-        }
-        log.idle_since = now;
-        if is_armed(Point::LogDurable) && batch.done.iter().any(|d| matches!(d, Done::Persisted { .. })) {
-            pass(Point::LogDurable);
-        }
-        let unpins = batch.done.iter().any(|d| matches!(d, Done::Copied { .. } | Done::Replaced(_)));
-        for done in batch.done {
-            self.done(done);
-        }
-        if unpins {
-            self.find_freeable();
-            self.copy_forward();
-        }
-    }
-
-    fn done(&mut self, done: Done) {
+    pub(crate) fn done(&mut self, done: Done) {
         match done {
             Done::Persisted { replica, ticket } => {
                 let batch_begun = self.log.as_ref().expect("a batch was in flight").batch_begun;

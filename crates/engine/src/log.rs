@@ -10,14 +10,17 @@
 mod batch;
 mod copied;
 mod kept;
+pub(crate) mod places;
+mod placing;
 pub(crate) mod replay;
 mod ring;
 pub(crate) mod scan;
 pub(crate) mod segment_read;
 mod state;
 
-pub(crate) use batch::{BuildParts, Done, InFlight, Work, build};
+pub(crate) use batch::{BuildParts, Built, Done, InFlight, Work, build};
 pub(crate) use kept::{Kept, ReplicaLog};
+pub(crate) use placing::Placer;
 pub(crate) use ring::{RESERVED, Ring, Segment};
 pub(crate) use state::{StateBlock, lens, next_block_len};
 

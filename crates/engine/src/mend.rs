@@ -215,7 +215,7 @@ impl Engine {
 fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Option<Arc<Payload>>, SectorRange> {
     let of_copy = || match &copy.data {
         Some((buf, crc)) => {
-            Part::Data(Arc::new(Payload { buf: buf.clone(), crcs: Crcs { start: range.start, values: vec![*crc] } }))
+            Part::Data(Arc::new(Payload::new(buf.clone(), Crcs { start: range.start, values: vec![*crc] })))
         }
         None => Part::Zeros,
     };
@@ -228,7 +228,7 @@ fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Optio
     Ok(match join(range, parts.collect())? {
         ReadData::Zeros => None,
         ReadData::Bytes { crcs, payload } => {
-            Some(Arc::new(Payload { buf: payload, crcs: Crcs { start: range.start, values: crcs } }))
+            Some(Arc::new(Payload::new(payload, Crcs { start: range.start, values: crcs })))
         }
     })
 }

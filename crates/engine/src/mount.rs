@@ -9,11 +9,12 @@ use crate::engine::{ANY_REPLICA, Engine, State, key};
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{HomeRegion, HomeTokens, LostHome, RoundState};
 use crate::log::replay::{Replay, Untold};
-use crate::log::scan::{Candidate, Found, all_candidates, candidates};
+use crate::log::scan::{Candidate, Found, Verdict, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
+use crate::mount_places::Placing;
 use env::{DiskError, Op, Token};
-use layout::log::{BATCH_ALIGN, BatchHeader};
+use layout::log::{BATCH_ALIGN, BatchHeader, PlacedRun};
 use layout::poison::{POISON_AT, POISON_LEN};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
 use std::collections::BTreeSet;
@@ -44,6 +45,8 @@ pub(crate) enum Mount {
         first: Option<SegmentBytes>,
         reading: SegmentRead,
     },
+    /// Payloads of the log are read at home.
+    Places(Placing),
     Rewrite {
         replay: Box<Replay>,
         left: usize,
@@ -74,7 +77,7 @@ impl Engine {
         self.state = State::Mounting(Box::new(Mount::Superblocks { copies: [None, None], again }));
     }
 
-    fn mount_submit(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
+    pub(crate) fn mount_submit(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
         let token = self.token(key, generation);
         self.stats.device_read_bytes += len as u64;
         self.ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf: IoBufMut::new(len) });
@@ -86,7 +89,7 @@ impl Engine {
         // Bytes that the medium does not give back count as damaged: the other copy of a superblock may be good, and peers
         // have the log. Another error tells nothing about the bytes.
         if let Err(source) = result
-            && matches!(token.key, key::OPENING | key::SEGMENT)
+            && matches!(token.key, key::OPENING | key::SEGMENT | key::MOUNT_PLACE)
             && !source.is_of_medium()
         {
             return self.read_again(token, buf.len(), source);
@@ -134,6 +137,7 @@ impl Engine {
                 }
             }
             (Mount::Segments { .. }, key::SEGMENT) => self.segment_piece_read(buf, readable),
+            (Mount::Places(_), key::MOUNT_PLACE) => self.place_read(token.generation, readable.then_some(buf)),
             (mount, key) => panic!("read {key} in {mount:?}"),
         }
     }
@@ -210,6 +214,7 @@ impl Engine {
                     let piece = reading.next().expect("a piece is being read");
                     log.ring.offset_of(candidates[*next].slot) + piece.start as u64
                 }
+                Mount::Places(placing) => placing.reads.place(token.generation).0,
                 _ => log.ring.offset_of(token.generation),
             },
             _ => unreachable!("the caller saw a mount"),
@@ -291,7 +296,11 @@ impl Engine {
         }
         let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else { unreachable!("see above") };
         let Mount::Segments { found, .. } = *mount else { unreachable!("see above") };
-        let verdict = found.judge();
+        self.read_places(found);
+    }
+
+    /// Goes on with the log as it was judged.
+    pub(crate) fn log_found(&mut self, verdict: Verdict) {
         if verdict.batches.is_empty() && !on(Bug::OldLifeReborn) {
             return self.fail_mount(MountError::LogLost);
         }
@@ -312,6 +321,7 @@ impl Engine {
         if !unsure.is_empty() && on(Bug::TailNotRewritten) {
             unsure.clear();
         }
+        let log = self.log.as_ref().expect("made with the superblock");
         let mut replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
         if self.config.after_restore {
             replay.restored();
@@ -378,7 +388,7 @@ impl Engine {
         }
         let mut replay = self.take_replay();
         let log = self.log.as_mut().expect("made with the superblock");
-        log.ring.restore(std::mem::take(&mut replay.segments), replay.head);
+        log.ring.restore(std::mem::take(&mut replay.segments), replay.head, replay.air);
         log.mount = replay.last_mount.max(self.config.mount_above) + 1;
         log.next_seq = replay.last_seq + 1;
         log.previous = replay.previous.take();
@@ -430,7 +440,9 @@ impl Engine {
         let lost: Vec<ReplicaId> = damaged.iter().map(|lost| lost.replica).collect();
         self.stats.lost_homes += lost.len() as u64;
         damaged.into_iter().for_each(|lost| replay.home_lost(lost));
-        let (replicas, recovered, untold) = replay.finish(states);
+        let home = self.home.as_mut().expect("made with the superblock");
+        let mut claim = |replica, runs: &[PlacedRun]| home.claim_placed(replica, runs);
+        let (replicas, recovered, untold) = replay.finish(states, &mut claim);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
         let is_gone = |id: &ReplicaId| *id < self.floor && !self.may_have_been_here(*id);

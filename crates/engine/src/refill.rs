@@ -46,7 +46,7 @@ impl Engine {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return false };
         let Some(kept) = r.log.get_mut(index).filter(|kept| kept.term == term) else { return false };
         let Some(lost) = kept.lost.take_if(|lost| lost.is(&buf)) else { return false };
-        kept.payload = Some(Arc::new(Payload { buf, crcs: lost.crcs.clone() }));
+        kept.payload = Some(Arc::new(Payload::new(buf, lost.crcs.clone())));
         self.queue(Work::Copy { replica, index, term });
         true
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
-use types::{ChunkKey, ReplicaId, SectorRange, Time};
+use types::{ChunkKey, Index, ReplicaId, SectorRange, Time};
 
 /// Pause between two rounds: a level that no round lowers must not keep the device busy.
 const ROUND_GAP: Duration = Duration::from_millis(20);
@@ -92,6 +92,8 @@ pub(crate) struct Run {
     states: BTreeMap<ReplicaId, RoundState>,
     destroyed: BTreeSet<ReplicaId>,
     horizon: u64,
+    /// Logged AUs that no entry needs once the checkpoint is durable, as of the mark: every record that voids their entries precedes it.
+    released: BTreeMap<ReplicaId, Vec<u32>>,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
     /// Log work that the group of the installed replica had queued, if its log begins with the installation.
@@ -103,7 +105,13 @@ impl Run {
     pub fn install(state: RoundState, horizon: u64, begins: Option<Vec<Work>>) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
-        Run { states, destroyed, horizon, install: Some(replica), begins }
+        let released = BTreeMap::new();
+        Run { states, destroyed, horizon, released, install: Some(replica), begins }
+    }
+
+    /// Returns the checkpoint index that this replica gets.
+    pub fn index_of(&self, replica: ReplicaId) -> Option<Index> {
+        self.states.get(&replica).map(|state| state.decision.index)
     }
 
     fn begins(&self) -> Option<DecisionState> {
@@ -232,7 +240,8 @@ impl Engine {
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None, begins: None };
+        let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());
+        let run = Run { states: kept, destroyed, horizon, released, install: None, begins: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -288,9 +297,10 @@ impl Engine {
         }
         let RoundStep::Completing { left, reading, .. } = &self.round else { return };
         if left.is_empty() && *reading == 0 {
-            let RoundStep::Completing { run, .. } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            let RoundStep::Completing { mut run, .. } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
                 unreachable!("seen above")
             };
+            run.released = self.unnamed(&run);
             self.round = RoundStep::Marking { run };
             if on(Bug::HomeBeforeDurable) {
                 return self.round_marked();
@@ -315,7 +325,7 @@ impl Engine {
             ReadData::Zeros => None,
             ReadData::Bytes { crcs, payload } => {
                 assert_eq!((crcs.len(), payload.len()), (1, range.len_bytes()), "a block is read whole");
-                Some(Arc::new(Payload { buf: payload, crcs: Crcs { start: range.start, values: crcs } }))
+                Some(Arc::new(Payload::new(payload, Crcs { start: range.start, values: crcs })))
             }
         };
         r.overlay.complete(chunk, range, payload.clone());
@@ -357,7 +367,8 @@ impl Engine {
             let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
             if from == 0 {
-                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new(), adopts: Vec::new() });
+                let adopts = frozen.chunks[&chunk].adoptable().collect();
+                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new(), adopts });
             }
             let dirty = chunks.last_mut().expect("its first part has begun it");
             let before = dirty.blocks.len();
@@ -377,7 +388,10 @@ impl Engine {
             unreachable!("the caller saw it")
         };
         // Replicas destroyed or failed since the freeze leave the round.
-        run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| !r.has_failed()));
+        let stays = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| !r.has_failed());
+        // Their checkpoint index does not move.
+        run.released.retain(|id, _| !run.states.contains_key(id) || stays(id));
+        run.states.retain(|id, _| stays(id));
         chunks.retain(|c| run.states.contains_key(&c.replica));
         let mut unmaps = Vec::new();
         for replica in run.states.keys() {
@@ -390,10 +404,11 @@ impl Engine {
         }
         let states = run.states.values().cloned().collect();
         let destroyed = run.destroyed.iter().copied().collect();
+        let (installs, released) = (Vec::new(), std::mem::take(&mut run.released).into_iter().collect());
         self.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, ..Round::default() }, &mut events);
+        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, installs, released }, &mut events);
         self.home_events(events);
     }
 

@@ -223,7 +223,10 @@ registry! {
 /// Mistakes that are not planted, with the reason.
 pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
-    ("a reference record is believed before its payload is flushed (R10)", "redirected writes come later"),
+    (
+        "a payload at home is believed before it is flushed (R10)",
+        "no run of the simulator places one yet; `payload_at_home_record_and_flush_precede_the_acknowledgement` shows it",
+    ),
     (
         "a lease is kept over a change of the members (R3)",
         "an acknowledgement is the promise of one replica, and majorities of adjacent memberships share one",

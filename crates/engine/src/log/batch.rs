@@ -5,14 +5,16 @@
 //! block, which may take several batches (see `state`). Each batch also copies the records of the batch before (ADR 0021).
 //!
 //! Invariant: work of one replica reaches the log in the order in which it was queued. Work with payload never goes
-//! into a reserved segment.
+//! into a reserved segment. A payload that is placed at home counts against segment and batch as if it lay in them.
 
+use super::placing::{PlacedWrite, Placer};
 use super::{Kept, Log, RESERVED, StateBlock};
 use crate::payload::Payload;
 use crate::replica::Replica;
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, REASON_MAX, RECORDS_MAX, Record,
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, PlacedRun, REASON_MAX, RECORDS_MAX,
+    RUNS_MAX, Record,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -147,6 +149,10 @@ pub(crate) struct InFlight {
     pub seq: u64,
     pub done: Vec<Done>,
     pub is_seal: bool,
+    /// Writes of the batch that have not ended, to the log and to home.
+    pub writes: usize,
+    /// A flush must follow the last of them.
+    pub flush: bool,
 }
 
 impl InFlight {
@@ -170,6 +176,8 @@ pub(crate) struct BuildParts<'a> {
     pub mounting: bool,
     /// Most bytes of a state block in one batch.
     pub state_batch_max: usize,
+    /// Places large payloads at home; `None`: all go inline.
+    pub placer: Option<Placer<'a>>,
 }
 
 /// A finished batch.
@@ -180,6 +188,8 @@ pub(crate) struct Built {
     pub len_bytes: u64,
     pub payload_bytes: u64,
     pub records: u32,
+    /// Payloads of the batch that go to home.
+    pub placed: Vec<PlacedWrite>,
 }
 
 /// A batch that is being filled.
@@ -188,6 +198,9 @@ pub(super) struct Fill {
     count: u32,
     payloads: Vec<IoBuf>,
     payload_len: usize,
+    /// Bytes of payloads at home, and the writes of those that this batch places.
+    placed_len: usize,
+    writes: Vec<PlacedWrite>,
     done: Vec<Done>,
     /// Entries of this batch, and below its completed blocks, for the summary that the segment keeps in memory.
     entries: Vec<(ReplicaId, u64)>,
@@ -209,16 +222,31 @@ impl Fill {
         let (records, payloads, done) = (Vec::with_capacity(BATCH_ALIGN), Vec::new(), Vec::new());
         let (entries, blocks) = (Vec::new(), Vec::new());
         let (payload_max, copy_len) = (log.payload_max, log.previous.as_ref().map_or(0, |copy| copy.len()));
-        let (count, payload_len) = (0, 0);
-        Fill { records, count, payloads, payload_len, done, entries, blocks, limit, payload_max, copy_len, segment }
+        let (count, payload_len, placed_len, writes) = (0, 0, 0, Vec::new());
+        Fill {
+            records,
+            count,
+            payloads,
+            payload_len,
+            placed_len,
+            writes,
+            done,
+            entries,
+            blocks,
+            limit,
+            payload_max,
+            copy_len,
+            segment,
+        }
     }
 
     fn fits(&self, record_len: usize, payload_len: usize) -> bool {
         let records = self.records.len() + record_len;
-        let payload = self.payload_len + payload_len;
+        let before = self.payload_len + self.placed_len;
+        let payload = before + payload_len;
         let header = area(FIXED_LEN + records + self.copy_len);
         records <= RECORDS_MAX
-            && (payload <= self.payload_max || self.payload_len == 0)
+            && (payload <= self.payload_max || before == 0)
             && self.payloads.len() < BUFS_MAX
             && (header + area(payload)) as u64 <= self.limit
     }
@@ -246,6 +274,10 @@ impl Fill {
             assert!(copied && kept.payload.is_none(), "what is lost was here before");
             let len_bytes = lost.len_bytes;
             self.put(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes });
+        } else if let Some(place) = kept.payload.as_ref().and_then(|payload| payload.place()) {
+            self.placed_len += kept.payload_len();
+            let (hash, runs) = (place.hash, place.runs.clone());
+            self.put(Record::Placed { replica, index, term, kind, copied, descriptor, crcs, hash, runs });
         } else {
             let payload = self.place(kept.payload.as_deref());
             self.put(Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload });
@@ -340,7 +372,9 @@ impl Fill {
 }
 
 fn entry_len(kept: &Kept) -> usize {
-    72 + kept.descriptor.len() + 4 * kept.crcs().values.len()
+    let is_placed = kept.payload.as_ref().is_some_and(|payload| payload.place().is_some());
+    let place = if is_placed { 16 + RUNS_MAX * size_of::<PlacedRun>() } else { 0 };
+    72 + kept.descriptor.len() + 4 * kept.crcs().values.len() + place
 }
 
 /// Builds the next batch, if there is work and a place for it.
@@ -548,6 +582,12 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
                 fill.put_hard_state(*replica, HardState { commit, ..hs }, parts.replicas);
             }
         }
+        let takes_part = parts.replicas[&*replica].may_take_part();
+        if let Some(placer) = parts.placer.as_mut().filter(|_| takes_part)
+            && let Some(aus) = placer.aus_of(kept, parts.replicas)
+        {
+            placer.place(*replica, kept, aus, &mut fill.writes);
+        }
         fill.put_entry(*replica, kept, false);
         let r = parts.replicas.get_mut(replica).expect("checked above");
         r.note_place(kept.index, kept.term, fill.segment);
@@ -573,7 +613,7 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
 
 /// Gives the batch its header and its place.
 fn finish(log: &mut Log, fill: Fill) -> Built {
-    let Fill { records, count, payloads, payload_len, done, entries, blocks, segment, .. } = fill;
+    let Fill { records, count, payloads, payload_len, placed_len, writes, done, entries, blocks, segment, .. } = fill;
     assert!(records.len() <= RECORDS_MAX, "{} bytes of records", records.len());
     let copy = log.previous.take().unwrap_or(IoBuf::EMPTY);
     assert!(copy.is_empty() || log.durable_seq + 1 == log.next_seq, "a copy is of a durable batch");
@@ -581,6 +621,7 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     let header_len = area(copy_at + copy.len());
     let len_bytes = (header_len + area(payload_len)) as u64;
     let offset = log.ring.take(len_bytes);
+    log.ring.add_air(placed_len as u64);
     let tail_seq = log.ring.tail_seq();
     let newest = log.ring.newest_mut();
     assert_eq!(newest.opened, segment, "the batch was filled for another segment");
@@ -617,9 +658,9 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     log.previous = Some(head.slice(0..copy_at));
     let seq = log.next_seq;
     log.next_seq += 1;
-    log.in_flight = Some(InFlight { seq, done, is_seal: count == 0 });
+    log.in_flight = Some(InFlight { seq, done, is_seal: count == 0, writes: 0, flush: false });
     let bufs = std::iter::once(head).chain(payload_bufs).collect();
-    Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count }
+    Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count, placed: writes }
 }
 
 /// Returns the payload area as buffers that the device takes: uncopied when all are aligned, else in one copy.

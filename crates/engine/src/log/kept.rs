@@ -5,6 +5,7 @@
 
 use crate::payload::Payload;
 use bytes::Bytes;
+use layout::log::PlacedRun;
 use std::collections::{VecDeque, vec_deque};
 use std::sync::Arc;
 use types::store::{Crcs, Lost};
@@ -27,7 +28,7 @@ pub(crate) struct Kept {
 impl Kept {
     pub fn new(entry: Entry) -> Kept {
         let Entry { term, index, kind, descriptor, payload, crcs } = entry;
-        let payload = (!payload.is_empty()).then(|| Arc::new(Payload { buf: payload, crcs }));
+        let payload = (!payload.is_empty()).then(|| Arc::new(Payload::new(payload, crcs)));
         Kept { index, term, kind, descriptor, payload, lost: None, segment: u64::MAX }
     }
 
@@ -124,6 +125,30 @@ impl ReplicaLog {
         let count = self.entries.len().min(first.0.saturating_sub(self.first) as usize);
         self.first = self.first.max(first.0);
         self.entries.drain(..count)
+    }
+
+    /// Claims the places of the payloads above `index`. A payload whose place has another owner is lost.
+    pub fn claim_places(&mut self, index: Index, claim: &mut dyn FnMut(&[PlacedRun]) -> bool) {
+        for kept in self.entries.iter_mut().filter(|kept| kept.index > index) {
+            let place = kept.payload.as_ref().and_then(|payload| payload.place());
+            if place.is_some_and(|place| !claim(&place.runs)) {
+                let payload = kept.payload.take().expect("it has a place");
+                let (index, term, len_bytes) = (kept.index, kept.term, payload.buf.len() as u32);
+                tracing::warn!(%index, "the place of a payload of the log has another owner: the payload is lost");
+                kept.lost = Some(Arc::new(Lost { index, term, len_bytes, crcs: payload.crcs.clone() }));
+            }
+        }
+    }
+
+    /// Returns the first entry whose payload is lost.
+    pub fn first_lost(&self) -> Option<Index> {
+        self.entries.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index)
+    }
+
+    /// Iterates over the entries above `index`.
+    pub fn above(&self, index: Index) -> impl Iterator<Item = &Kept> {
+        let from = (index.0 + 1).saturating_sub(self.first) as usize;
+        self.entries.range(from.min(self.entries.len())..)
     }
 
     pub fn into_entries(self) -> impl Iterator<Item = Kept> {

@@ -8,19 +8,24 @@
 //! Invariant: pure. Missing or contradictory data fails its replica, and never becomes a guess. A log gap fails every replica
 //! that was there before it, for its records may lie in the gap (ADR 0023).
 
+use super::places::Placed;
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
 use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
-use crate::payload::Payload;
+use crate::payload::{Payload, Place};
 use crate::replica::{Replica, ReplicaState};
 use bytes::Bytes;
-use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
+use layout::log::{BlockRecord, CheckpointPart, PlacedRun, Record, ReplicaRecord};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState, Failure, HardState, Lost, Recovered};
-use types::{Entry, Index, IoBuf, ReplicaId, Term};
+use types::{AU, Entry, EntryKind, Index, IoBuf, ReplicaId, Term};
+
+/// Takes AUs of home for a payload in the log.
+pub(crate) type Claim<'a> = &'a mut dyn FnMut(ReplicaId, &[PlacedRun]) -> bool;
 
 /// A completed block; its round may not have reached its checkpoint.
 #[derive(Debug)]
@@ -100,6 +105,8 @@ pub(crate) struct Replay {
     assembling: Option<Assembling>,
     /// End of the log: bytes taken of the newest segment.
     pub head: u64,
+    /// Bytes of payloads at home whose records lie in the newest segment.
+    pub air: u64,
     pub last_seq: u64,
     pub last_mount: u64,
     /// Fixed header and records of the last batch, for the copy in the next one; `None` behind a log gap.
@@ -140,6 +147,7 @@ impl Replay {
         }
         let previous = verdict.batches.last().map(|batch| IoBuf::copy_of(&batch.identity));
         let mut holes = verdict.holes.iter().peekable();
+        let placed = verdict.placed;
         for batch in verdict.batches {
             while holes.next_if(|(from, _)| *from < batch.header.seq).is_some() {
                 replay.enter_hole();
@@ -147,7 +155,7 @@ impl Replay {
             replay.last_seq = batch.header.seq;
             replay.last_mount = batch.header.mount;
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
-            replay.batch(batch);
+            replay.batch(batch, &placed);
         }
         holes.for_each(|_| replay.enter_hole());
         replay.ends_in_hole = replay.last_seq < verdict.durable;
@@ -180,13 +188,17 @@ impl Replay {
         if self.store_damage.is_some() { ANY_REPLICA } else { self.creates_lost }
     }
 
-    fn batch(&mut self, batch: FoundBatch) {
+    fn batch(&mut self, batch: FoundBatch, placed: &Placed) {
         let header = batch.header;
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
             self.segments.push_back(Segment::new(batch.slot, header.segment_seq));
+            self.air = 0;
         }
         for record in batch.records {
-            let payload = payload_of(&record, &batch.payload).ok();
+            let payload = match &record {
+                Record::Placed { .. } => placed.get(&record),
+                _ => payload_of(&record, &batch.payload).ok(),
+            };
             self.record(record, payload, header.segment_seq);
         }
     }
@@ -222,26 +234,25 @@ impl Replay {
                 }
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {
-                self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
-                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
-                let (payload, lost) = match payload {
-                    Some(buf) => ((!buf.is_empty()).then(|| Arc::new(Payload { buf, crcs })), None),
-                    None => (None, Some(Arc::new(Lost { index, term, len_bytes: at.len, crcs }))),
+                let crcs = crcs.into_owned();
+                let payload = match payload {
+                    Some(buf) => Ok((!buf.is_empty()).then(|| Payload::new(buf, crcs))),
+                    None => Err(Lost { index, term, len_bytes: at.len, crcs }),
                 };
-                self.append(replica, Kept { index, term, kind, descriptor, payload, lost, segment }, copied);
+                self.entry(replica, (kind, descriptor), (index, term), payload, copied);
             }
-            Record::Placed { replica, index, term, kind, copied, descriptor, crcs, runs, .. } => {
-                self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
-                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
-                let len_bytes = runs.iter().map(|run| run.count).sum::<u32>() * types::AU as u32;
-                let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
-                self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, copied);
+            Record::Placed { replica, index, term, kind, copied, descriptor, crcs, hash, runs } => {
+                let (crcs, len_bytes) = (crcs.into_owned(), runs.iter().map(|run| run.count * AU as u32).sum());
+                self.air += u64::from(len_bytes);
+                let payload = match payload {
+                    Some(buf) => Ok(Some(Payload::placed(buf, crcs, Place { hash, runs }))),
+                    None => Err(Lost { index, term, len_bytes, crcs }),
+                };
+                self.entry(replica, (kind, descriptor), (index, term), payload, copied);
             }
             Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
-                self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
-                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
-                let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
-                self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, true);
+                let lost = Lost { index, term, len_bytes, crcs: crcs.into_owned() };
+                self.entry(replica, (kind, descriptor), (index, term), Err(lost), true);
             }
             Record::Block(record) => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_block(record.replica, record.index.0);
@@ -252,7 +263,7 @@ impl Replay {
                     return;
                 };
                 let start = u32::from(record.block) * types::units::SECTORS_PER_BLOCK;
-                let payload = Arc::new(Payload { buf, crcs: Crcs { start, values: vec![record.crc] } });
+                let payload = Arc::new(Payload::new(buf, Crcs { start, values: vec![record.crc] }));
                 if let Some(r) = self.live(record.replica) {
                     r.blocks.push(Completed { record, payload });
                 }
@@ -262,6 +273,25 @@ impl Replay {
             Record::Past { replica, last } => self.live(replica).into_iter().for_each(|r| r.past_ends(last)),
             Record::Revived { replica } => self.live(replica).into_iter().for_each(|r| r.record.failure = None),
         }
+    }
+
+    /// Replays an entry. `payload`: none, or its bytes; an error when they are lost.
+    fn entry(
+        &mut self,
+        replica: ReplicaId,
+        (kind, descriptor): (EntryKind, Cow<'_, [u8]>),
+        (index, term): (Index, Term),
+        payload: Result<Option<Payload>, Lost>,
+        copied: bool,
+    ) {
+        let segment = self.segments.back_mut().expect("a batch lies in a segment");
+        segment.note_entry(replica, index.0);
+        let (segment, descriptor) = (segment.opened, descriptor.into_owned().into());
+        let (payload, lost) = match payload {
+            Ok(payload) => (payload.map(Arc::new), None),
+            Err(lost) => (None, Some(Arc::new(lost))),
+        };
+        self.append(replica, Kept { index, term, kind, descriptor, payload, lost, segment }, copied);
     }
 
     fn creates_are_lost(&mut self, below: ReplicaId, restated: bool) {
@@ -400,8 +430,12 @@ impl Replay {
     }
 
     /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the failures that the log
-    /// does not tell.
-    pub fn finish(mut self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<Untold>) {
+    /// does not tell. `claim` takes the place of a payload that the log still needs; where it fails, the payload is lost.
+    pub fn finish(
+        mut self,
+        states: Vec<RoundState>,
+        claim: Claim<'_>,
+    ) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<Untold>) {
         let mut states: BTreeMap<ReplicaId, RoundState> = states.into_iter().map(|s| (s.decision.replica, s)).collect();
         let (mut replicas, mut recovered, mut untold) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (id, mut replayed) in std::mem::take(&mut self.replicas) {
@@ -414,7 +448,7 @@ impl Replay {
                 replayed.record.hard_state.commit = before.commit;
             }
             let end = replayed.entries.last_key_value().map_or(0, |(index, _)| *index);
-            let (replica, found) = replayed.join(states.remove(&id), failure);
+            let (replica, found) = replayed.join(states.remove(&id), failure, claim);
             let is_shorter = end > replica.log.last().0;
             let is_told = |failure: &&Failure| !is_hidden && !is_shorter && told.as_ref() == Some(*failure);
             if let Some(failure) = replica.failure().filter(|failure| !is_told(failure)) {
@@ -431,7 +465,7 @@ impl Replay {
 
 impl Replayed {
     /// Joins the replica with its checkpoint.
-    fn join(self, state: Option<RoundState>, mut failure: Option<Failure>) -> (Replica, Recovered) {
+    fn join(self, state: Option<RoundState>, mut failure: Option<Failure>, claim: Claim<'_>) -> (Replica, Recovered) {
         let Replayed { record, mut entries, blocks, lost_home, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, fills_from, .. } = record;
         let replica = identity.replica;
@@ -454,8 +488,10 @@ impl Replayed {
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
-        let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
-        if fills_from.is_some() && !lost.is_empty() {
+        // The AUs of any other failed replica may have been reused before this mount.
+        let counts = failure.as_ref().is_none_or(|failure| failure.is_past);
+        log.claim_places(checkpoint.index, &mut |runs| !counts || claim(replica, runs));
+        if fills_from.is_some() && log.first_lost().is_some() {
             let reason = "payloads of its log are lost, and a backfill had not ended".to_owned();
             failure.get_or_insert(Failure { reason, is_past: false });
         }
@@ -465,8 +501,7 @@ impl Replayed {
         }
         if failure.as_ref().is_some_and(|failure| failure.is_past) {
             // The past ends before the first payload that is lost.
-            let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);
-            lost.into_iter().for_each(|from| drop(log.truncate(from)));
+            log.first_lost().into_iter().for_each(|from| drop(log.truncate(from)));
             hard_state = within(hard_state, &log, &checkpoint);
         }
         if let Some(failure) = failure.as_mut().filter(|_| log.last().max(checkpoint.index) < shows) {
@@ -486,8 +521,7 @@ impl Replayed {
         joined.checkpoint = (checkpoint.index, checkpoint.term);
         (joined.applied, joined.shows) = (checkpoint.index, shows);
         joined.born = true;
-        let is_readable = failure.as_ref().is_none_or(|failure| failure.is_past);
-        if is_readable {
+        if failure.as_ref().is_none_or(|failure| failure.is_past) {
             joined.lay_blocks(blocks);
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();

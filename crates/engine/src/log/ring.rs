@@ -48,18 +48,21 @@ pub(crate) struct Ring {
     live: VecDeque<Segment>,
     /// Offset of the next batch in the newest segment.
     head: u64,
+    /// Bytes of payloads at home whose records lie in the newest segment. They count as if they lay in it: so the payloads in memory are
+    /// never longer than the log, and rounds and reclamation are due as early.
+    air: u64,
 }
 
 impl Ring {
     pub fn new(start: u64, segment_bytes: u64, count: u32) -> Ring {
-        Ring { start, segment_bytes, count, live: VecDeque::new(), head: segment_bytes }
+        Ring { start, segment_bytes, count, live: VecDeque::new(), head: segment_bytes, air: 0 }
     }
 
     /// Restores the live segments that a mount found.
-    pub fn restore(&mut self, live: VecDeque<Segment>, head: u64) {
+    pub fn restore(&mut self, live: VecDeque<Segment>, head: u64, air: u64) {
         assert!(self.live.is_empty() && live.len() <= self.count as usize && head <= self.segment_bytes);
         self.live = live;
-        self.head = head;
+        (self.head, self.air) = (head, air);
     }
 
     pub fn segment_bytes(&self) -> u64 {
@@ -80,7 +83,12 @@ impl Ring {
 
     /// Bytes left in the newest segment.
     pub fn space(&self) -> u64 {
-        self.segment_bytes - self.head
+        (self.segment_bytes - self.head).saturating_sub(self.air)
+    }
+
+    /// Counts payloads at home to the newest segment.
+    pub fn add_air(&mut self, bytes: u64) {
+        self.air += bytes;
     }
 
     pub fn newest(&self) -> Option<&Segment> {
@@ -121,7 +129,7 @@ impl Ring {
         assert!(self.free() > 0, "the log overflows");
         let slot = self.live.back().map_or(0, |s| (s.slot + 1) % self.count);
         self.live.push_back(Segment::new(slot, seq));
-        self.head = 0;
+        (self.head, self.air) = (0, 0);
     }
 
     /// Takes `len` bytes of the newest segment; returns their offset on the device.
@@ -156,7 +164,7 @@ impl Ring {
     pub fn used_from(&self, from: usize) -> u64 {
         match self.live.len().saturating_sub(from) {
             0 => 0,
-            n => (n as u64 - 1) * self.segment_bytes + self.head,
+            n => (n as u64 - 1) * self.segment_bytes + (self.head + self.air).min(self.segment_bytes),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! Invariant: pure. Every batch returned has verified header and records.
 
 use super::copied::{Place, copied};
+use super::places::Placed;
 use super::segment_read::SegmentBytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, Record, decode_records};
 use layout::log::{HEADER_AREA_MAX, PAYLOAD_AREA_MAX};
@@ -29,7 +30,7 @@ pub(crate) struct FoundBatch {
     pub records: Vec<Record<'static>>,
     /// The payload area, which shares the segment's buffer; empty when no payload counts ([`verified_area`]).
     pub payload: IoBuf,
-    /// Whether every payload matches the CRCs of its record, and the area its checksum.
+    /// Whether every payload matches the CRCs of its record, and the area its checksum. [`Found::judge`] adds those at home.
     pub whole: bool,
     /// Bytes that the mount writes if it writes the batch again: as they lie on the device, sharing the segment's buffer; or
     /// the header area alone of a batch known by its copy.
@@ -278,7 +279,15 @@ impl Found {
     }
 
     /// Drops the torn tail. Returns the rest, its log gaps, and the highest batch number known durable.
-    pub fn judge(mut self) -> Verdict {
+    pub fn judge(mut self, placed: Placed) -> Verdict {
+        for item in &mut self.items {
+            let Item::Batch(batch) = item else { continue };
+            let (good, unreadable) = placed.judge(batch);
+            batch.whole &= good;
+            if unreadable {
+                self.durable = self.durable.max(batch.header.seq);
+            }
+        }
         if self.blind {
             self.forget_what_was_freed();
         }
@@ -310,7 +319,7 @@ impl Found {
         if last < self.durable && !on(Bug::DamageTakenForTear) {
             holes.push((last + 1, self.durable + 1));
         }
-        Verdict { batches, holes, durable: self.durable, torn }
+        Verdict { batches, holes, durable: self.durable, torn, placed }
     }
 }
 
@@ -406,6 +415,7 @@ pub(crate) struct Verdict {
     pub durable: u64,
     /// Number of the torn batch that was dropped, if there was one.
     pub torn: Option<u64>,
+    pub placed: Placed,
 }
 
 impl Verdict {
@@ -415,7 +425,11 @@ impl Verdict {
     pub fn unsure(&self) -> Vec<(u64, IoBuf)> {
         let durable = |batch: &FoundBatch| if batch.copied { self.durable } else { self.durable + 1 };
         let unsure = self.batches.iter().filter(|batch| batch.header.seq >= durable(batch));
-        unsure.map(|batch| (batch.header.offset, batch.bytes.clone())).collect()
+        let mut writes: Vec<(u64, IoBuf)> = unsure.map(|batch| (batch.header.offset, batch.bytes.clone())).collect();
+        // The header that copies another one shows that the payloads of that one are durable.
+        let own = self.batches.iter().filter(|batch| !batch.copied && batch.header.seq > self.durable);
+        writes.extend(own.flat_map(|batch| self.placed.written_by(batch)));
+        writes
     }
 }
 
@@ -580,7 +594,7 @@ mod tests {
         second.resize(SEGMENT as usize, 0);
         let look = found.look(Candidate::without_opening(1), SEGMENT, &[readable(&second)]);
         found.take(look, None);
-        found.judge()
+        found.judge(Placed::default())
     }
 
     #[test]
@@ -622,7 +636,7 @@ mod tests {
             let unreadable = SegmentBytes { bytes: IoBuf::zeros(LONG as usize), unreadable: BTreeSet::from([0]) };
             let second = found.look(Candidate::without_opening(1), LONG, &[unreadable]);
             found.take(second, None);
-            assert_eq!(found.judge().durable, durable, "{batches} batches before");
+            assert_eq!(found.judge(Placed::default()).durable, durable, "{batches} batches before");
         }
     }
 

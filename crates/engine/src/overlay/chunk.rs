@@ -202,6 +202,18 @@ impl ChunkLayer {
         })
     }
 
+    /// Returns the AUs of the chunk that one placed payload covers as a whole, ascending, and the units of the device that hold
+    /// them. An AU with any other sector in it is never among them: its unit stays as the log needs it.
+    pub fn adoptable(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.intervals.iter().flat_map(|(start, interval)| {
+            let aus = start.div_ceil(SECTORS_PER_AU)..interval.end / SECTORS_PER_AU;
+            let payload = interval.data.as_ref().filter(|payload| payload.place().is_some());
+            payload
+                .into_iter()
+                .flat_map(move |payload| aus.clone().filter_map(|au| Some((au as u16, payload.unit_of(au)?))))
+        })
+    }
+
     pub fn into_intervals(self) -> Intervals {
         self.intervals.into_intervals()
     }

@@ -11,7 +11,7 @@ const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 3 };
 fn payload(range: SectorRange, stamp: u8) -> Arc<Payload> {
     let bytes = vec![stamp; range.len_bytes()];
     let values = range.fragment_crcs(&bytes);
-    Arc::new(Payload { buf: IoBuf::copy_of(&bytes), crcs: Crcs { start: range.start, values } })
+    Arc::new(Payload::new(IoBuf::copy_of(&bytes), Crcs { start: range.start, values }))
 }
 
 fn is_home(found: &Found) -> bool {

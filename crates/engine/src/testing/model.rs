@@ -8,7 +8,7 @@ use types::store::{Crcs, DecisionState, Effect, HardState, ReplicaIdentity};
 use types::{ChunkKey, Entry, EntryKind, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term};
 
 /// Number of sectors that are used in each chunk.
-pub const SECTORS: u32 = 192;
+pub const SECTORS: u32 = 384;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Made {

@@ -12,6 +12,7 @@ pub(super) fn config(seed: u64) -> EngineConfig {
         round_idle: Duration::from_millis(50),
         // A state block takes one batch, or three.
         state_batch_max: [layout::log::STATE_BATCH_MAX, 200][(seed / 2) as usize % 2],
+        redirect_min: (seed % 4 >= 2).then_some(types::AU),
         ..EngineConfig::default()
     }
 }
@@ -54,7 +55,11 @@ pub(super) fn step_of(rig: &mut Rig, replica: ReplicaId) {
 
 /// Runs one history; returns the number of rounds that ended and of blocks that were completed.
 fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
-    let mut rig = Rig::new(seed, volatile, config(seed));
+    run(Rig::new(seed, volatile, config(seed)), lives, steps)
+}
+
+/// Does the same with this rig.
+pub(super) fn run(mut rig: Rig, lives: u64, steps: u64) -> (u64, u64) {
     for id in 1..=3 {
         rig.create(id);
     }

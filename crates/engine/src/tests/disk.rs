@@ -33,6 +33,8 @@ pub(crate) struct Disk {
     pub in_parts: bool,
     /// Numbers of the writes and flushes that fail, by [`Disk::ended`].
     pub fails: Range<u64>,
+    /// Writes from this byte on need a flush, even without a volatile cache: the extents of a file are unwritten there.
+    pub sparse_from: Option<usize>,
     /// The next flush fails: the writes before it can still be read, and no later flush makes them durable.
     pub fail_flush: bool,
     /// Number of writes that were submitted, and of flushes of their own that completed.
@@ -40,6 +42,8 @@ pub(crate) struct Disk {
     pub flushes: u64,
     /// Number of writes and flushes that completed.
     pub ended: u64,
+    /// Number of operations that completed.
+    pub completed: u64,
     pub reads: u64,
     pub longest_bytes: usize,
     pub most_in_flight: usize,
@@ -68,10 +72,12 @@ impl Disk {
             choices: Rng::new(seed ^ 0xabcd),
             in_parts: false,
             fails: 0..0,
+            sparse_from: None,
             fail_flush: false,
             writes: 0,
             flushes: 0,
             ended: 0,
+            completed: 0,
             reads: 0,
             longest_bytes: 0,
             most_in_flight: 0,
@@ -149,13 +155,20 @@ impl Disk {
             self.pending.push(op);
             return None;
         }
+        self.completed += 1;
         Some(match op {
             Pending::Read { token, offset, buf } => self.read(token, offset, buf),
             Pending::Write { token, offset, bytes, flush } => {
                 let result = self.outcome().and_then(|()| {
                     self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                    let is_durable = !self.info.volatile_cache && self.sparse_from.is_some_and(|from| offset < from);
+                    if is_durable && !flush {
+                        self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                        return Ok(());
+                    }
                     self.unflushed.push(Unflushed { offset, bytes });
-                    if flush || !self.info.volatile_cache { self.flush() } else { Ok(()) }
+                    let waits = self.info.volatile_cache || self.sparse_from.is_some();
+                    if flush || !waits { self.flush() } else { Ok(()) }
                 });
                 Event::DiskWrite { token, result }
             }

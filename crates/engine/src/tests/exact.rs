@@ -12,7 +12,7 @@ use types::{ChunkKey, SectorRange};
 /// Keeps AUs that are equal in both, as far as the engine allows; some of them are released again.
 fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, u32)> {
     let mut kept = Vec::new();
-    for (chunk, au) in chunks().into_iter().flat_map(|chunk| [(chunk, 0), (chunk, 1)]) {
+    for (chunk, au) in chunks().into_iter().flat_map(|chunk| [0, 1, 2].map(|au| (chunk, au))) {
         let start = au * SECTORS_PER_AU;
         let range = SectorRange::new(start, (SECTORS - start).min(SECTORS_PER_AU));
         if old.expected(chunk, range) == new.expected(chunk, range)

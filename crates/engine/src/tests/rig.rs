@@ -3,9 +3,11 @@
 use super::disk::Disk;
 use crate::testing::{DISK_LEN, FailedRead, Harness, SECTORS, chunks, params};
 use crate::{EngineConfig, ReadError, format_device};
+use env::DiskKind;
 use std::time::Duration;
 use types::rng::Rng;
 use types::store::Effect;
+use types::units::SECTORS_PER_AU;
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
 pub(super) type Rig = Harness<Disk>;
@@ -15,7 +17,19 @@ const FIRST_WITH_PEER: u64 = 100;
 
 impl Harness<Disk> {
     pub fn new(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
-        let mut disk = Disk::new(DISK_LEN, seed, volatile);
+        Rig::on(Disk::new(DISK_LEN, seed, volatile), config)
+    }
+
+    /// Does the same on a file whose home has holes: what is written there needs a flush.
+    pub fn on_file(seed: u64, config: EngineConfig) -> Rig {
+        let mut disk = Disk::new(DISK_LEN, seed, false);
+        disk.info.kind = DiskKind::File;
+        let mut rig = Rig::on(disk, config);
+        rig.disk.sparse_from = Some(rig.superblock.home_start as usize);
+        rig
+    }
+
+    fn on(mut disk: Disk, config: EngineConfig) -> Rig {
         let info = disk.info.clone();
         let superblock = format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("an empty disk formats");
         let mut rig = Harness::mount(disk, info, superblock, config, Time(1_000_000));
@@ -41,8 +55,10 @@ impl Harness<Disk> {
         assert_eq!(self.seen.mount_failed, None);
         let recovered = std::mem::take(&mut self.seen.recovered);
         assert_eq!(recovered.len(), self.models.len(), "every replica comes back");
+        self.engine.audit().expect("the books balance");
         for found in recovered {
             assert_eq!(found.failure, None);
+            assert_eq!(found.lost, [], "an honest disk loses no payload");
             self.check_recovered(found, false);
         }
         self.check_all_sectors();
@@ -106,8 +122,14 @@ impl Harness<Disk> {
 
     /// Returns a random effect that fits the tested chunks.
     pub fn effect(&mut self) -> Effect {
+        let is_large = self.config.redirect_min.is_some() && self.rng().chance(1, 4);
         let rng = self.rng();
         let chunk = chunks()[rng.below(4) as usize];
+        if is_large {
+            let au = rng.below(u64::from(SECTORS / SECTORS_PER_AU)) as u32;
+            let count = rng.between(1, u64::from(SECTORS / SECTORS_PER_AU - au)) as u32;
+            return Effect::Write { chunk, range: SectorRange::new(au * SECTORS_PER_AU, count * SECTORS_PER_AU) };
+        }
         let start = rng.below(u64::from(SECTORS)) as u32;
         let range = match rng.below(3) {
             0 => SectorRange::new(start / 8 * 8, 8),
