@@ -225,6 +225,8 @@ pub struct EngineStats {
     pub copied_entries: u64,
     /// Replicas whose home lacked pages at this mount (ADR 0009).
     pub lost_homes: u64,
+    /// Payloads above a checkpoint index that this mount did not find, of replicas that have not failed.
+    pub lost_payloads: u64,
     /// Lost payloads that came back from peers.
     pub refilled_entries: u64,
     pub completed_blocks: u64,

@@ -66,7 +66,7 @@ impl Engine {
         let is_volatile = self.disk.volatile_cache && !on(Bug::LogWithoutFlush);
         // R10: a flush that is linked to the write of the log covers no write that is in flight beside it. Extents of a file
         // may be unwritten at home.
-        let (linked, after) = match built.placed.is_empty() {
+        let (linked, after) = match built.placed.is_empty() || on(Bug::PlaceFlushLinked) {
             true => (is_volatile, false),
             false => (false, is_volatile || self.disk.kind == DiskKind::File),
         };

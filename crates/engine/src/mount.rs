@@ -441,7 +441,7 @@ impl Engine {
         self.stats.lost_homes += lost.len() as u64;
         damaged.into_iter().for_each(|lost| replay.home_lost(lost));
         let home = self.home.as_mut().expect("made with the superblock");
-        let mut claim = |replica, runs: &[PlacedRun]| home.claim_placed(replica, runs);
+        let mut claim = |replica, runs: &[PlacedRun]| on(Bug::PlaceNotClaimed) || home.claim_placed(replica, runs);
         let (replicas, recovered, untold) = replay.finish(states, &mut claim);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
@@ -451,6 +451,8 @@ impl Engine {
         self.destroyed.extend(gone);
         self.nameless = nameless;
         self.replicas = replicas;
+        let whole = recovered.iter().filter(|found| found.failure.is_none());
+        self.stats.lost_payloads = whole.map(|found| found.lost.len() as u64).sum();
         self.tell(untold);
         // No later checkpoint names what is left of these at home. The records of their failures precede each of them.
         let home = self.home.as_mut().expect("a running engine has a home");

@@ -82,6 +82,9 @@ const OLDER_PCT: u64 = 6;
 /// From this seed on, volumes are striped in some runs that are not aimed.
 pub const STRIPED_FROM: u64 = 2_100_000;
 
+/// From this seed on, the stores of some runs write large payloads once.
+pub const REDIRECT_FROM: u64 = 2_100_000;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.

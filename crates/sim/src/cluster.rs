@@ -607,6 +607,9 @@ impl Cluster {
             if osd.fill_for_tools().0.lost_homes > 0 && !self.is_rotten(id) {
                 return Err(format!("{id} has lost pages of home on an honest disk"));
             }
+            if osd.fill_for_tools().0.lost_payloads > 0 && !self.is_rotten(id) {
+                return Err(format!("{id} has lost a payload of its log on an honest disk"));
+            }
             if let Some(reason) = osd.lost_records().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has lost records on an honest disk: {reason}"));
             }

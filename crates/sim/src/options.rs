@@ -1,6 +1,6 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM, STRIPED_FROM};
+use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM};
 use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -90,6 +90,7 @@ impl Options {
                 whole_blocks: false,
                 may_be_full: false,
                 spread: 0,
+                whole_aus_pct: 0,
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
@@ -135,6 +136,8 @@ const STRIPED_PCT: u64 = 25;
 const METAS_PCT: u64 = 30;
 /// A leader is elected when the lease of the former one is over, and judges no OSD for ten seconds.
 pub const ELECTED_CALM: Duration = Duration::from_secs(40);
+/// Percentage of runs whose stores write large payloads once, among the runs that may draw it.
+const REDIRECT_PCT: u64 = 60;
 /// Percentage of runs that wear their devices.
 const WEAR_PCT: u64 = 30;
 
@@ -219,6 +222,23 @@ impl Options {
             self.stripe = Stripe::new(unit, count).expect("powers of two");
             self.pgs = self.pgs.max(count);
         }
+    }
+
+    /// Lets the stores of some runs write large payloads once. Unless the run is aimed, some requests begin and end with AUs.
+    /// The dice are drawn last and are their own.
+    pub fn draw_redirect(&mut self, seed: u64, is_aimed: bool) {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"redirect"));
+        if seed < REDIRECT_FROM || !rng.chance(REDIRECT_PCT, 100) {
+            return;
+        }
+        self.engine.redirect_min = Some([64 << 10, 128 << 10, 512 << 10][rng.below(3) as usize]);
+        if is_aimed {
+            return;
+        }
+        let shape = &mut self.shape;
+        (shape.whole_aus_pct, shape.window) = (rng.between(20, 80), shape.window.max(2 << 20));
+        // Each sector is a line of the history.
+        shape.operations = shape.operations.min(500);
     }
 
     /// Returns the dice of a run that wears its devices.

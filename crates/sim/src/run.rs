@@ -111,6 +111,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         options.draw_spread(seed);
         options.draw_stripe(seed);
     }
+    options.draw_redirect(seed, aim.is_some());
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
     let tunables;
     (options.tuned, tunables) = tuned::draw(seed, overrides);

@@ -203,6 +203,7 @@ impl Tenants {
             operations,
             forger: None,
             whole_blocks: false,
+            whole_aus_pct: 0,
             may_be_full: false,
             spread: 0,
         };

@@ -44,6 +44,8 @@ registry! {
         "a block that the overlay covers in part is completed from home, and the whole block is not logged";
     FrozenLayerIgnored, "frozen-layer-ignored", "R2",
         "reads during a round consult only the active layer of the overlay";
+    PlaceAdoptedInPart, "place-adopted-in-part", "R2",
+        "a round adopts an AU of the log that a later write covers in part";
     PromiseIgnored, "promise-ignored", "R3",
         "a follower votes for another although its promise to the leader stands";
     VoteAfterRestart, "vote-after-restart", "R3",
@@ -122,6 +124,8 @@ registry! {
         "a slot is free at once when a round drops it";
     ReadStampLate, "read-stamp-late", "R8",
         "a read of home is checked against the map at its end, not at its lookup";
+    PlaceNotClaimed, "place-not-claimed", "R8",
+        "a mount leaves the AUs of payloads above the checkpoint index free";
     LogReusedEarly, "log-reused-early", "R9",
         "log segments are freed at the beginning of the round that covers them, not when its checkpoint is durable";
     NoCopyForward, "no-copy-forward", "R9",
@@ -140,6 +144,8 @@ registry! {
         "a log batch is written to a volatile cache and not flushed";
     HomeWithoutFlush, "home-without-flush", "R10",
         "a checkpoint names pages that were written and not flushed";
+    PlaceFlushLinked, "place-flush-linked", "R10",
+        "the flush of a batch does not cover payloads at home whose writes end after it began";
     TornBatchBelieved, "torn-batch-believed", "R11",
         "mount accepts a batch by its header and does not verify its payload";
     DamageTakenForTear, "damage-taken-for-tear", "R11",
@@ -150,6 +156,8 @@ registry! {
         "mount accepts a batch header whose salt is not that of its segment";
     TailNotRewritten, "tail-not-rewritten", "R11",
         "a mount treats the readable end of the log as durable and does not rewrite it";
+    PlaceUnverified, "place-unverified", "R11",
+        "mount takes a payload at home by its record and does not verify it";
     StreamWithoutDeletions, "stream-without-deletions", "R12",
         "blocks that are zeroed during a stream are not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
@@ -222,11 +230,15 @@ registry! {
 
 /// Mistakes that are not planted, with the reason.
 pub const NOT_PLANTED: &[(&str, &str)] = &[
-    ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     (
-        "a payload at home is believed before it is flushed (R10)",
-        "no run of the simulator places one yet; `payload_at_home_record_and_flush_precede_the_acknowledgement` shows it",
+        "a mount rewrites the last batch and not the payloads that it has placed (R11)",
+        "it was not hunted yet; `places_of_an_unproved_batch_are_durable_before_a_mount_relies_on_them` shows it",
     ),
+    (
+        "a round frees the AUs of an entry whose replacement is not durable (R8)",
+        "no run met it; `payload_is_held_while_the_truncation_of_its_entry_is_not_durable` shows it",
+    ),
+    ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     (
         "a lease is kept over a change of the members (R3)",
         "an acknowledgement is the promise of one replica, and majorities of adjacent memberships share one",

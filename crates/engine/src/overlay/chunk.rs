@@ -9,6 +9,7 @@ use crate::space::{AuSet, Need};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::SectorRange;
+use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 
 /// Source of a run of sectors.
@@ -205,8 +206,11 @@ impl ChunkLayer {
     /// Returns the AUs of the chunk that one placed payload covers as a whole, ascending, and the units of the device that hold
     /// them. An AU with any other sector in it is never among them: its unit stays as the log needs it.
     pub fn adoptable(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.intervals.iter().flat_map(|(start, interval)| {
-            let aus = start.div_ceil(SECTORS_PER_AU)..interval.end / SECTORS_PER_AU;
+        self.intervals.beginning_at(0).flat_map(|interval| {
+            let aus = match on(Bug::PlaceAdoptedInPart) {
+                true => interval.start / SECTORS_PER_AU..interval.end.div_ceil(SECTORS_PER_AU),
+                false => interval.start.div_ceil(SECTORS_PER_AU)..interval.end / SECTORS_PER_AU,
+            };
             let payload = interval.data.as_ref().filter(|payload| payload.place().is_some());
             payload
                 .into_iter()

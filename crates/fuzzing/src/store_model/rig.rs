@@ -94,6 +94,7 @@ impl Rig {
         let config = EngineConfig {
             round_pressure: [0.2, 0.3, 0.5, 2.0][usize::from(settings >> 1 & 3)],
             round_idle: Duration::from_millis(if settings & 8 == 0 { 20 } else { 2000 }),
+            redirect_min: (settings & 16 != 0).then_some(64 << 10),
             ..EngineConfig::default()
         };
         let (env, info) = start_process(&world, node);

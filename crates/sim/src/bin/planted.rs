@@ -8,7 +8,7 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{FILLED_FROM, LATE_FROM, aimed_seeds, class_named};
+use sim::aim::{FILLED_FROM, LATE_FROM, REDIRECT_FROM, aimed_seeds, class_named};
 use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
@@ -52,6 +52,9 @@ const AIMED: [(Bug, Class); 28] = [
     (Bug::RepairFromBehind, Class::RottenBlocks),
     (Bug::RepairOverNewer, Class::RottenBlocks),
 ];
+
+/// Bugs of payloads at home: only later seeds place some.
+const PLACED: [Bug; 4] = [Bug::PlaceAdoptedInPart, Bug::PlaceNotClaimed, Bug::PlaceFlushLinked, Bug::PlaceUnverified];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.
 #[derive(Parser)]
@@ -153,6 +156,7 @@ fn seeds(bug: Bug, args: &Args) -> Vec<u64> {
     match (args.start, aim_of(bug, args)) {
         (start, Some(class)) => aimed_seeds(class, start).take(count).collect(),
         (Some(start), None) => (start..).take(count).collect(),
+        (None, None) if PLACED.contains(&bug) => (REDIRECT_FROM..).take(count).collect(),
         (None, None) => (0..args.seeds_max).map(|n| [1, LATE_FROM, FILLED_FROM][(n % 3) as usize] + n / 3).collect(),
     }
 }

@@ -42,7 +42,13 @@ impl Submitted {
             let here = at;
             at += bytes.len() as u64;
             durable.holds(here, bytes) || durable.has_lied_at(here)
-        })
+        }) && self.are_placed_durable(durable)
+    }
+
+    /// Whether the payloads of the batch that lie at home would survive it, too.
+    fn are_placed_durable(&self, durable: Durable<'_>) -> bool {
+        let has_lied = self.batch.placed().any(|offset| durable.has_lied_at(offset));
+        has_lied || self.batch.has_placed(&mut |at, into| durable.read(at, into))
     }
 
     fn is_whole(&self) -> bool {

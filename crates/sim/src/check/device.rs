@@ -236,6 +236,23 @@ impl Batch {
         })
     }
 
+    /// Returns the parts of the device that hold the payloads that this batch has placed at home.
+    pub fn placed(&self) -> impl Iterator<Item = u64> {
+        self.own_placed().flat_map(|payload| payload.placed.iter().map(|(offset, _)| *offset))
+    }
+
+    fn own_placed(&self) -> impl Iterator<Item = &Payload> {
+        self.facts.iter().filter_map(|fact| match fact {
+            Fact::Entry { payload, copied: false, .. } if !payload.placed.is_empty() => Some(payload),
+            _ => None,
+        })
+    }
+
+    /// Whether the payloads that this batch has placed at home have their checksums.
+    pub fn has_placed(&self, read: &mut dyn FnMut(u64, &mut [u8])) -> bool {
+        self.own_placed().all(|payload| payload.is_good(&[], read))
+    }
+
     /// Whether the payloads in this area, and those at home, have their checksums.
     fn is_whole(&self, area: &[u8], read: &mut dyn FnMut(u64, &mut [u8])) -> bool {
         self.facts.iter().all(|fact| match fact {

@@ -10,7 +10,7 @@ use crate::stamp;
 use device::{Answer, Request};
 use std::collections::{BTreeMap, VecDeque};
 use types::rng::Rng;
-use types::units::{CHUNK, SECTOR, SEGMENT};
+use types::units::{AU, CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut};
 
 /// Places of requests.
@@ -33,6 +33,7 @@ pub enum Pattern {
     Frontier,
 }
 
+const AU_SECTORS: u64 = AU / SECTOR;
 /// Number of sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
 const LARGE_SECTORS: u64 = 250_000;
 /// Time for which [`Pattern::Frontier`] stays in a segment.
@@ -81,6 +82,8 @@ pub struct Shape {
     pub forger: Option<Forger>,
     /// Requests begin and end with blocks.
     pub whole_blocks: bool,
+    /// Out of 100: requests that begin and end with AUs.
+    pub whole_aus_pct: u64,
     /// The stores may run full: a write may fail for lack of space.
     pub may_be_full: bool,
     /// Number of further windows, each in a chunk of its own.
@@ -252,6 +255,15 @@ impl Block {
             }
             Pattern::Registers => return (window / 8 * 8 + 8 * self.rng.below(REGISTERS), 8),
             _ => {}
+        }
+        if self.shape.whole_aus_pct > 0 && self.rng.chance(self.shape.whole_aus_pct, 100) {
+            let first = window.next_multiple_of(AU_SECTORS);
+            let end = (window + sectors).min(self.shape.len_bytes / SECTOR);
+            let room = end.saturating_sub(first) / AU_SECTORS;
+            if room > 0 {
+                let at = self.rng.below(room);
+                return (first + at * AU_SECTORS, self.rng.between(1, 8.min(room - at)) * AU_SECTORS);
+            }
         }
         // Sizes have every order of magnitude, not only the largest.
         let count = if self.shape.pattern == Pattern::Large { (count >> self.rng.below(14)).max(1) } else { count };
