@@ -209,7 +209,13 @@ fn config(
         rack: args.rack.clone(),
         zone: args.zone.clone(),
         version: version::LONG.to_owned(),
-        engine: EngineConfig { after_poison: args.after_poison, after_restore, mount_above, ..EngineConfig::default() },
+        engine: EngineConfig {
+            after_poison: args.after_poison,
+            after_restore,
+            mount_above,
+            redirect_min: (args.redirect_min > 0).then_some(args.redirect_min),
+            ..EngineConfig::default()
+        },
         behind,
         timing: group::Timing::default(),
         tuning: OsdTuning::default(),
