@@ -98,6 +98,8 @@ pub struct Cluster {
     pub(crate) rotten: BTreeSet<OsdId>,
     /// OSDs among them whose log lost records.
     pub(crate) rotten_logs: BTreeSet<OsdId>,
+    /// OSDs with damaged payloads in the log.
+    rotten_payloads: BTreeSet<OsdId>,
     post: Post,
     /// Ids that were given out since the set was first needed, and ids that only lost records knew.
     pub(crate) given: Given,
@@ -146,6 +148,7 @@ impl Cluster {
             overfull: None,
             rotten: BTreeSet::new(),
             rotten_logs: BTreeSet::new(),
+            rotten_payloads: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             given: Given::default(),
             lost_ids: Vec::new(),
@@ -607,7 +610,8 @@ impl Cluster {
             if osd.fill_for_tools().0.lost_homes > 0 && !self.is_rotten(id) {
                 return Err(format!("{id} has lost pages of home on an honest disk"));
             }
-            if osd.fill_for_tools().0.lost_payloads > 0 && !self.is_rotten(id) {
+            let rotten = self.is_rotten(id) || self.rotten_payloads.contains(&id);
+            if osd.fill_for_tools().0.lost_payloads > 0 && !rotten {
                 return Err(format!("{id} has lost a payload of its log on an honest disk"));
             }
             if let Some(reason) = osd.lost_records().filter(|_| !self.is_rotten(id)) {
@@ -693,9 +697,10 @@ impl Cluster {
 
     /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by replica and
     /// index. Returns the number of damaged payloads. The process does not run.
-    pub fn rot_payloads(&self, i: usize, which: impl Fn(types::ReplicaId, types::Index) -> bool) -> u64 {
+    pub fn rot_payloads(&mut self, i: usize, which: impl Fn(types::ReplicaId, types::Index) -> bool) -> u64 {
         let node = &self.osds[i];
         assert!(node.running.is_none(), "its device is at rest");
+        self.rotten_payloads.insert(node.id);
         crate::rot::payloads(&self.world.disk_image(node.node, DEVICE), which)
     }
 
