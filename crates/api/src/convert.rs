@@ -579,23 +579,33 @@ impl From<ClientAnswer> for pb::ClientAskReply {
     }
 }
 
+fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
+    let stripe = stripe_in(o.stripe).map_err(|_| Malformed::Range("stripe"))?;
+    let segments = places_from(&o.segments)?;
+    let fits = |place: &SegmentPlace| place.pgs.is_empty() || place.pgs.len() == stripe.count() as usize;
+    if !segments.iter().all(fits) {
+        return Err(Malformed::Range("more_pgs"));
+    }
+    Ok(Opened {
+        cluster: ClusterId(uuid(&o.cluster, "cluster")?),
+        volume: VolumeId(o.volume),
+        session: SessionId(o.session),
+        epoch: Epoch(o.epoch),
+        len_bytes: volume_len(o.len_bytes)?,
+        stripe,
+        write: o.write,
+        segments,
+        view: need(o.view, "view")?.try_into()?,
+    })
+}
+
 impl TryFrom<pb::ClientAskReply> for ClientAnswer {
     type Error = Malformed;
 
     fn try_from(reply: pb::ClientAskReply) -> Result<Self, Malformed> {
         use pb::client_ask_reply::Answer;
         Ok(match need(reply.answer, "answer")? {
-            Answer::Opened(o) => ClientAnswer::Opened(Opened {
-                cluster: ClusterId(uuid(&o.cluster, "cluster")?),
-                volume: VolumeId(o.volume),
-                session: SessionId(o.session),
-                epoch: Epoch(o.epoch),
-                len_bytes: volume_len(o.len_bytes)?,
-                stripe: stripe_in(o.stripe).map_err(|_| Malformed::Range("stripe"))?,
-                write: o.write,
-                segments: places_from(&o.segments)?,
-                view: need(o.view, "view")?.try_into()?,
-            }),
+            Answer::Opened(o) => ClientAnswer::Opened(opened_from(o)?),
             Answer::Segments(s) => ClientAnswer::Segments {
                 segments: places_from(&s.segments)?,
                 pending: s.pending.iter().copied().map(SegmentIndex).collect(),

@@ -28,13 +28,14 @@ pub fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 
 fn fail(failure: Failure) -> c_int {
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-    LAST_ERROR.set(text);
+    // A thread that ends may call after its variables are gone.
+    let _ = LAST_ERROR.try_with(|last| last.replace(text));
     -failure.errno
 }
 
 /// Returns the text of the last failed call of this thread. It is valid until the next failure of this thread.
 pub fn last_error() -> *const c_char {
-    LAST_ERROR.with_borrow(|text| text.as_ptr())
+    LAST_ERROR.try_with(|text| text.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 #[cfg(test)]

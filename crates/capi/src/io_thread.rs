@@ -34,12 +34,19 @@ pub struct Settings {
     pub full_wait: Duration,
 }
 
+/// Result of an open.
+type Granted = (VolumeKey, DeviceInfo);
+
 /// An open without an answer.
 struct Opening {
     ask: AskId,
+    name: String,
+    /// Whether it is for writing, and whether it takes the volume over.
+    flags: (bool, bool),
     until: Time,
-    /// `None` after the program was told that it took too long. A volume that is granted afterwards is closed.
-    told: Option<(String, Reply<(VolumeKey, DeviceInfo)>)>,
+    /// `None` after the program was told that it took too long. The request goes on, and cannot be taken back: a volume that is
+    /// granted afterwards is closed, unless the program has opened it again and waits for it.
+    reply: Option<Reply<Granted>>,
 }
 
 struct IoThread {
@@ -63,8 +70,11 @@ pub fn run(settings: Settings, reply: Reply<Arc<Mailbox>>) {
         };
         mailbox = Some(Arc::clone(&thread.mailbox));
         let _ = reply.try_send(Ok(Arc::clone(&thread.mailbox)));
-        if let Err(error) = thread.turn_until_stopped() {
-            thread.mailbox.close(error.into());
+        let ended = thread.turn_until_stopped();
+        // Its requests have their events before a close may return.
+        drop(thread);
+        if let (Err(error), Some(mailbox)) = (ended, &mailbox) {
+            mailbox.close(error.into());
         }
     }));
     // Requests that were in flight have ended with the thread's own memory; these are the commands that it had not taken.
@@ -136,10 +146,7 @@ impl IoThread {
                     // The close of another thread came first.
                     _ => drop(ticket),
                 },
-                Command::Open { name, write, steal, reply } => {
-                    let ask = self.turns.client.open(&name, write, steal);
-                    self.opening.push(Opening { ask, until: now + OPEN_MAX, told: Some((name, reply)) });
-                }
+                Command::Open { name, write, steal, reply } => self.open(now, name, (write, steal), reply),
                 Command::Close { volume, reply } => {
                     if let Some(served) = self.volumes.get_mut(&volume) {
                         let until = now + DRAIN_MAX;
@@ -151,6 +158,24 @@ impl IoThread {
         }
         self.commands = commands;
         stops
+    }
+
+    /// Opens a volume. An earlier request for it that took too long may still reach meta: a second one beside it could be fenced by
+    /// the first.
+    fn open(&mut self, now: Time, name: String, flags: (bool, bool), reply: Reply<Granted>) {
+        let until = now + OPEN_MAX;
+        let late = self.opening.iter_mut().find(|opening| opening.reply.is_none() && opening.name == name);
+        match late {
+            Some(late) if late.flags == flags => (late.until, late.reply) = (until, Some(reply)),
+            Some(_) => {
+                let what = format!("an earlier open of {name}, with other flags, has not ended");
+                let _ = reply.try_send(Err(Failure::misuse(libc::EAGAIN, what)));
+            }
+            None => {
+                let ask = self.turns.client.open(&name, flags.0, flags.1);
+                self.opening.push(Opening { ask, name, flags, until, reply: Some(reply) });
+            }
+        }
     }
 
     fn take_client_events(&mut self) {
@@ -176,9 +201,9 @@ impl IoThread {
     }
 
     fn opened(&mut self, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
-        let reply = self.take_opening(ask).and_then(|opening| opening.told);
+        let reply = self.take_opening(ask).and_then(|opening| opening.reply);
         match reply {
-            Some((_, reply)) if reply.try_send(Ok((volume, info))).is_ok() => {
+            Some(reply) if reply.try_send(Ok((volume, info))).is_ok() => {
                 self.volumes.insert(volume, Served::default());
             }
             // Its program has given up.
@@ -187,7 +212,7 @@ impl IoThread {
     }
 
     fn refused(&mut self, ask: AskId, why: Refusal) {
-        if let Some((_, reply)) = self.take_opening(ask).and_then(|opening| opening.told) {
+        if let Some(reply) = self.take_opening(ask).and_then(|opening| opening.reply) {
             let _ = reply.try_send(Err(why.into()));
         }
     }
@@ -195,8 +220,8 @@ impl IoThread {
     /// Answers opens that take too long.
     fn expire_opens(&mut self, now: Time) {
         for opening in &mut self.opening {
-            if let Some((name, reply)) = opening.told.take_if(|_| now >= opening.until) {
-                let what = format!("{name} was not opened in {} s", OPEN_MAX.as_secs());
+            if let Some(reply) = opening.reply.take_if(|_| now >= opening.until) {
+                let what = format!("{} was not opened in {} s", opening.name, OPEN_MAX.as_secs());
                 let _ = reply.try_send(Err(Failure::new(codes::REQUESTS_NOT_ANSWERED, what)));
             }
         }
@@ -223,7 +248,7 @@ impl IoThread {
     }
 
     fn next_deadline(&self) -> Time {
-        let opens = self.opening.iter().filter(|opening| opening.told.is_some()).map(|opening| opening.until);
+        let opens = self.opening.iter().filter(|opening| opening.reply.is_some()).map(|opening| opening.until);
         let closes = self.volumes.values().filter_map(|served| served.closing.as_ref()).map(|closing| closing.until);
         opens.chain(closes).min().unwrap_or(Time::NEVER)
     }

@@ -39,6 +39,16 @@ pub fn not_null<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Largest size of a struct that a program may name: what is above is no size, but memory that was not set.
+const SIZE_MAX: usize = 4096;
+
+fn checked_size(size: usize, size_min: usize, name: &str) -> Result<usize, Failure> {
+    match (size_min..=SIZE_MAX).contains(&size) {
+        true => Ok(size),
+        false => Err(Failure::invalid(format!("{name}.size is {size}: set it to sizeof"))),
+    }
+}
+
 /// A struct of the header that begins with its size as the program was compiled with. All its fields may be zero.
 ///
 /// # Safety
@@ -53,17 +63,14 @@ unsafe impl Versioned for crate::abi::VolumeInfo {}
 /// Reads a struct that a program of another version may have filled. Fields that the program does not know are zero.
 ///
 /// # Errors
-/// EINVAL for a null pointer or a size below `size_min`; E2BIG when the program sets a field that this library does not know.
+/// EINVAL for a null pointer or a size that is none; E2BIG when the program sets a field that this library does not know.
 ///
 /// # Safety
 /// A pointer that is not null points to as many bytes as its first field says.
 pub unsafe fn read_sized<T: Versioned>(pointer: *const T, size_min: usize, name: &str) -> Result<T, Failure> {
     not_null(pointer, name)?;
     // SAFETY: the caller's promise; the size comes first.
-    let size = unsafe { pointer.cast::<usize>().read() };
-    if size < size_min {
-        return Err(Failure::invalid(format!("{name}.size is {size}: set it to sizeof")));
-    }
+    let size = checked_size(unsafe { pointer.cast::<usize>().read() }, size_min, name)?;
     let own = size_of::<T>();
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: both sides have at least the smaller of the two sizes.
@@ -80,7 +87,7 @@ pub unsafe fn read_sized<T: Versioned>(pointer: *const T, size_min: usize, name:
 /// Writes a struct for a program of another version: as much of it as the program knows. Fields of a newer program become zero.
 ///
 /// # Errors
-/// EINVAL for a null pointer or a size below `size_min`.
+/// EINVAL for a null pointer or a size that is none.
 ///
 /// # Safety
 /// A pointer that is not null points to as many writable bytes as its first field says.
@@ -92,10 +99,7 @@ pub unsafe fn write_sized<T: Versioned>(
 ) -> Result<(), Failure> {
     not_null(pointer, name)?;
     // SAFETY: the caller's promise; the size comes first.
-    let size = unsafe { pointer.cast::<usize>().read() };
-    if size < size_min {
-        return Err(Failure::invalid(format!("{name}.size is {size}: set it to sizeof")));
-    }
+    let size = checked_size(unsafe { pointer.cast::<usize>().read() }, size_min, name)?;
     // The program's own size stays.
     let (head, end) = (size_of::<usize>(), size.min(size_of::<T>()));
     let source = std::ptr::from_ref(value).cast::<u8>();
@@ -268,6 +272,9 @@ mod tests {
         let mut old = newer(0).known;
         old.size = SMALL - 1;
         // SAFETY: `size` is not above that of the struct.
+        assert!(unsafe { read_sized(&old, SMALL, "options") }.is_err());
+        old.size = 4097;
+        // SAFETY: a size that is refused leads to no access.
         assert!(unsafe { read_sized(&old, SMALL, "options") }.is_err());
     }
 

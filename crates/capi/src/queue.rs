@@ -28,6 +28,8 @@ struct State {
     held_bytes: u64,
     done: VecDeque<Finished>,
     waiters: usize,
+    /// The queue was destroyed. A call that had its handle before finds out here.
+    is_closed: bool,
     /// Events were added since the last signal.
     is_signal_due: bool,
     /// Made when the program asks for it.
@@ -65,12 +67,20 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_open(&self) -> Result<MutexGuard<'_, State>, Failure> {
+        let state = self.lock();
+        match state.is_closed {
+            true => Err(Failure::misuse(libc::EBADF, "the queue was destroyed")),
+            false => Ok(state),
+        }
+    }
+
     /// Counts a request in. `bytes` is the memory that it holds; `target` gets the data of a read.
     ///
     /// # Errors
-    /// EAGAIN when the queue is full. A request above the limit of bytes passes alone.
+    /// EAGAIN when the queue is full, EBADF when it was destroyed. A request above the limit of bytes passes alone.
     pub fn admit(self: &Arc<Self>, user: usize, bytes: u64, target: Option<Buffers>) -> Result<Ticket, Failure> {
-        let mut state = self.lock();
+        let mut state = self.lock_open()?;
         let has_bytes = state.held_bytes == 0 || state.held_bytes + bytes <= QUEUE_BYTES_MAX;
         if state.held >= self.depth || !has_bytes {
             let (held, depth, bytes) = (state.held, self.depth, state.held_bytes);
@@ -96,12 +106,12 @@ impl Queue {
     /// Takes up to `max` events, the oldest first. Waits until `min` are there, for `patience` at most; `None`: for ever.
     ///
     /// # Errors
-    /// EINVAL for numbers that cannot be met.
+    /// EINVAL for numbers that cannot be met, EBADF when the queue was destroyed.
     pub fn take(&self, min: usize, max: usize, patience: Option<Duration>) -> Result<Vec<Finished>, Failure> {
         if max == 0 || min > max || min > self.depth {
             return Err(Failure::invalid(format!("min is {min} and max {max} for a queue of {}", self.depth)));
         }
-        let mut state = self.lock();
+        let mut state = self.lock_open()?;
         if state.done.len() < min {
             state.waiters += 1;
             let short = |state: &mut State| state.done.len() < min;
@@ -127,9 +137,9 @@ impl Queue {
     /// Returns the descriptor that is readable while events wait.
     ///
     /// # Errors
-    /// When the system gives none.
+    /// When the system gives none, and EBADF when the queue was destroyed.
     pub fn descriptor(&self) -> Result<RawFd, Failure> {
-        let mut state = self.lock();
+        let mut state = self.lock_open()?;
         if state.fd.is_none() {
             let fd = EventFd::new()?;
             if !state.done.is_empty() {
@@ -140,15 +150,18 @@ impl Queue {
         Ok(state.fd.as_ref().map_or(-1, EventFd::raw))
     }
 
+    /// Destroys the queue: nothing enters it any more.
+    ///
     /// # Errors
-    /// EBUSY while a request is in flight or a thread waits. Events that were not taken do not matter.
-    pub fn check_idle(&self) -> Result<(), Failure> {
-        let state = self.lock();
+    /// EBUSY while a request is in flight or a thread waits, EBADF when it was destroyed. Events that were not taken do not matter.
+    pub fn close(&self) -> Result<(), Failure> {
+        let mut state = self.lock_open()?;
         let (flying, waiters) = (state.held - state.done.len(), state.waiters);
         if flying > 0 || waiters > 0 {
             let what = format!("{flying} requests are in flight on the queue, and {waiters} threads wait for it");
             return Err(Failure::misuse(libc::EBUSY, what));
         }
+        state.is_closed = true;
         Ok(())
     }
 }
@@ -226,18 +239,27 @@ mod tests {
         let admit = |user| queue.admit(user, 4096, None);
         let (first, second, third) = (admit(1).expect("room"), admit(2).expect("room"), admit(3).expect("room"));
         assert_eq!(admit(4).err().map(|full| full.errno), Some(libc::EAGAIN));
-        assert_eq!(queue.check_idle().expect_err("in flight").errno, libc::EBUSY);
+        assert_eq!(queue.close().expect_err("in flight").errno, libc::EBUSY);
         assert!(second.finish(Ok(Vec::new())).is_some(), "the first event asks for a signal");
         drop(first);
         assert!(admit(4).is_err(), "events that are not taken count");
         third.cancel();
-        assert!(queue.check_idle().is_ok());
         assert_eq!(users(queue.take(2, 9, NOW).expect("two")), [(2, true), (1, false)]);
         assert!(queue.take(1, 9, NOW).expect("none").is_empty());
         assert!(admit(4).is_ok_and(|ticket| ticket.finish(Err(Errno::NoSpace)).is_some()));
         for (min, max) in [(0, 0), (2, 1), (4, 9)] {
             assert!(queue.take(min, max, NOW).is_err(), "{min} {max}");
         }
+    }
+
+    #[test]
+    fn destroyed_queue_takes_no_request_and_keeps_no_thread_waiting() {
+        let queue = Queue::new(1).expect("a queue");
+        drop(queue.admit(1, 0, None).expect("room"));
+        queue.close().expect("an event that was not taken does not matter");
+        let refused = [queue.admit(2, 0, None).err(), queue.take(1, 1, None).err(), queue.descriptor().err()];
+        assert!(refused.iter().flatten().filter(|why| why.errno == libc::EBADF).count() == 3, "{refused:?}");
+        assert_eq!(queue.close().expect_err("twice").errno, libc::EBADF);
     }
 
     #[test]

@@ -185,6 +185,6 @@ mod tests {
         served.give_up();
         assert_eq!(queue.take(2, 8, Some(Duration::ZERO)).expect("both").len(), 2);
         served.turn(Time::ZERO, &mut device, &mut Vec::new(), &mut out);
-        assert!(queue.take(0, 8, None).expect("none").is_empty() && queue.check_idle().is_ok());
+        assert!(queue.take(0, 8, None).expect("none").is_empty() && queue.close().is_ok());
     }
 }

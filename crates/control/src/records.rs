@@ -489,6 +489,8 @@ pub enum LoadError {
     UnknownKey { key: String },
     #[error("record {key} carries another id than its key")]
     WrongPlace { key: String },
+    #[error("there are two records {key}")]
+    Twice { key: String },
     #[error("the store holds no cluster record")]
     NoCluster,
 }
@@ -531,8 +533,11 @@ impl Records {
         let mut records = Records::default();
         for item in items {
             let record = Record::decode(&item.key, &item.value)?;
+            // A store has each key once; a damaged backup file may have one twice.
+            if records.versions.insert(item.key.clone(), item.version).is_some() {
+                return Err(LoadError::Twice { key: item.key });
+            }
             records.apply(&Write::Put(record));
-            records.versions.insert(item.key, item.version);
         }
         if records.cluster.is_none() {
             return Err(LoadError::NoCluster);

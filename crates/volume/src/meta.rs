@@ -24,6 +24,12 @@ impl Volume {
             return;
         }
         match (ask, answer) {
+            // A place that does not fit the stripe layout must not pass for a hole, which reads as zeros.
+            (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, .. })
+                if segments.iter().any(|place| !place.pgs.is_empty() && !self.fits(place)) =>
+            {
+                self.ask_again(now, ask);
+            }
             (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, pending, view }) => {
                 self.learn(now, &view);
                 // True when the answer named anything: the next question then needs no pause.
@@ -108,9 +114,14 @@ impl Volume {
         slot
     }
 
-    /// Takes over the place of one segment; returns whether it was new. A place that does not fit the stripe layout is ignored.
+    /// Whether a place has a PG for each column.
+    fn fits(&self, place: &SegmentPlace) -> bool {
+        place.pgs.len() == self.stripe.count() as usize
+    }
+
+    /// Takes over the place of one segment; returns whether it was new.
     pub(crate) fn place(&mut self, now: Time, place: &SegmentPlace) -> bool {
-        if place.pgs.len() != self.stripe.count() as usize {
+        if !self.fits(place) || !self.segments.is_hole(place.segment.0) {
             return false;
         }
         let mut slots = Vec::with_capacity(place.pgs.len());

@@ -96,7 +96,7 @@ impl Segments {
     }
 
     /// Whether no column of the segment has a place; all get theirs together.
-    fn is_hole(&self, segment: u32) -> bool {
+    pub fn is_hole(&self, segment: u32) -> bool {
         self.slots.get(self.at(segment)) == Some(&HOLE)
     }
 

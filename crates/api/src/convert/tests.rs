@@ -149,12 +149,13 @@ fn answers() -> Vec<ClientAnswer> {
         len_bytes: 1 << 20,
         stripe,
         write: true,
-        segments: segments.clone(),
+        segments: segments[1..].to_vec(),
         view: view.clone(),
     };
+    let whole = Opened { stripe: Stripe::NONE, segments: segments[..2].to_vec(), ..opened.clone() };
     let refusal = Refusal { code: 2020, message: "held".into() };
     vec![
-        ClientAnswer::Opened(Opened { stripe: Stripe::NONE, ..opened.clone() }),
+        ClientAnswer::Opened(whole),
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
@@ -262,6 +263,7 @@ fn stripe_layout_and_columns_outside_their_limits_are_refused() {
     assert_eq!(opened(stripe(4095, 64), place(first, 63)), Err(Malformed::Range("stripe")));
     assert_eq!(opened(stripe(4096, 3), place(first, 2)), Err(Malformed::Range("stripe")));
     assert_eq!(opened(stripe(4096, 64), place(first, 64)), Err(Malformed::Range("more_pgs")));
+    assert_eq!(opened(stripe(4096, 64), place(first, 62)), Err(Malformed::Range("more_pgs")), "a column has no PG");
     assert_eq!(opened(stripe(4096, 64), place(None, 1)), Err(Malformed::Range("more_pgs")));
 }
 

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn basalt_queue_create(depth: c_uint, queue: *mut *mut Bas
 #[unsafe(no_mangle)]
 pub extern "C" fn basalt_queue_destroy(queue: *mut BasaltQueue) -> c_int {
     call(|| {
-        QUEUES.get(queue)?.check_idle()?;
+        QUEUES.get(queue)?.close()?;
         QUEUES.remove(queue).map(|_| 0)
     })
 }

@@ -215,7 +215,10 @@ impl Control {
                     let text = format!("column {column} of {index} of {volume} cannot lie in PG {pg}");
                     return Err(refuse(codes::OUT_OF_RANGE, text));
                 }
-                columns[column as usize] = Some(pg);
+                if columns[column as usize].replace(pg).is_some_and(|other| other != pg) {
+                    let text = format!("column {column} of {index} of {volume} cannot lie in two PGs");
+                    return Err(refuse(codes::OUT_OF_RANGE, text));
+                }
             }
             if self.records.segments.contains_key(&(volume, index)) {
                 continue;

@@ -143,3 +143,17 @@ fn writer_of_a_volume_without_segments_queries_meta() {
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(preempted));
     assert_eq!(b.done(), [(2, Err(Errno::Fenced))]);
 }
+
+#[test]
+fn segment_with_a_wrong_number_of_pgs_is_no_hole() {
+    let mut b = Bench::new(&opened(3 * SEGMENT, 0, true), None);
+    b.submit(read(SEGMENT, 512), 1);
+    b.poll();
+    let ask = b.out.meta.remove(0);
+    let place = SegmentPlace { segment: SegmentIndex(1), pgs: vec![pg(0), pg(1)] };
+    b.volume.handle_meta(b.now, &ask, segments_answer(vec![place]));
+    assert_eq!(b.done(), [], "it holds data somewhere");
+    b.now = b.now + Duration::from_secs(30);
+    b.poll();
+    assert!(matches!(b.out.meta.pop(), Some(ClientAsk::Segments { .. })), "meta is asked again");
+}
