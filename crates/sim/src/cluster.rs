@@ -563,6 +563,11 @@ impl Cluster {
         }
     }
 
+    /// Returns how long failed replicas wait until meta replaces them.
+    pub fn replacement_pause(&self) -> Duration {
+        self.meta.control().map_or(Duration::ZERO, |c| c.replacement_pause_for_tools(self.world.now()))
+    }
+
     /// Whether some member reports that bytes of this PG may be lost, that no member here has them, or that the PG is
     /// out of service.
     pub fn says_lost(&self, pg: PgId) -> bool {

@@ -428,6 +428,7 @@ impl Run {
         }
         drop(isolation);
         let same = "all replicas have applied the same";
+        let limit = limit + self.cluster.replacement_pause();
         let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c));
         let rested = self.until(limit, same, equal);
         if !matches!(rested, Err(End::Failed(_))) {

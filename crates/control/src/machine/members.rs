@@ -102,6 +102,15 @@ impl Control {
         now.since(*at) < self.replace_pause(*times)
     }
 
+    /// Returns how long the failed replicas wait for their replacement, because others in their places have failed shortly before.
+    pub fn replacement_pause_for_tools(&self, now: Time) -> Duration {
+        let failed = self.reports.values().filter(|report| report.quarantined);
+        let osd_of = |pg, replica| self.records.pgs.get(&pg)?.everyone().find(|m| m.replica == replica).map(|m| m.osd);
+        let last = failed.filter_map(|r| self.replaced.get(&(r.pg, osd_of(r.pg, r.replica)?)));
+        let ends = last.map(|(at, times)| *at + self.replace_pause(*times));
+        ends.max().map_or(Duration::ZERO, |end| end.since(now))
+    }
+
     /// Notes the replacement of a replica. One that fails again and again has a reason that no copy ends.
     pub(super) fn note_replaced(&mut self, now: Time, of: (PgId, OsdId)) {
         let times = self.replaced.get(&of).map_or(0, |(_, times)| times.saturating_add(1));

@@ -139,7 +139,8 @@ impl Metas {
         (server.leads && server.life == life && election.fence == fence).then_some(n)
     }
 
-    fn control(&self) -> Option<&Control> {
+    /// Returns the control plane of the elected server.
+    pub fn control(&self) -> Option<&Control> {
         self.servers[self.elected()?].control()
     }
 
