@@ -147,15 +147,13 @@ pub enum Command {
     Volume(Volume),
     /// Measure a volume, or the baseline of this machine
     Bench(BenchArgs),
-    /// Explain an error code, a health check or a metric, and what to do about it; without one list all codes
-    #[command(
-        after_help = "Examples:\n  basalt explain BSLT-2020\n  basalt explain OSD_DOWN\n  basalt explain metrics"
-    )]
-    Explain {
-        /// A code of an error, the name of a metric, `metrics` or `list`
-        #[arg(add = completion::codes())]
-        code: Option<String>,
-    },
+    /// Explain an error code, a health check or a metric, and what to do about it; or where the time of a volume's requests goes
+    #[command(after_help = "Examples:
+  basalt explain BSLT-2020
+  basalt explain OSD_DOWN
+  basalt explain metrics
+  basalt explain volume main/vm1")]
+    Explain(ExplainArgs),
     /// Print a completion script
     #[command(after_help = "Example:\n  basalt completion bash > /etc/bash_completion.d/basalt")]
     Completion {
@@ -221,6 +219,19 @@ pub enum Dev {
         #[arg(long)]
         yes: bool,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// A code of an error, the code of a health check, the name of a metric, `metrics`, `volume`, or `list` [default: list]
+    #[arg(add = completion::codes(), value_name = "CODE")]
+    pub word: Option<String>,
+    /// After `volume`: POOL/VOLUME
+    #[arg(value_name = "VOLUME", add = completion::volumes())]
+    pub volume: Option<String>,
+    /// How long to watch the requests of the volume, as 5s, 1m [default: 5s]
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", hide_default_value = true, value_parser = crate::duration::parse)]
+    pub time: std::time::Duration,
 }
 
 #[derive(Subcommand, Debug)]

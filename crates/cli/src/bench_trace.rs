@@ -20,8 +20,8 @@ use types::limits::SAMPLE_EVERY;
 
 /// Page `/ops` of a process.
 #[derive(Deserialize)]
-struct Page {
-    ops: Vec<OpReport>,
+pub struct Page {
+    pub ops: Vec<OpReport>,
 }
 
 /// One step of a write.
@@ -130,7 +130,7 @@ pub fn show(steps: Option<&Steps>) {
              client, the leader and a follower; run longer, or measure a smaller volume"
         );
     };
-    let OpId { volume, pg, epoch, seq } = steps.op;
+    let OpId { volume, pg, epoch, seq, .. } = steps.op;
     out!("trace  write {}.{seq} of volume {} in PG {pg}", epoch.0, volume.0);
     let table = |rows: &[Row], sum: (&str, u64)| {
         let row = |row: &Row| vec![row.step.to_owned(), row.process.clone(), row.us.to_string()];
@@ -145,11 +145,12 @@ pub fn show(steps: Option<&Steps>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use telemetry::ops::Passed;
+    use telemetry::ops::{OpKind, Passed};
     use types::{Epoch, PgId, PoolId, VolumeId};
 
     fn report(seq: u64, stations: &[(Station, u64)]) -> OpReport {
-        let op = OpId { volume: VolumeId(1), pg: PgId { pool: PoolId(1), n: 0 }, epoch: Epoch(1), seq };
+        let op =
+            OpId { kind: OpKind::Write, volume: VolumeId(1), pg: PgId { pool: PoolId(1), n: 0 }, epoch: Epoch(1), seq };
         let stations = stations.iter().map(|(station, us)| Passed { station: *station, us: *us }).collect();
         OpReport { op, stations }
     }

@@ -67,7 +67,7 @@ fn start() -> Exit {
         command => matches!(command, Command::Osd(Osd::Run(_)) | Command::Nbd(_)),
     };
     // Commands that explain errors and need no log must not fail for a wrong BASALT_LOG.
-    let needs_log = !matches!(cli.command, Command::Explain { .. } | Command::Completion { .. } | Command::Version);
+    let needs_log = !matches!(cli.command, Command::Explain(_) | Command::Completion { .. } | Command::Version);
     let ran = match logging::start() {
         Err(error) if needs_log => Err(error.into()),
         _ => {
@@ -165,7 +165,7 @@ fn run(cli: Cli) -> Result<Exit> {
             let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();
             bench_cmd::run(args, || metas(&common), &pids, common.json)
         }
-        Command::Explain { code } => explain::run(code.as_deref(), common.json),
+        Command::Explain(args) => explain::run(&args, || connect(&common), common.json),
         Command::Completion { shell } => {
             completion::script(shell);
             Ok(Exit::Done)

@@ -9,7 +9,7 @@ use device::{BlockDevice, DeviceInfo};
 use env::{Event, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use telemetry::ops::{OpId, OpReport, Recorder, Station};
+use telemetry::ops::{OpId, OpKind, OpReport, Recorder, Station};
 use types::codes;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
@@ -214,7 +214,7 @@ impl Client {
         open.done.append(&mut self.out.done);
         for write in self.out.sampled.drain(..) {
             let (volume, epoch) = (open.volume.id(), open.volume.epoch());
-            let op = OpId { volume, pg: write.pg, epoch, seq: write.seq };
+            let op = OpId { kind: OpKind::Write, volume, pg: write.pg, epoch, seq: write.seq };
             self.ops.record(op, Station::Submitted, write.submitted);
             self.ops.record(op, Station::Sent, write.sent);
             self.ops.record(op, Station::Answered, write.answered);

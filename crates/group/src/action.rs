@@ -28,6 +28,7 @@ pub enum Action {
     },
     Read {
         read: u64,
+        origin: Origin,
         chunk: ChunkKey,
         range: SectorRange,
     },

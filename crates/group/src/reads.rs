@@ -148,7 +148,7 @@ impl Group {
         self.reads.next_read += 1;
         self.reads.running.insert(number, Running { read, leased });
         actions.push(match what {
-            What::Bytes { chunk, range } => Action::Read { read: number, chunk, range },
+            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk, range },
             What::Extents { chunk, range } => Action::Extents { read: number, chunk, range },
             What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });

@@ -26,7 +26,12 @@ impl Osd {
                         self.recover(|r, here| r.digests.handle_applied(here, replica, index));
                     }
                 }
-                Action::Read { read, chunk, range } => self.start_read(slot, read, chunk, range),
+                Action::Read { read, origin, chunk, range } => {
+                    if let Some(op) = self.inflight.sampled(origin) {
+                        self.stats.traced.read_begun(op, replica, read, self.now);
+                    }
+                    self.start_read(slot, read, chunk, range);
+                }
                 Action::Extents { read, chunk, range } => self.answer_extents(slot, read, chunk, range),
                 Action::Reply { origin, reply } => self.reply(origin, reply),
                 Action::Attached { order, result } => self.attached(slot, order, result),
@@ -129,6 +134,7 @@ impl Osd {
             let held = recovery::HeldRead { replica: read.replica, read: read.read, chunk, range };
             return self.recover(|r, here| r.blocks.hold_read(here, held));
         }
+        self.stats.traced.read_done(read.replica, read.read, self.now);
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
             Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),

@@ -44,6 +44,24 @@ telemetry::metrics! {
     }
 }
 
+telemetry::metrics! {
+    /// Stages of the sampled operations (`types::limits::SAMPLE_EVERY`), as PGs led here and followed here pass them.
+    pub struct StageMetrics("basalt_osd_stage") {
+        latency write_proposal_seconds: "sampled writes: from their arrival at the leader to the engine; waits for space in log and device included";
+        latency write_log_wait_seconds: "sampled writes: wait for the log batch at the leader";
+        latency write_log_seconds: "sampled writes: write of the log batch at the leader, with its flush";
+        latency write_follower_seconds: "sampled writes: from the leader's append to the first acknowledgement of a follower";
+        latency write_majority_seconds: "sampled writes: from the end of the leader's log write until a majority has the write and it is applied";
+        latency write_reply_seconds: "sampled writes: from their application at the leader to the reply";
+        latency append_wait_seconds: "sampled writes at a follower: from the arrival of the append to the engine";
+        latency append_log_wait_seconds: "sampled writes at a follower: wait for the log batch";
+        latency append_log_seconds: "sampled writes at a follower: write of the log batch, with its flush";
+        latency read_wait_seconds: "sampled reads: from their arrival until lease or majority allow them";
+        latency read_data_seconds: "sampled reads: time in the engine, with reads of the device";
+        latency read_reply_seconds: "sampled reads: from the data to the reply";
+    }
+}
+
 telemetry::families! {
     /// Client I/O of one pool that PGs led here served. Labels: `pool` (its id).
     pub struct PoolFamilies => PoolMetrics("basalt_osd_pool") {
@@ -68,5 +86,5 @@ telemetry::families! {
 
 /// Returns every metric of an OSD, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
-    OsdMetrics::ROWS.iter().chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
+    OsdMetrics::ROWS.iter().chain(StageMetrics::ROWS).chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
 }

@@ -21,13 +21,18 @@ impl Inflight {
     pub fn len(&self) -> usize {
         self.slab.len()
     }
+
+    /// Returns the identity of a request, if it is sampled.
+    pub fn sampled(&self, origin: Origin) -> Option<OpId> {
+        self.slab.get(origin.0 as usize)?.op
+    }
 }
 
 struct Waiting {
     link: LinkId,
     counted: Counted,
     space: Option<Held>,
-    /// The request, if it is a sampled write.
+    /// The request, if it is sampled.
     op: Option<OpId>,
 }
 
@@ -177,7 +182,7 @@ impl Osd {
         self.settle_space(waiting.space.take());
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
         if let Some(op) = waiting.op {
-            self.stats.traced.replied(op, reply.result.is_ok(), self.now);
+            self.stats.traced.replied(op, reply.result.is_ok());
         }
         match &reply.result {
             Ok(_) => self.stats.counting.answered(waiting.counted),

@@ -1,4 +1,4 @@
-//! Measurements of an OSD: its counters, its requests by pool and volume, and the sampled writes.
+//! Measurements of an OSD: its counters, its requests by pool and volume, and the sampled operations.
 //!
 //! Invariant: no measurement changes what the OSD does.
 
@@ -17,12 +17,14 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub fn new(registry: &Registry) -> Stats {
-        Stats { metrics: OsdMetrics::new(registry), counting: Counting::new(registry), traced: Traced::default() }
+        let (metrics, counting, traced) = (OsdMetrics::new(registry), Counting::new(registry), Traced::new(registry));
+        Stats { metrics, counting, traced }
     }
 
     /// Counts the turn that began at `began`, and the replies that leave with it.
     pub fn end_turn(&mut self, began: Time, now: Time) {
         telemetry::observe(&self.metrics.turn_seconds, now.since(began));
+        self.traced.end_turn(now);
         if self.counting.has_replies() {
             self.counting.end_turn(now, &self.metrics);
         }

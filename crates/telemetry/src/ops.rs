@@ -1,14 +1,16 @@
-//! Stations of sampled writes: the time at which each write passed them in this process.
+//! Stations of sampled writes and reads: the time at which each one passed them in this process.
 //!
 //! A write is sampled by its identity alone (`types::limits::is_sampled`), so client, leader and followers sample the
-//! same writes without a bit on the wire. Each process keeps a [`Recorder`]. Input: stations as they are passed, with
-//! the clock of their turn. Output: [`OpReport`]s, and one event of `tracing` each, at level TRACE on the target
-//! `basalt::op`.
+//! same writes without a bit on the wire. Reads have no number on the wire: the leader that serves them counts and samples
+//! its own. Each process keeps a [`Recorder`]. Input: stations as they are passed, with the clock of their turn. Output:
+//! [`OpReport`]s, the [`Times`] of each operation that leaves the process, and one event of `tracing` for each station, at
+//! level TRACE on the target `basalt::op`.
 //!
-//! An OSD reads its clock once a turn, and a client at the start and at the end. Stations under one reading are 0 µs
-//! apart, and the work of a turn counts to the step that leaves it. Clocks of two processes are never compared.
+//! An OSD reads its clock once a turn, and at the end of a turn with replies; a client at the start and at the end. Stations
+//! under one reading are 0 µs apart, and the work of a turn counts to the step that leaves it. Clocks of two processes are
+//! never compared.
 //!
-//! Invariant: memory is bounded by [`OPS_MAX`]. The owner tests whether a write is sampled, so others cost nothing
+//! Invariant: memory is bounded by [`OPS_MAX`]. The owner tests whether an operation is sampled, so others cost nothing
 //! here.
 
 use serde::{Deserialize, Serialize};
@@ -16,14 +18,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use types::{Epoch, PgId, Time, VolumeId};
 
-/// Most sampled writes that a process remembers: the last ones.
-pub const OPS_MAX: usize = 256;
+/// Most sampled operations that a process remembers: the last ones.
+pub const OPS_MAX: usize = 512;
 /// Age from which a write without its last station is forgotten.
 pub const UNFINISHED_MAX: Duration = Duration::from_secs(60);
 /// Number of stations.
 const STATIONS: usize = Station::Replied as usize + 1;
 
-/// A place on the way of a write. The first four are a client's, the others an OSD's.
+/// A place on the way of an operation. The first four are a client's, the others an OSD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Station {
@@ -49,7 +51,11 @@ pub enum Station {
     Acknowledged,
     /// A majority holds the entry, and the replica has applied it.
     Applied,
-    /// The leader's reply went to the bus.
+    /// The read may be served, under the lease or as a majority has confirmed, and the engine got it.
+    ReadBegun,
+    /// The engine has the data of the read.
+    ReadDone,
+    /// The turn with the leader's reply ended.
     Replied,
 }
 
@@ -66,6 +72,8 @@ impl Station {
         Station::Durable,
         Station::Acknowledged,
         Station::Applied,
+        Station::ReadBegun,
+        Station::ReadDone,
         Station::Replied,
     ];
 
@@ -83,6 +91,8 @@ impl Station {
             Station::Durable => "durable",
             Station::Acknowledged => "acknowledged",
             Station::Applied => "applied",
+            Station::ReadBegun => "read_begun",
+            Station::ReadDone => "read_done",
             Station::Replied => "replied",
         }
     }
@@ -93,18 +103,27 @@ impl Station {
     }
 }
 
-/// Identity of a write, the same in every process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpKind {
+    Write,
+    Read,
+}
+
+/// Identity of an operation. That of a write is the same in every process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpId {
+    pub kind: OpKind,
     pub volume: VolumeId,
     pub pg: PgId,
     /// Attach epoch of the session that wrote.
     pub epoch: Epoch,
-    /// Number of the write in its session and PG.
+    /// Number of a write in its session and PG, of a read at its leader since the start of that OSD.
     pub seq: u64,
 }
 
-/// One write and the stations that it passed in one process, in their order on the way.
+/// One operation and the stations that it passed in one process, in their order on the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpReport {
     #[serde(flatten)]
@@ -112,34 +131,44 @@ pub struct OpReport {
     pub stations: Vec<Passed>,
 }
 
-/// A station that a write passed.
+/// A station that an operation passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
     pub station: Station,
-    /// Whole microseconds since the write entered this process.
+    /// Whole microseconds since it entered this process.
     pub us: u64,
 }
 
 impl OpReport {
-    /// Returns when the write passed a station, in microseconds since it entered the process.
+    /// Returns when the operation passed a station, in microseconds since it entered the process.
     pub fn us(&self, station: Station) -> Option<u64> {
         self.stations.iter().find(|passed| passed.station == station).map(|passed| passed.us)
+    }
+}
+
+/// Times at which an operation passed the stations of this process, in microseconds since it entered it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times([Option<u64>; STATIONS]);
+
+impl Times {
+    /// Returns the time between two stations; `None` unless both were passed in this order.
+    pub fn between(&self, from: Station, to: Station) -> Option<Duration> {
+        self.0[to as usize]?.checked_sub(self.0[from as usize]?).map(Duration::from_micros)
     }
 }
 
 struct Record {
     op: OpId,
     began: Time,
-    /// Microseconds from `began` to each station that was passed.
-    us: [Option<u64>; STATIONS],
+    times: Times,
 }
 
 impl Record {
     fn has(&self, station: Station) -> bool {
-        self.us[station as usize].is_some()
+        self.times.0[station as usize].is_some()
     }
 
-    /// Whether the write has left the process: a client's with its completion, a leader's with the reply, a follower's
+    /// Whether the operation has left the process: a client's with its completion, a leader's with the reply, a follower's
     /// with the acknowledgement.
     fn is_finished(&self) -> bool {
         let acknowledged = self.has(Station::AppendReceived) && self.has(Station::Durable);
@@ -147,32 +176,33 @@ impl Record {
     }
 
     fn report(&self) -> OpReport {
-        let passed = |station: Station| self.us[station as usize].map(|us| Passed { station, us });
+        let passed = |station: Station| self.times.0[station as usize].map(|us| Passed { station, us });
         OpReport { op: self.op, stations: Station::ALL.into_iter().filter_map(passed).collect() }
     }
 }
 
-/// The last sampled writes of one process.
+/// The last sampled operations of one process.
 #[derive(Default)]
 pub struct Recorder {
     records: VecDeque<Record>,
 }
 
 impl Recorder {
-    /// Records that a sampled write passed a station. A station keeps its first time. A write whose entry into the
-    /// process is unknown leaves no record.
-    pub fn record(&mut self, op: OpId, station: Station, now: Time) {
+    /// Records that a sampled operation passed a station, and returns its times if it left the process with that. A station
+    /// keeps its first time. An operation whose entry into the process is unknown leaves no record.
+    pub fn record(&mut self, op: OpId, station: Station, now: Time) -> Option<Times> {
         let at = match self.records.iter().rposition(|record| record.op == op) {
             Some(at) => at,
             None if station.begins() => self.begin(op, now),
-            None => return,
+            None => return None,
         };
         let record = &mut self.records[at];
         if record.has(station) {
-            return;
+            return None;
         }
         let us = u64::try_from(now.since(record.began).as_micros()).unwrap_or(u64::MAX);
-        record.us[station as usize] = Some(us);
+        let was_finished = record.is_finished();
+        record.times.0[station as usize] = Some(us);
         tracing::trace!(
             target: "basalt::op",
             volume = op.volume.0,
@@ -181,24 +211,25 @@ impl Recorder {
             station = station.name(),
             us
         );
+        (record.is_finished() && !was_finished).then_some(record.times)
     }
 
-    /// Makes room for a write and returns its place.
+    /// Makes room for an operation and returns its place.
     fn begin(&mut self, op: OpId, now: Time) -> usize {
         self.records.retain(|record| record.is_finished() || now < record.began + UNFINISHED_MAX);
         if self.records.len() >= OPS_MAX {
             self.records.pop_front();
         }
-        self.records.push_back(Record { op, began: now, us: [None; STATIONS] });
+        self.records.push_back(Record { op, began: now, times: Times::default() });
         self.records.len() - 1
     }
 
-    /// Drops the record of a write.
+    /// Drops the record of an operation.
     pub fn forget(&mut self, op: OpId) {
         self.records.retain(|record| record.op != op);
     }
 
-    /// Returns the recorded writes, oldest first.
+    /// Returns the recorded operations, oldest first.
     pub fn reports(&self) -> Vec<OpReport> {
         self.records.iter().map(Record::report).collect()
     }
@@ -210,7 +241,7 @@ mod tests {
     use types::PoolId;
 
     fn op(seq: u64) -> OpId {
-        OpId { volume: VolumeId(7), pg: PgId { pool: PoolId(1), n: 3 }, epoch: Epoch(2), seq }
+        OpId { kind: OpKind::Write, volume: VolumeId(7), pg: PgId { pool: PoolId(1), n: 3 }, epoch: Epoch(2), seq }
     }
 
     fn at(us: u64) -> Time {
@@ -272,6 +303,23 @@ mod tests {
         recorder.record(op(4), Station::Received, at(1));
         recorder.record(op(5), Station::Received, at(0) + UNFINISHED_MAX);
         assert_eq!(seqs(&recorder), [2, 3, 4, 5], "only the first is unfinished and old");
+    }
+
+    #[test]
+    fn the_times_come_once_with_the_station_that_ends_the_way() {
+        let mut recorder = Recorder::default();
+        let mut pass = |station, us| recorder.record(op(1), station, at(us));
+        assert!(pass(Station::Received, 10).is_none() && pass(Station::Durable, 30).is_none());
+        let times = pass(Station::Replied, 75).expect("it has left");
+        let between = |from, to| times.between(from, to).map(|time| time.as_micros());
+        assert_eq!(between(Station::Received, Station::Replied), Some(65));
+        assert_eq!(between(Station::Durable, Station::Replied), Some(45));
+        assert_eq!(between(Station::Replied, Station::Durable), None, "the other order");
+        assert_eq!(between(Station::Received, Station::Applied), None, "one is unknown");
+        assert!(
+            pass(Station::Replied, 80).is_none() && pass(Station::Acknowledged, 90).is_none(),
+            "it has left before"
+        );
     }
 
     #[test]

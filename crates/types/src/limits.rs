@@ -45,8 +45,8 @@ pub const POISON_REASON_LEN_MAX: usize = 512;
 /// Most bytes that are kept of the name of a volume's holder; a longer one is cut.
 pub const HOLDER_LEN_MAX: usize = 200;
 
-/// A write is sampled when its number in its session and PG is a multiple of this.
-pub const SAMPLE_EVERY: u64 = 1024;
+/// A write is sampled when its number in its session and PG is a multiple of this. Of the reads of an OSD, as many are.
+pub const SAMPLE_EVERY: u64 = 128;
 
 /// Whether the stations of the write with this number are recorded. 0 is the number of no write.
 pub const fn is_sampled(seq: u64) -> bool {

@@ -1,6 +1,10 @@
-//! `basalt explain`: the meaning of a code, a health check or a metric, or a list of them.
+//! `basalt explain`: the meaning of a code, a health check or a metric, or a list of them; and the hops of a volume's requests.
 
-use crate::args::Cli;
+mod hops;
+mod volume;
+
+use crate::admin::Admin;
+use crate::args::{Cli, ExplainArgs};
 use crate::errors::{Exit, UserError};
 use crate::output;
 use crate::role::process;
@@ -15,9 +19,28 @@ use types::codes::{self, Code};
 pub const NOT_RAISED: &[u32] =
     &[codes::CLUSTER_RUNS_ALREADY, codes::TOO_MANY_CONNECTIONS, codes::VOLUME_OPEN_ELSEWHERE];
 
-/// Explains a word; without one it lists the codes.
-pub fn run(word: Option<&str>, as_json: bool) -> Result<Exit> {
-    match word.unwrap_or("list") {
+/// Explains a word; without one it lists the codes. Only a volume needs the cluster.
+///
+/// # Errors
+/// BSLT-1001 for an unknown word; those of [`volume::run`].
+pub fn run(args: &ExplainArgs, connect: impl FnOnce() -> Result<Admin>, as_json: bool) -> Result<Exit> {
+    match (args.word.as_deref(), &args.volume) {
+        (Some("volume"), Some(name)) => return volume::run(&connect()?, name, args.time, as_json),
+        (Some("volume"), None) => {
+            let next = "basalt explain volume POOL/VOLUME";
+            return Err(UserError::new(codes::BAD_USAGE, "`explain volume` needs the name of a volume", next).into());
+        }
+        (_, Some(extra)) => {
+            let what = format!("`{extra}` is one word too many: only `explain volume` takes a second one");
+            return Err(UserError::new(codes::BAD_USAGE, what, "basalt explain --help").into());
+        }
+        (word, None) => explain_word(word.unwrap_or("list"), as_json)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn explain_word(word: &str, as_json: bool) -> Result<()> {
+    match word {
         "metrics" => metrics(as_json)?,
         "list" | "codes" => list(as_json)?,
         word => match (code_of(word), metric_of(word), find_rule(&word.to_uppercase())) {
@@ -32,7 +55,7 @@ pub fn run(word: Option<&str>, as_json: bool) -> Result<Exit> {
             }
         },
     }
-    Ok(Exit::Done)
+    Ok(())
 }
 
 /// Parses `BSLT-2020`, `bslt-2020` or `2020`; `None` for anything that is no code.

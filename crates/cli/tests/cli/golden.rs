@@ -80,6 +80,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("bench.floor", &["bench", "floor", "--seconds", "1", "--depths", "4", "--modes", "noflush"]);
     golden("volume.ls", &["volume", "ls", "--pool", "main"]);
     golden("volume.info", &["volume", "info", "main/demo"]);
+    golden("explain.volume", &["explain", "volume", "main/demo", "--for", "0s"]);
     golden("volume.rm", &["volume", "rm", "main/bench"]);
     // The removal of a pool is a check until the last OSD has completed it.
     dev.wait_for("a cluster without checks", Duration::from_secs(60), || {

@@ -20,7 +20,7 @@ fn sum(rows: &Value) -> u64 {
 fn ops(addr: SocketAddr) -> Vec<Value> {
     let (_, body) = get(addr, "/ops", "*/*").unwrap_or_else(|e| panic!("{addr}: {e}"));
     let page: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{addr}: {e}: {body}"));
-    assert_eq!((&page["schema"], &page["sample_every"]), (&"basalt.ops/1".into(), &1024.into()), "{page}");
+    assert_eq!((&page["schema"], &page["sample_every"]), (&"basalt.ops/1".into(), &128.into()), "{page}");
     page["ops"].as_array().expect("writes").clone()
 }
 
@@ -58,6 +58,37 @@ fn a_traced_write_has_a_table_whose_rows_add_up() {
         ["STEP", "network, both ways", "osd.", "first acknowledgement", "total"].iter().all(|word| table.contains(word))
     });
     an_export_serves_its_sampled_writes(&dev);
+    its_requests_are_explained(&dev);
+}
+
+/// The hops of the volume's writes and reads, while a load runs.
+fn its_requests_are_explained(dev: &Dev) {
+    dev.run(&["explain", "volume"]).says_usage("BSLT-1001", "basalt explain volume POOL/VOLUME");
+    dev.run(&["explain", "2020", "main/traced"]).says_usage("BSLT-1001", "--help");
+    dev.run(&["explain", "volume", "main/absent", "--for", "0s"]).says("BSLT-2011", "volume ls");
+    let idle = dev.run(&["explain", "volume", "main/traced", "--for", "1s"]);
+    assert!(idle.code == 0 && idle.out.contains("nothing to explain"), "{idle:?}");
+    let mut load = dev.spawn(&["bench", "main/traced", "--op", "randrw", "--overwrite", "--seconds", "120"]);
+    let mut told = Value::Null;
+    let enough = |side: &Value| side["sampled"].as_u64() >= Some(8);
+    dev.wait_for("sampled writes and reads", SAMPLED_MAX, || {
+        told = dev.json(&["explain", "volume", "main/traced", "--for", "5s"]);
+        enough(&told["writes"]) && enough(&told["reads"])
+    });
+    let table = dev.run(&["explain", "volume", "main/traced", "--for", "3s"]);
+    load.kill().expect("it runs");
+    let _ = load.wait();
+    for (side, steps) in [("writes", ["proposal", "reply"]), ("reads", ["read_wait", "read_data"])] {
+        let side = &told[side];
+        let shares = side["hops"].as_array().expect("hops").iter().map(|hop| hop["share"].as_f64().expect("a share"));
+        assert!((shares.sum::<f64>() - 1.0).abs() < 1e-6, "{side}");
+        let named: Vec<&str> =
+            side["steps"].as_array().expect("steps").iter().filter_map(|s| s["step"].as_str()).collect();
+        assert!(steps.iter().all(|step| named.contains(step)), "{side}");
+        assert_eq!(side["slowest"]["hop"], side["hops"][0], "{side}");
+        assert!(side["p50_us"].as_u64() > Some(0) && side["p99_us"].as_u64() >= side["p50_us"].as_u64(), "{side}");
+    }
+    assert!(["STEP OF A WRITE", "HOP", "osd."].iter().all(|word| table.out.contains(word)), "{table:?}");
 }
 
 fn an_export_serves_its_sampled_writes(dev: &Dev) {

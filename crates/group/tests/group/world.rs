@@ -313,7 +313,7 @@ impl World {
                 node.engine.apply(index, effect);
                 self.watch.applies(id, index, entry_term, effect, write);
             }
-            Action::Read { read, chunk, range } => {
+            Action::Read { read, chunk, range, .. } => {
                 let values = node.engine.read(chunk, range);
                 let at = now + self.rng.between(10_000, if self.rng.clone().chance(1, 10) { 200 * MS } else { MS });
                 self.at(at, Event::Read { node: id, life, read, values });

@@ -2,7 +2,7 @@
 
 use super::rig::{EPOCH, LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
-use telemetry::ops::{OpId, OpReport, Station};
+use telemetry::ops::{OpId, OpKind, OpReport, Station};
 use types::VolumeId;
 use types::limits::SAMPLE_EVERY;
 
@@ -18,7 +18,7 @@ fn reports(rig: &mut Rig, i: usize) -> Vec<OpReport> {
 fn stations(rig: &mut Rig, i: usize, seq: u64) -> (Vec<Station>, Vec<u64>) {
     let reports = reports(rig, i);
     let [report] = &reports[..] else { panic!("one write is sampled: {reports:?}") };
-    assert_eq!(report.op, OpId { volume: VolumeId(1), pg: pg(0), epoch: EPOCH, seq });
+    assert_eq!(report.op, OpId { kind: OpKind::Write, volume: VolumeId(1), pg: pg(0), epoch: EPOCH, seq });
     report.stations.iter().map(|passed| (passed.station, passed.us)).unzip()
 }
 
@@ -61,4 +61,31 @@ fn a_refused_sampled_write_leaves_no_record() {
     rig.submit(pg(0), 0, 127, 2);
     rig.until(LONG, "a refusal", |rig| rig.answered(0).1 > before.1);
     rig.all().for_each(|i| assert_eq!(reports(&mut rig, i), []));
+}
+
+#[test]
+fn one_read_in_so_many_passes_its_stations_and_is_counted_by_stage() {
+    use Station::*;
+    let mut rig = Rig::new(23, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 1);
+    // Only what home holds is read from the device.
+    rig.run(ms(3_000));
+    for _ in 1..SAMPLE_EVERY {
+        rig.ask_read(pg(0), 0, 1);
+        rig.run(ms(20));
+    }
+    assert_eq!(reports(&mut rig, 0), [], "none of these is sampled");
+    rig.ask_read(pg(0), 0, 1);
+    rig.run(ms(500));
+    let reports = reports(&mut rig, 0);
+    let [report] = &reports[..] else { panic!("one read is sampled: {reports:?}") };
+    assert_eq!((report.op.kind, report.op.seq), (OpKind::Read, SAMPLE_EVERY));
+    let passed: Vec<Station> = report.stations.iter().map(|passed| passed.station).collect();
+    assert_eq!(passed, [Received, ReadBegun, ReadDone, Replied]);
+    let text = telemetry::render(&[rig.registry(0)], telemetry::Format::Prometheus);
+    let counted = |stage: &str, n: u64| text.contains(&format!("basalt_osd_stage_{stage}_seconds_count {n}"));
+    assert!(counted("read_wait", 1) && counted("read_data", 1) && counted("read_reply", 1), "{text}");
+    assert!(counted("write_log", 0), "{text}");
 }
