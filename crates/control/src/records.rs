@@ -3,6 +3,7 @@
 //! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
 //! from counters and are never reused.
 
+mod loads;
 mod pg;
 
 use crate::events::{EVENTS_MAX, Event};
@@ -20,6 +21,7 @@ use types::map::OsdAddr;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, Stripe, VolumeId};
 
+pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 
 /// Version of every record that this program writes.
@@ -293,14 +295,6 @@ impl SegmentRecord {
     }
 }
 
-/// The share of the allocated segments that lies in one PG.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PgLoad {
-    /// Segments that lie in it wholly or with a column.
-    pub segments: u32,
-    pub chunks: u32,
-}
-
 /// The state that the events so far report: the next ones are differences from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchRecord {
@@ -520,7 +514,7 @@ pub struct Records {
     pub config: ConfigRecord,
     pool_names: BTreeMap<String, PoolId>,
     volume_names: BTreeMap<(PoolId, String), VolumeId>,
-    pg_loads: BTreeMap<PgId, PgLoad>,
+    loads: loads::Loads,
     pub(crate) versions: BTreeMap<String, u64>,
 }
 
@@ -598,13 +592,11 @@ impl Records {
                 self.volumes.insert(r.id, r);
             }
             Record::Segment(r) => {
-                match self.segments.get(&(r.volume, r.index)) {
-                    Some(before) => assert!(before.pgs().eq(r.pgs()), "a segment never changes its PGs"),
-                    None => self.change_loads(&r, |load, chunks| {
-                        load.segments += 1;
-                        load.chunks += chunks;
-                    }),
+                if let Some(before) = self.segments.get(&(r.volume, r.index)) {
+                    assert!(before.pgs().eq(r.pgs()), "a segment never changes its PGs");
+                    self.loads.remove(before);
                 }
+                self.loads.add(&r);
                 self.segments.insert((r.volume, r.index), r);
             }
             Record::Event(r) => {
@@ -635,7 +627,6 @@ impl Records {
             Key::Pg(pg) => {
                 assert_eq!(self.segments_in(pg), 0, "{pg} goes while segments are in it");
                 self.pgs.remove(&pg);
-                self.pg_loads.remove(&pg);
             }
             Key::Volume(id) => {
                 assert!(self.segments_of(id).next().is_none(), "{id} goes before its segments");
@@ -648,19 +639,9 @@ impl Records {
             }
             Key::Segment(id, index) => {
                 if let Some(segment) = self.segments.remove(&(id, index)) {
-                    self.change_loads(&segment, |load, chunks| {
-                        load.segments = load.segments.checked_sub(1).expect("every segment was counted");
-                        load.chunks -= chunks;
-                    });
+                    self.loads.remove(&segment);
                 }
             }
-        }
-    }
-
-    /// Changes the load of each PG of a segment.
-    fn change_loads(&mut self, segment: &SegmentRecord, change: impl Fn(&mut PgLoad, u32)) {
-        for pg in segment.pgs() {
-            change(self.pg_loads.entry(pg).or_default(), segment.chunks_per_column());
         }
     }
 
@@ -718,7 +699,17 @@ impl Records {
 
     /// Returns the share of the allocated segments that lies in a PG.
     pub fn load_of(&self, pg: PgId) -> PgLoad {
-        self.pg_loads.get(&pg).copied().unwrap_or_default()
+        self.loads.of_pg(pg)
+    }
+
+    /// Returns the PGs of a volume with its share in each, ascending.
+    pub fn loads_of(&self, volume: VolumeId) -> impl Iterator<Item = (PgId, VolumeLoad)> + '_ {
+        self.loads.of_volume(volume)
+    }
+
+    /// Returns the share of a volume's segments that lies in a PG.
+    pub fn load_of_volume(&self, volume: VolumeId, pg: PgId) -> VolumeLoad {
+        self.loads.of_volume_in(volume, pg)
     }
 
     /// Returns the PGs of a pool, ascending.

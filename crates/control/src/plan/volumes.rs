@@ -11,7 +11,7 @@ use crate::records::{
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
@@ -251,7 +251,7 @@ pub fn allocate(
         return Ok((Vec::new(), BTreeSet::new()));
     }
     let attached: BTreeSet<PgId> = match known.settled {
-        true => records.segments_of(volume).filter(|s| !s.pending).flat_map(SegmentRecord::pgs).collect(),
+        true => records.loads_of(volume).filter(|(_, load)| load.segments > load.pending).map(|(pg, _)| pg).collect(),
         false => BTreeSet::new(),
     };
     let mut choices = choices(records, known, hint);
@@ -268,13 +268,9 @@ pub fn allocate(
 
 /// Returns the PGs of the pool of a volume, for the choice among them.
 pub fn choices(records: &Records, volume: &VolumeRecord, hint: &dyn Fn(&PgRecord) -> PgHint) -> Vec<PgChoice> {
-    let mut own: BTreeMap<PgId, u32> = BTreeMap::new();
-    for segment in records.segments_of(volume.id) {
-        segment.pgs().for_each(|pg| *own.entry(pg).or_default() += segment.chunks_per_column());
-    }
     let choice = |pg: &PgRecord| {
         let PgHint { leader, good } = hint(pg);
-        let chunks_of_volume = own.get(&pg.pg).copied().unwrap_or(0);
+        let chunks_of_volume = records.load_of_volume(volume.id, pg.pg).chunks;
         PgChoice { pg: pg.pg, leader, good, chunks: records.load_of(pg.pg).chunks, chunks_of_volume }
     };
     records.pgs_of(volume.pool).map(choice).collect()
@@ -299,7 +295,7 @@ pub fn choose(choices: &mut [PgChoice], volume: &VolumeRecord, columns: &[Option
 
 /// Returns every PG that holds a segment of the volume.
 pub fn pgs_of_volume(records: &Records, volume: VolumeId) -> BTreeSet<PgId> {
-    records.segments_of(volume).flat_map(SegmentRecord::pgs).collect()
+    records.loads_of(volume).map(|(pg, _)| pg).collect()
 }
 
 /// Draws the next order of a PG, also above `at_least`: the PG may have seen more than the records say.
@@ -321,6 +317,9 @@ pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
 /// `open`: that has not committed the attach record.
 pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId) -> bool) -> (Vec<Write>, bool) {
+    if records.load_of_volume(volume, pg).pending == 0 {
+        return (Vec::new(), true);
+    }
     let is_due = |s: &&SegmentRecord| s.pending && s.pgs().any(|of| of == pg) && !s.pgs().any(open);
     let mut pending = records.segments_of(volume).filter(is_due);
     let clear = |s: &SegmentRecord| Write::Put(Record::Segment(SegmentRecord { pending: false, ..s.clone() }));
