@@ -1,11 +1,13 @@
 //! Measurements: a load for any block device, the floor beside it, and the CPU of the processes involved.
 //!
 //! This crate belongs to the testing ring. `cli` composes [`load`] with a client and prints the reports; [`floor`] is a
-//! probe of its own, in child processes of the same binary; [`cpu`] reads the CPU time of processes.
+//! probe of its own, in child processes of the same binary; [`replica`] drives one engine; [`cpu`] reads the CPU time of
+//! processes.
 //!
-//! Invariant: [`load`] is sans-IO and takes its time from the caller. Only [`floor`] and [`cpu`] touch the machine, and
+//! Invariant: [`load`] is sans-IO and takes its time from the caller. Only [`floor`], [`replica`] and [`cpu`] touch the machine, and
 //! only [`floor`] and one system call of `cpu` are `unsafe`.
 
 pub mod cpu;
 pub mod floor;
 pub mod load;
+pub mod replica;

@@ -577,7 +577,8 @@ pub enum Volume {
   basalt volume create main/bench 1GiB
   basalt bench main/bench --op randwrite --depth 32 --seconds 10
   basalt bench main/bench --op randwrite --trace --overwrite
-  basalt bench floor --depths 1,8,32,128")]
+  basalt bench floor --depths 1,8,32,128
+  basalt bench engine --check")]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub floor: Option<BenchSub>,
@@ -637,6 +638,31 @@ pub enum LoadOp {
     Randrw,
 }
 
+#[derive(Args, Debug)]
+pub struct BenchEngine {
+    /// Folder for the files, about 10 GiB [default: a temporary one]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Duration of each burst and of its yardstick, 1 to 30; a sustained row takes 4 times as long
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=30))]
+    pub seconds: u64,
+    /// Rounds; the result of a row is its run with the median share
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=99))]
+    pub repeats: u64,
+    /// Smallest payload that is written once, as of `osd run --redirect-min`; 0: none
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::size::parse)]
+    pub redirect_min: u64,
+    /// noflush, flush, or both
+    #[arg(long, value_delimiter = ',', default_value = "flush")]
+    pub modes: Vec<String>,
+    /// Only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "TEXT")]
+    pub rows: Vec<String>,
+    /// Exit code 1 when a row is below its target
+    #[arg(long)]
+    pub check: bool,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum BenchSub {
     /// Baseline: the least cost of a 3-replica write on this machine, same bytes and same flushes
@@ -654,6 +680,8 @@ pub enum BenchSub {
         #[arg(long, value_delimiter = ',', default_value = "noflush,flush")]
         modes: Vec<String>,
     },
+    /// One replica without network and Raft, beside raw writes to a file of the same disk
+    Engine(BenchEngine),
     #[command(hide = true)]
     FloorNode { args: Vec<String> },
 }

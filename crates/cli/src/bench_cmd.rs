@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::admin::Admin;
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
+use crate::bench_engine;
 use crate::bench_trace::{self, Steps};
 use crate::errors::{Exit, UserError, advise, ended};
 use crate::role::session::Session;
@@ -39,6 +40,7 @@ pub fn run(
         Some(BenchSub::Floor { dir, seconds, depths, modes }) => {
             run_floor(dir, seconds, &depths, &modes, as_json).map(|()| Exit::Done)
         }
+        Some(BenchSub::Engine(args)) => bench_engine::run(&args, as_json),
         Some(BenchSub::FloorNode { args }) => Ok(floor::node_main(&args).map(|()| Exit::Done)?),
         None => {
             let Some(volume) = args.load.volume.clone() else {

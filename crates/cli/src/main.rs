@@ -10,6 +10,7 @@ mod address;
 mod admin;
 mod args;
 mod bench_cmd;
+mod bench_engine;
 mod bench_trace;
 mod completion;
 mod dev;

@@ -27,7 +27,7 @@ pub(crate) use state::{StateBlock, lens, next_block_len};
 use layout::log::LogIdentity;
 use layout::superblock::Superblock;
 use std::collections::VecDeque;
-use types::limits::{BATCH_PAYLOAD_MAX, PART_MAX};
+use types::limits::{BATCH_PAYLOAD_MAX, BATCH_PLACED_MAX, PART_MAX};
 use types::{IoBuf, ReplicaId, Time};
 
 /// The writing end of the log.
@@ -65,13 +65,16 @@ pub(crate) struct Log {
     pub checkpoint_segment: u64,
     pub checkpoint_id: u64,
     pub payload_max: usize,
+    /// Most bytes that a batch places at home.
+    pub placed_max: usize,
     /// Alignment that the device requires of every buffer.
     pub align: usize,
 }
 
 impl Log {
     pub fn new(superblock: &Superblock, align_bytes: u32) -> Log {
-        let payload_max = BATCH_PAYLOAD_MAX.min((superblock.segment_bytes / 4) as usize).max(PART_MAX as usize);
+        let part = |most: usize, n: u64| most.min((superblock.segment_bytes / n) as usize).max(PART_MAX as usize);
+        let (payload_max, placed_max) = (part(BATCH_PAYLOAD_MAX, 4), part(BATCH_PLACED_MAX, 2));
         Log {
             identity: superblock.log_identity(),
             ring: Ring::new(superblock.log_start, superblock.segment_bytes, superblock.segment_count),
@@ -92,6 +95,7 @@ impl Log {
             checkpoint_segment: 0,
             checkpoint_id: 0,
             payload_max,
+            placed_max,
             align: align_bytes.max(1) as usize,
         }
     }

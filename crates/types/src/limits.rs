@@ -16,6 +16,8 @@ pub const FRAGMENTS_MAX: usize = (PART_MAX / BLOCK) as usize;
 pub const DESCRIPTOR_MAX: usize = 1 << 10;
 /// Largest payload of one log batch.
 pub const BATCH_PAYLOAD_MAX: usize = 1 << 20;
+/// Most bytes that one log batch places at home besides (ADR 0030).
+pub const BATCH_PLACED_MAX: usize = 4 << 20;
 /// Most bytes of the decision state of a PG, in a checkpoint and in a stream.
 pub const DECISION_LEN_MAX: usize = 4 << 20;
 /// Payload that a leader proposes for one PG in one turn.

@@ -208,6 +208,7 @@ pub(super) struct Fill {
     /// Bytes of the segment that the batch may take.
     limit: u64,
     payload_max: usize,
+    placed_max: usize,
     /// Bytes of the copy of the batch before.
     copy_len: usize,
     segment: u64,
@@ -221,7 +222,8 @@ impl Fill {
     fn new(limit: u64, log: &Log, segment: u64) -> Fill {
         let (records, payloads, done) = (Vec::with_capacity(BATCH_ALIGN), Vec::new(), Vec::new());
         let (entries, blocks) = (Vec::new(), Vec::new());
-        let (payload_max, copy_len) = (log.payload_max, log.previous.as_ref().map_or(0, |copy| copy.len()));
+        let (payload_max, placed_max) = (log.payload_max, log.placed_max);
+        let copy_len = log.previous.as_ref().map_or(0, |copy| copy.len());
         let (count, payload_len, placed_len, writes) = (0, 0, 0, Vec::new());
         Fill {
             records,
@@ -235,20 +237,23 @@ impl Fill {
             blocks,
             limit,
             payload_max,
+            placed_max,
             copy_len,
             segment,
         }
     }
 
-    fn fits(&self, record_len: usize, payload_len: usize) -> bool {
+    /// Whether a record fits, with a payload of these bytes in the log or at home. Placed bytes count as if they lay in the segment.
+    fn fits(&self, record_len: usize, payload_len: usize, is_placed: bool) -> bool {
         let records = self.records.len() + record_len;
-        let before = self.payload_len + self.placed_len;
-        let payload = before + payload_len;
+        let is_first = self.payload_len + self.placed_len == 0;
+        let (inline, placed) = if is_placed { (0, payload_len) } else { (payload_len, 0) };
+        let (inline, placed) = (self.payload_len + inline, self.placed_len + placed);
         let header = area(FIXED_LEN + records + self.copy_len);
         records <= RECORDS_MAX
-            && (payload <= self.payload_max || before == 0)
+            && (inline <= self.payload_max && placed <= self.placed_max || is_first)
             && self.payloads.len() < BUFS_MAX
-            && (header + area(payload)) as u64 <= self.limit
+            && (header + area(inline + placed)) as u64 <= self.limit
     }
 
     fn place(&mut self, payload: Option<&Payload>) -> PayloadAt {
@@ -504,7 +509,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
         return take_persist(fill, work, parts);
     }
     let Some((record_len, payload_len)) = size_of_work(work, parts) else { return (false, true) };
-    if !fill.fits(record_len, payload_len) {
+    if !fill.fits(record_len, payload_len, false) {
         return (false, false);
     }
     match *work {
@@ -569,7 +574,10 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
     let first = *from;
     while *from < entries.len() {
         let kept = &entries[*from];
-        if !fill.fits(entry_len(kept) + RECORD_SLACK, kept.payload_len()) {
+        let takes_part = parts.replicas[&*replica].may_take_part();
+        let placer = parts.placer.as_mut().filter(|_| takes_part);
+        let aus = placer.and_then(|placer| placer.aus_of(kept, parts.replicas));
+        if !fill.fits(entry_len(kept) + RECORD_SLACK, kept.payload_len(), aus.is_some()) {
             break;
         }
         if *from == first
@@ -582,10 +590,7 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
                 fill.put_hard_state(*replica, HardState { commit, ..hs }, parts.replicas);
             }
         }
-        let takes_part = parts.replicas[&*replica].may_take_part();
-        if let Some(placer) = parts.placer.as_mut().filter(|_| takes_part)
-            && let Some(aus) = placer.aus_of(kept, parts.replicas)
-        {
+        if let (Some(placer), Some(aus)) = (parts.placer.as_mut(), aus) {
             placer.place(*replica, kept, aus, &mut fill.writes);
         }
         fill.put_entry(*replica, kept, false);
@@ -599,7 +604,7 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
             fill.put(Record::Revived { replica: *replica });
         }
     }
-    if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {
+    if *from < entries.len() || !fill.fits(RECORD_SLACK, 0, false) {
         return (*from > first, false);
     }
     if let Some(hs) = hard_state.take()
