@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_read_returns_the_last_write_of_each_byte() {
         let mut shadow = Shadow::default();
-        let write = |offset, byte: u8, len| {
+        let write = |offset, byte: u8, len: usize| {
             let bufs = vec![IoBuf::copy_of(&vec![byte; len / 2]), IoBuf::copy_of(&vec![byte; len / 2])];
             Op::DiskWrite { token: Token::new(1, 0, 0), disk: DISK, offset, bufs, flush: true }
         };
