@@ -87,5 +87,7 @@ fn warnings(args: &DiskRm, osd: OsdId, replica: &ReplicaUse) -> Vec<String> {
             args.pg, args.pg, osd.0
         ),
     };
-    vec![copies, after]
+    let copy = "A device that was restored from a copy must not be changed before its OSD has started once: the metadata \
+                server then finds out that it is older.";
+    vec![copies, after, copy.to_owned()]
 }

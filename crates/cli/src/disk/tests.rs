@@ -122,7 +122,9 @@ fn flipped_byte_of_a_new_device_is_found_or_means_nothing() {
         for at in [0, 9, 40, 64, 100, 129, 140, 200] {
             let at = page * 4096 + at;
             file.write_all_at(&[clean[at] ^ 0x11], at as u64).expect("written");
-            assert!(matches!(device.check(), Ok(1..)), "byte {at}: {:?}", device.check());
+            // The records of the first batch end before its byte 200.
+            let found = device.check();
+            assert!(matches!(found, Ok(1..)) || at % 4096 == 200 && found == Ok(0), "byte {at}: {found:?}");
             file.write_all_at(&[clean[at]], at as u64).expect("written");
         }
     }

@@ -1,7 +1,7 @@
 //! The tools for the device of a stopped OSD, on the devices of a cluster that was written and stopped.
 
 use crate::bytes;
-use crate::dev::{DISKS, Dev};
+use crate::dev::{DISKS, Dev, Ran};
 use crate::golden;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -13,10 +13,14 @@ const CHUNK: usize = 16 << 20;
 /// Longest time until the PGs are whole again.
 const HEALED_MAX: Duration = Duration::from_secs(90);
 
-/// Bytes of the volume, and its id.
+/// The volume that was written: one segment, and so one PG.
 struct Written {
     bytes: Vec<u8>,
+    /// Its id.
     volume: String,
+    pg: String,
+    /// OSDs of the PG.
+    osds: Vec<u64>,
 }
 
 fn device(dev: &Dev, osd: u64) -> String {
@@ -51,14 +55,18 @@ fn stopped_devices_show_the_data_and_lose_one_replica_that_heals() {
     let dev = Dev::up_as(DISKS, &["--osds", "4", "--device-size", "512MiB"]);
     assert_eq!(dev.run(&["volume", "create", "main/data", "48MiB"]).code, 0);
     write(&dev);
-    dev.wait_for("a destage round on every OSD", Duration::from_secs(30), || {
+    dev.wait_for("destage rounds", Duration::from_secs(30), || {
         let gauge = |osd: &Value| osd["used_bytes"].as_u64().is_some_and(|used| used > 0);
-        dev.json(&["osd", "ls"])["osds"].as_array().is_some_and(|osds| osds.iter().all(gauge))
+        dev.json(&["osd", "ls"])["osds"]
+            .as_array()
+            .is_some_and(|osds| osds.iter().filter(|osd| gauge(osd)).count() >= 3)
     });
     // The log alone holds what is written last.
     write(&dev);
     let volume = dev.json(&["volume", "info", "main/data"])["volume"].to_string();
-    let written = Written { bytes: bytes::of(&dev, "main/data"), volume };
+    let pg = pgs(&dev).into_iter().find(|pg| pg["segments"] != 0).expect("one is written");
+    let (osds, pg) = (osds_of(&pg), pg["pg"].as_str().expect("a name").to_owned());
+    let written = Written { bytes: bytes::of(&dev, "main/data"), volume, pg, osds };
     dev.run(&["disk", "info", &device(&dev, 1)]).says("BSLT-3002", "stop its OSD first");
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     let before: Vec<SystemTime> = (1..=4).map(|osd| changed(&dev, osd)).collect();
@@ -66,13 +74,13 @@ fn stopped_devices_show_the_data_and_lose_one_replica_that_heals() {
     every_output_has_its_schema(&dev, &written);
     wrong_questions_are_refused(&dev, &written);
     assert_eq!(before, (1..=4).map(|osd| changed(&dev, osd)).collect::<Vec<_>>(), "nothing was written");
-    flipped_bytes_are_found_and_never_end_in_a_panic(&dev);
+    flipped_bytes_are_found_and_never_end_in_a_panic(&dev, written.osds[0]);
     replicas_that_are_removed_come_back_by_the_cluster(&dev, &written);
 }
 
 fn chunks_are_those_of_the_volume(dev: &Dev, written: &Written) {
     let mut seen = BTreeSet::new();
-    for osd in 1..=4 {
+    for osd in written.osds.iter().copied() {
         let (device, file) = (device(dev, osd), dev.file(&format!("copy.{osd}")));
         let ran = dev.run(&["disk", "check", &device, "--data"]);
         assert_eq!(ran.code, 0, "{ran:?}");
@@ -94,6 +102,9 @@ fn chunks_are_those_of_the_volume(dev: &Dev, written: &Written) {
         }
     }
     assert_eq!(seen.len(), 3, "every chunk was on some device");
+    let other = (1..=4).find(|osd| !written.osds.contains(osd)).expect("one of four");
+    let (device, file) = (device(dev, other), dev.file("copy.other"));
+    dev.run(&["disk", "cp", &device, "--volume", &written.volume, &file]).says("BSLT-3014", "disk usage");
 }
 
 fn cat_prints(dev: &Dev, (device, pg): (&str, &str), chunk: u64, written: &Written) {
@@ -122,7 +133,7 @@ fn cat_prints(dev: &Dev, (device, pg): (&str, &str), chunk: u64, written: &Writt
 }
 
 fn every_output_has_its_schema(dev: &Dev, written: &Written) {
-    let device = device(dev, 1);
+    let device = device(dev, written.osds[0]);
     let listed = dev.json(&["disk", "ls", &device, "--volume", &written.volume, "--chunks"]);
     golden::matches("disk.ls", &listed);
     golden::matches("disk.info", &dev.json(&["disk", "info", &device]));
@@ -149,24 +160,24 @@ fn every_output_has_its_schema(dev: &Dev, written: &Written) {
 }
 
 fn wrong_questions_are_refused(dev: &Dev, written: &Written) {
-    let device = device(dev, 1);
+    let device = device(dev, written.osds[0]);
     let cat = |pg: &str, more: &[&str]| {
         dev.run(&[&["disk", "cat", &device, "--pg", pg, "--volume", &written.volume, "--chunk", "0"], more].concat())
     };
     cat("9.9", &[]).says("BSLT-3014", "disk ls");
-    let pg = dev.json(&["disk", "ls", &device])["replicas"][0]["pg"].as_str().expect("a name").to_owned();
-    cat(&pg, &["--replica", "99999"]).says("BSLT-3014", "disk ls");
-    cat(&pg, &["--offset", "16MiB", "--len", "1"]).says_usage("BSLT-1001", "disk cat --help");
-    cat(&pg, &["--volume", "x"]).says_usage("BSLT-1001", "disk cat --help");
+    let pg = &written.pg;
+    cat(pg, &["--replica", "99999"]).says("BSLT-3014", "disk ls");
+    cat(pg, &["--offset", "16MiB", "--len", "1"]).says_usage("BSLT-1001", "disk cat --help");
+    cat(pg, &["--volume", "x"]).says_usage("BSLT-1001", "disk cat --help");
     dev.run(&["disk", "cp", &device, "--volume", "777", &dev.file("none")]).says("BSLT-3014", "disk usage");
-    dev.run(&["disk", "cp", &device, "--volume", &written.volume, &dev.file("copy.1")]).says("BSLT-1006", "ls -ld");
-    dev.run(&["disk", "rm", &device, "--pg", &pg, "--replica", "99999", "--yes"]).says("BSLT-3014", "disk ls");
+    dev.run(&["disk", "cp", &device, "--volume", &written.volume, &dev.file("golden")]).says("BSLT-1006", "ls -ld");
+    dev.run(&["disk", "rm", &device, "--pg", pg, "--replica", "99999", "--yes"]).says("BSLT-3014", "disk ls");
     dev.run(&["disk", "info", "/nonexistent"]).says("BSLT-1006", "ls -l");
 }
 
 /// Flips bytes in pages all over a device, one at a time, and checks the device each time.
-fn flipped_bytes_are_found_and_never_end_in_a_panic(dev: &Dev) {
-    let path = device(dev, 1);
+fn flipped_bytes_are_found_and_never_end_in_a_panic(dev: &Dev, osd: u64) {
+    let path = device(dev, osd);
     let file = File::options().read(true).write(true).open(&path).expect("it is ours");
     let bytes = std::fs::read(&path).expect("it is there");
     let used: Vec<usize> =
@@ -189,54 +200,49 @@ fn flipped_bytes_are_found_and_never_end_in_a_panic(dev: &Dev) {
     assert_eq!(dev.run(&["disk", "check", &path, "--data"]).code, 0, "all is as it was");
 }
 
-/// Returns the first replica of this OSD whose PG is none of `not`: its PG and its id.
-fn replica_on(dev: &Dev, osd: u64, not: &[&str]) -> (String, String) {
+/// Returns a replica of this OSD, of this PG or of any other one: its PG and its id.
+fn replica_on(dev: &Dev, osd: u64, is_meant: impl Fn(&str) -> bool) -> (String, String) {
     let listed = dev.json(&["disk", "ls", &device(dev, osd)]);
     let replicas = listed["replicas"].as_array().expect("a list").clone();
     let pg_of = |replica: &Value| replica["pg"].as_str().expect("a name").to_owned();
-    let found = replicas.iter().find(|replica| !not.contains(&pg_of(replica).as_str())).expect("one is left");
+    let found = replicas.iter().find(|replica| is_meant(&pg_of(replica))).expect("it is there");
     (pg_of(found), found["replica"].to_string())
 }
 
+/// Removes a replica of a stopped OSD, with these flags.
+fn rm(dev: &Dev, osd: u64, (pg, id): (&str, &str), flags: &[&str]) -> Ran {
+    dev.run(&[&["disk", "rm", &device(dev, osd), "--pg", pg, "--replica", id], flags].concat())
+}
+
 fn replicas_that_are_removed_come_back_by_the_cluster(dev: &Dev, written: &Written) {
-    let (replaced_pg, replaced) = replica_on(dev, 1, &[]);
-    let (gone_pg, gone) = replica_on(dev, 2, &[&replaced_pg]);
-    let rm = |osd: u64, pg: &str, id: &str, more: &[&str]| {
-        [&["disk", "rm", &device(dev, osd), "--pg", pg, "--replica", id], more]
-            .concat()
-            .iter()
-            .map(|w| (*w).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let run = |words: Vec<String>| dev.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    let before = changed(dev, 2);
-    let asked = run(rm(2, &gone_pg, &gone, &[]));
+    let (first, second) = (written.osds[0], written.osds[1]);
+    let (failed_pg, failed) = replica_on(dev, first, |pg| pg == written.pg);
+    let (gone_pg, gone) = replica_on(dev, second, |pg| pg != written.pg);
+    let before = changed(dev, second);
+    let asked = rm(dev, second, (&gone_pg, &gone), &[]);
     asked.says_usage("BSLT-1001", "--yes");
-    assert!(asked.err.contains("pg move") && changed(dev, 2) == before, "{asked:?}");
-    let done = run(rm(1, &replaced_pg, &replaced, &["--replace", "--yes"]));
+    assert!(asked.err.contains("pg move") && changed(dev, second) == before, "{asked:?}");
+    let done = rm(dev, first, (&failed_pg, &failed), &["--replace", "--yes"]);
     assert_eq!(done.code, 0, "{done:?}");
-    let words = rm(2, &gone_pg, &gone, &["--yes"]);
-    let json = dev.json(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let done = rm(dev, second, (&gone_pg, &gone), &["--yes", "--json"]);
+    let json: Value = serde_json::from_str(&done.out).expect("JSON");
     golden::matches("disk.rm", &json);
     assert_eq!((&json["replaced"], &json["space_released"]), (&false.into(), &true.into()), "{json}");
-    run(rm(2, &gone_pg, &gone, &["--yes"])).says("BSLT-3014", "disk ls");
-    assert_eq!(dev.run(&["disk", "check", &device(dev, 2), "--data"]).code, 0, "the device is clean");
+    rm(dev, second, (&gone_pg, &gone), &["--yes"]).says("BSLT-3014", "disk ls");
+    assert_eq!(dev.run(&["disk", "check", &device(dev, second), "--data"]).code, 0, "the device is clean");
     assert_eq!(dev.run(&["dev", "up"]).code, 0);
     let of = |pg: &str| pgs(dev).into_iter().find(|view| view["pg"] == pg).expect("it is there");
     let has = |pg: &str, id: &str| {
         of(pg)["members"].as_array().expect("a list").iter().any(|m| m["replica"].to_string() == id)
     };
-    dev.wait_for("a new replica in place of the failed one", HEALED_MAX, || !has(&replaced_pg, &replaced));
+    dev.wait_for("a new replica in place of the failed one", HEALED_MAX, || !has(&failed_pg, &failed));
     dev.wait_for("all PGs but one to be whole", HEALED_MAX, || {
-        pgs(dev).iter().all(|pg| pg["pg"] == gone_pg.as_str() || pg["state"] == serde_json::json!(["active"]))
+        let is_active = |pg: &Value| pg["state"] == serde_json::json!(["active"]);
+        pgs(dev).iter().all(|pg| pg["pg"] == gone_pg.as_str() || is_active(pg))
     });
-    assert!(
-        has(&gone_pg, &gone) && !is_whole(dev),
-        "meta does not replace a replica that was removed: {}",
-        of(&gone_pg)
-    );
+    assert!(has(&gone_pg, &gone) && !is_whole(dev), "meta replaces no replica that was removed: {}", of(&gone_pg));
     let free = (1..=4).find(|osd| !osds_of(&of(&gone_pg)).contains(osd)).expect("one of four is free").to_string();
-    let moved = dev.run(&["pg", "move", &gone_pg, "--from", "2", "--to", &free, "--wait"]);
+    let moved = dev.run(&["pg", "move", &gone_pg, "--from", &second.to_string(), "--to", &free, "--wait"]);
     assert_eq!(moved.code, 0, "{moved:?}");
     dev.wait_for("all PGs to be whole", HEALED_MAX, || is_whole(dev));
     assert_eq!(dev.run(&["pg", "verify", "--deep"]).code, 0);

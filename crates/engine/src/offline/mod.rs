@@ -199,7 +199,7 @@ impl<'a> Offline<'a> {
             EngineEvent::Destroyed(gone) if gone == replica => Ok(()),
             other => Err(other),
         })?;
-        self.checkpoint()
+        self.release(replica)
     }
 
     /// Fails a replica, durably: meta replaces it under a new id when its OSD reports that (R4).
@@ -217,16 +217,20 @@ impl<'a> Offline<'a> {
         if known { Ok(()) } else { Err(OfflineError::NoReplica(replica)) }
     }
 
-    /// Runs a round of no replica: its checkpoint drops what is destroyed.
-    fn checkpoint(&mut self) -> Result<bool, OfflineError> {
+    /// Runs a round of no replica: its checkpoint drops what is destroyed. Returns whether home holds nothing of `gone`.
+    fn release(&mut self, gone: ReplicaId) -> Result<bool, OfflineError> {
         let end = self.env.now() + CHECKPOINT_WAIT_MAX;
         self.engine.begin_round(self.env.now(), Vec::new());
-        while !self.engine.leftovers_for_tools().is_empty() && self.env.now() < end {
+        while self.is_left(gone) && self.env.now() < end {
             self.turn()?;
             self.check_poison()?;
         }
         self.quiesce()?;
-        Ok(self.engine.leftovers_for_tools().is_empty())
+        Ok(!self.is_left(gone))
+    }
+
+    fn is_left(&self, gone: ReplicaId) -> bool {
+        self.engine.leftovers_for_tools().iter().any(|(replica, ..)| *replica == gone)
     }
 
     /// Waits until everything queued for the log is durable.
