@@ -29,10 +29,13 @@ struct Copy<'p> {
 
 /// Copies a chunk or all chunks of a volume.
 pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
+    let refused = |error: std::io::Error| unusable(&args.file, &error);
+    if args.file.exists() {
+        return Err(refused(std::io::ErrorKind::AlreadyExists.into()).into());
+    }
     let mut device = Device::open(&args.device, Access::Read)?;
     let mut view = View::open(&mut device, args.source.end)?;
     let plan = plan(&view, args)?;
-    let refused = |error: std::io::Error| unusable(&args.file, &error);
     let mut options = File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(&args.file).map_err(refused)?;
     let stripe = args.chunk.is_none().then(|| stripes::layout(args.stripe_unit, args.stripe_count));

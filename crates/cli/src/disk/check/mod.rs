@@ -103,6 +103,14 @@ pub fn examine(device: &mut Device, of: &Superblock, data: bool, bar: &ProgressB
     let mut report = Report::default();
     bar.set_message("superblocks and log");
     superblocks(device, of, &mut report);
+    if of.device_bytes > device.disk.size_bytes {
+        let (has, needs) = (device.disk.size_bytes, of.device_bytes);
+        report.damage(
+            "superblocks",
+            format!("the device has {has} bytes, and was formatted with {needs}: it is cut off"),
+        );
+        return Ok(report);
+    }
     marks(device, of, &mut report);
     match log::check(device, of, &mut report)? {
         Some(checkpoint) if checkpoint.geometry.len_bytes() > of.home_bytes => {
