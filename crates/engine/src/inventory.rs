@@ -1,4 +1,4 @@
-//! What a mounted store holds, for tools: its replicas, their chunks, its log.
+//! The contents of a mounted store, for tools: its replicas, their chunks, its log.
 //!
 //! It changes nothing, and no request passes through it.
 //!

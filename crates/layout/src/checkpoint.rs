@@ -128,7 +128,7 @@ impl NewestCheckpoint {
     /// Decodes the newest whole checkpoint; `None` when there is none.
     ///
     /// # Errors
-    /// As for [`Checkpoint::decode`].
+    /// Those of [`Checkpoint::decode`].
     pub fn decode(&self) -> Option<Result<Checkpoint, CheckpointError>> {
         self.whole.as_ref().map(|(_, parts)| Checkpoint::decode(parts))
     }

@@ -3,8 +3,9 @@
 use crate::bytes;
 use crate::dev::{DISKS, Dev, Ran};
 use crate::golden;
+use layout::superblock::Superblock;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
@@ -74,6 +75,7 @@ fn stopped_devices_show_the_data_and_lose_one_replica_that_heals() {
     every_output_has_its_schema(&dev, &written);
     wrong_questions_are_refused(&dev, &written);
     assert_eq!(before, (1..=4).map(|osd| changed(&dev, osd)).collect::<Vec<_>>(), "nothing was written");
+    bad_block_is_named_and_is_zeros_by_force(&dev, &written);
     flipped_bytes_are_found_and_never_end_in_a_panic(&dev, written.osds[0]);
     replicas_that_are_removed_come_back_by_the_cluster(&dev, &written);
 }
@@ -200,6 +202,41 @@ fn flipped_bytes_are_found_and_never_end_in_a_panic(dev: &Dev, osd: u64) {
     assert_eq!(dev.run(&["disk", "check", &path, "--data"]).code, 0, "all is as it was");
 }
 
+/// Flips a byte of a block at home: `cat` names the block, and writes zeros for it on demand.
+fn bad_block_is_named_and_is_zeros_by_force(dev: &Dev, written: &Written) {
+    let path = device(dev, written.osds[0]);
+    let file = File::options().read(true).write(true).open(&path).expect("it is ours");
+    let bytes = std::fs::read(&path).expect("it is there");
+    let home = Superblock::decode(&bytes).expect("a superblock").home_start as usize;
+    let blocks: HashMap<&[u8], usize> = written.bytes.chunks(4096).zip(0..).collect();
+    let candidates = bytes[home..].chunks_exact(4096).zip(0..).filter(|(page, _)| page.iter().any(|byte| *byte != 0));
+    let candidates = candidates.filter_map(|(page, nth)| Some((home + nth * 4096, *blocks.get(page)?)));
+    // The log writes some of the blocks again: their bytes at home do not matter.
+    for (at, block) in candidates.take(40) {
+        let (chunk, offset) = ((block * 4096 / CHUNK).to_string(), (block * 4096 % CHUNK).to_string());
+        let place = ["--chunk", &chunk, "--offset", &offset, "--len", "4KiB"];
+        let cat = ["disk", "cat", &path, "--pg", &written.pg, "--volume", &written.volume];
+        file.write_all_at(&[bytes[at + 9] ^ 1], at as u64 + 9).expect("written");
+        let plain = dev.run(&[&cat[..], &place].concat());
+        let out = dev.file("bad");
+        let forced = [&cat[..], &place, &["--force"]].concat();
+        let forced = dev.run_into(File::create(&out).expect("a file"), &forced);
+        let checked = dev.run(&["disk", "check", &path, "--data"]);
+        file.write_all_at(&[bytes[at + 9]], at as u64 + 9).expect("written");
+        if plain.code == 0 {
+            continue;
+        }
+        let name =
+            format!("block {} (offset {offset}) of chunk v{}/{chunk}", block * 4096 % CHUNK / 4096, written.volume);
+        assert!(plain.code == 1 && plain.err.contains("BSLT-3011") && plain.err.contains(&name), "{name}: {plain:?}");
+        assert!(forced.code == 3 && forced.err.contains(&name), "{forced:?}");
+        assert_eq!(std::fs::read(&out).expect("it was made"), [0; 4096]);
+        assert!(checked.code == 3 && checked.out.contains("blocks: block "), "{checked:?}");
+        return;
+    }
+    panic!("every block of home that was tried is in the log, too");
+}
+
 /// Returns a replica of this OSD, of this PG or of any other one: its PG and its id.
 fn replica_on(dev: &Dev, osd: u64, is_meant: impl Fn(&str) -> bool) -> (String, String) {
     let listed = dev.json(&["disk", "ls", &device(dev, osd)]);
@@ -233,7 +270,7 @@ fn replicas_that_are_removed_come_back_by_the_cluster(dev: &Dev, written: &Writt
     assert_eq!(dev.run(&["dev", "up"]).code, 0);
     let of = |pg: &str| pgs(dev).into_iter().find(|view| view["pg"] == pg).expect("it is there");
     let has = |pg: &str, id: &str| {
-        of(pg)["members"].as_array().expect("a list").iter().any(|m| m["replica"].to_string() == id)
+        of(pg)["members"].as_array().expect("a list").iter().any(|m| m["replica"].as_u64() == id.parse().ok())
     };
     dev.wait_for("a new replica in place of the failed one", HEALED_MAX, || !has(&failed_pg, &failed));
     dev.wait_for("all PGs but one to be whole", HEALED_MAX, || {

@@ -1,4 +1,4 @@
-//! What home holds, for tools: space by owner, and the chunks of a replica.
+//! The contents of home, for tools: space by owner, and the chunks of a replica.
 //!
 //! It has no input and changes nothing.
 //!

@@ -149,7 +149,7 @@ impl Survey {
     /// Gives every batch of the live segments to `visit`, ascending by number. `visit` returns whether to go on.
     ///
     /// # Errors
-    /// As for [`Survey::new`].
+    /// Those of [`Survey::new`].
     pub fn visit(
         &mut self,
         env: &mut dyn Env,

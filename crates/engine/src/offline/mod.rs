@@ -45,7 +45,7 @@ pub fn read(env: &mut dyn Env, disk: &DiskInfo, offset: u64, len: usize) -> Resu
     Ok(whole.freeze())
 }
 
-/// What a tool may do to the device.
+/// The access of a tool to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing is written to the device. A store with a poison mark is mounted, too.
@@ -175,7 +175,7 @@ impl<'a> Offline<'a> {
     /// counts, too.
     ///
     /// # Errors
-    /// As for [`Offline::read`].
+    /// Those of [`Offline::read`].
     pub fn read_home(
         &mut self,
         replica: ReplicaId,
@@ -205,7 +205,7 @@ impl<'a> Offline<'a> {
     /// Fails a replica, durably: meta replaces it under a new id when its OSD reports that (R4).
     ///
     /// # Errors
-    /// As for [`Offline::destroy`].
+    /// Those of [`Offline::destroy`].
     pub fn fail(&mut self, replica: ReplicaId, reason: &str) -> Result<(), OfflineError> {
         self.knows(replica)?;
         self.engine.fail(replica, reason.to_owned());
