@@ -5,7 +5,7 @@ use crate::dev::{DISKS, Dev, Ran};
 use crate::golden;
 use layout::superblock::Superblock;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
@@ -208,7 +208,7 @@ fn bad_block_is_named_and_is_zeros_by_force(dev: &Dev, written: &Written) {
     let file = File::options().read(true).write(true).open(&path).expect("it is ours");
     let bytes = std::fs::read(&path).expect("it is there");
     let home = Superblock::decode(&bytes).expect("a superblock").home_start as usize;
-    let blocks: HashMap<&[u8], usize> = written.bytes.chunks(4096).zip(0..).collect();
+    let blocks: BTreeMap<&[u8], usize> = written.bytes.chunks(4096).zip(0..).collect();
     let candidates = bytes[home..].chunks_exact(4096).zip(0..).filter(|(page, _)| page.iter().any(|byte| *byte != 0));
     let candidates = candidates.filter_map(|(page, nth)| Some((home + nth * 4096, *blocks.get(page)?)));
     // The log writes some of the blocks again: their bytes at home do not matter.
