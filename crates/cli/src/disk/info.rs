@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::view::{View, part_word};
 use crate::disk_args::LogEnd;
-use crate::{output, size};
+use crate::{duration, output, size};
 use anyhow::Result;
 use engine::SpaceUse;
 use engine::offline::Access;
@@ -11,6 +11,12 @@ use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// The end of the year 9999: later moments are no dates.
+const UNIX_S_MAX: u64 = 253_402_300_799;
+
+/// States of replicas, in the order of the output.
+const STATES: [&str; 4] = ["running", "filling", "repairing", "failed"];
 
 /// Prints the properties of a device.
 pub fn run(path: &Path, as_json: bool) -> Result<()> {
@@ -23,9 +29,7 @@ pub fn run(path: &Path, as_json: bool) -> Result<()> {
     let engine = view.store.engine();
     let (log, space) = (engine.log_for_tools().unwrap_or_default(), engine.space_for_tools().unwrap_or_default());
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for word in ["running", "filling", "repairing", "failed"] {
-        counts.insert(word, 0);
-    }
+    counts.extend(STATES.map(|word| (word, 0)));
     for replica in view.replicas() {
         *counts.entry(part_word(&replica.part)).or_default() += 1;
     }
@@ -48,7 +52,7 @@ pub fn run(path: &Path, as_json: bool) -> Result<()> {
                 "checkpoint_sequence": engine.checkpoint_sequence(),
             },
             // The mount of this command is in memory alone.
-            "mounts": mount.saturating_sub(1),
+            "mount": mount.saturating_sub(1),
             "replicas": counts,
             "tombstones": engine.tombstone_count(),
             "poisoned": poisoned, "behind": behind,
@@ -60,15 +64,15 @@ pub fn run(path: &Path, as_json: bool) -> Result<()> {
     let row = |name: &str, text: String| out!("  {name:<14} {text}");
     row("uuid", format!("{} (one format of one device)", of.uuid));
     row("format", format!("version {}, features {:#x} and {:#x} (needed)", of.format_version, of.compat, of.incompat));
-    row("formatted", format!("{} s after 1970", of.formatted_unix_s));
+    row("formatted", duration::moment(of.formatted_unix_s.min(UNIX_S_MAX) * 1000));
     row("size", size::show_exactly(of.device_bytes));
     let (count, len) = (of.segment_count, size::show(of.segment_bytes));
     row("log", format!("{count} segments of {len} at {}, {} in use", of.log_start, log.segments_in_use));
-    row("batches", format!("{} to {}, {} mounts", log.tail_seq, log.last_seq, mount.saturating_sub(1)));
+    row("batches", format!("{} to {}, the last of mount {}", log.tail_seq, log.last_seq, mount.saturating_sub(1)));
     let len = size::show(of.home_bytes);
     row("home", format!("{len} at {}: {slot_count} slots of 4 KiB, {au_count} AUs of 64 KiB", of.home_start));
     row("checkpoint", format!("sequence {}", engine.checkpoint_sequence()));
-    let words: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    let words: Vec<String> = STATES.iter().map(|word| format!("{} {word}", counts[word])).collect();
     row("replicas", format!("{}; {} tombstones", words.join(", "), engine.tombstone_count()));
     for (name, mark) in [("poison mark", poisoned), ("older copy", behind)] {
         mark.iter().for_each(|reason| row(name, reason.clone()));

@@ -105,6 +105,10 @@ fn truncated_device_and_other_versions_have_their_codes() {
     for offset in Superblock::offsets(LEN) {
         device.file().write_all_at(&sound.encode(), offset).expect("written");
     }
+    let moved = Superblock { home_start: sound.home_start + 4096, home_bytes: sound.home_bytes - types::AU, ..sound };
+    device.file().write_all_at(&moved.encode(), 0).expect("written");
+    assert!(matches!(device.check(), Ok(1..)), "a forged division is no panic: {:?}", device.check());
+    device.file().write_all_at(&sound.encode(), 0).expect("written");
     for len in [LEN - 4096, LEN / 2, 3 * MARGIN] {
         device.file().set_len(len).expect("truncated");
         assert!(matches!(device.check(), Ok(1..)), "{len} bytes: {:?}", device.check());
