@@ -35,7 +35,7 @@ const HOME: u64 = 3 * SPAN;
 /// Bytes of a write that fills a file.
 const FILL_BLOCK: usize = 1 << 20;
 
-/// What one case measures.
+/// The writes of a case, and its target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// Bytes of a write: 4 KiB at random offsets, or more in sequence.

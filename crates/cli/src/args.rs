@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::completion;
+pub use crate::disk_args::Disk;
 use crate::errors::UserError;
 pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -107,6 +108,9 @@ pub enum Command {
     /// Storage daemons: format, run, ls, rm; out, in, drain, replace; flags of the cluster
     #[command(subcommand)]
     Osd(Osd),
+    /// Tools for the device of a stopped OSD: info, ls, cat, cp, check, dump-log, usage, rm
+    #[command(subcommand)]
+    Disk(Box<Disk>),
     /// Export a volume over NBD
     Nbd(NbdArgs),
     /// Health, daemons, PGs and capacity at a glance: exit code 0 ok, 3 degraded, 4 down

@@ -14,6 +14,8 @@ mod bench_engine;
 mod bench_trace;
 mod completion;
 mod dev;
+mod disk;
+mod disk_args;
 #[cfg(test)]
 mod docs;
 mod duration;
@@ -69,7 +71,9 @@ fn start() -> Exit {
     };
     // Commands that explain errors and need no log must not fail for a wrong BASALT_LOG.
     let needs_log = !matches!(cli.command, Command::Explain(_) | Command::Completion { .. } | Command::Version);
-    let ran = match logging::start() {
+    // A tool of a device reports what the mount finds itself.
+    let is_quiet = matches!(cli.command, Command::Disk(_)) && args::env("BASALT_LOG").is_none();
+    let ran = match if is_quiet { Ok(()) } else { logging::start() } {
         Err(error) if needs_log => Err(error.into()),
         _ => {
             let common = cli.common.clone();
@@ -114,6 +118,7 @@ fn run(cli: Cli) -> Result<Exit> {
     arm_failpoint()?;
     let common = cli.common;
     match cli.command {
+        Command::Disk(command) => disk::run(*command, common.json),
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(command) => meta(*command, &common),
         Command::Osd(Osd::Format(args)) => osd_intent::format(args, &metas(&common)?, common.json),

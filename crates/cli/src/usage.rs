@@ -12,7 +12,8 @@ use std::ffi::OsString;
 use types::codes;
 
 /// Flags that are never proposed.
-const NEVER_PROPOSED: &[&str] = &["force", "steal", "yes", "overwrite", "after-poison", "assume-plp", "clear-error"];
+const NEVER_PROPOSED: &[&str] =
+    &["force", "steal", "yes", "overwrite", "after-poison", "assume-plp", "clear-error", "replace"];
 
 /// A command line that is no command to run.
 pub enum Unusable {

@@ -340,7 +340,7 @@ fn write(env: &mut dyn Env, disk: &DiskInfo, offset: u64, buf: IoBuf, during: &'
     Ok(())
 }
 
-fn read(env: &mut dyn Env, disk: &DiskInfo, offset: u64, len: usize) -> Result<IoBufMut, FormatError> {
+pub(crate) fn read(env: &mut dyn Env, disk: &DiskInfo, offset: u64, len: usize) -> Result<IoBufMut, FormatError> {
     let token = Token::new(OWNER, 0, 0);
     let op = Op::DiskRead { token, disk: disk.id, offset, buf: IoBufMut::new(len) };
     let buf = run(env, vec![op], "reading")?;

@@ -19,11 +19,13 @@ mod group_commit;
 pub mod home;
 pub mod home_api;
 mod install;
+mod inventory;
 mod keep;
 mod log;
 mod mend;
 mod mount;
 mod mount_places;
+pub mod offline;
 mod overlay;
 mod payload;
 mod placed;
@@ -46,6 +48,8 @@ pub use format::{
     DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
     format_image, inspect, mark_behind, read_superblock,
 };
+pub use home::{ChunkUse, SpaceUse};
+pub use inventory::{ChunkHeld, LogUse, Part, ReplicaUse};
 pub use layout::log::{MAP_MAX, SaltKey};
 pub use layout::superblock::Superblock;
 pub use space::Space;

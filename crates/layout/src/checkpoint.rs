@@ -9,6 +9,7 @@
 
 use crate::home::{Geometry, PAGE, PagePtr, RawPagePtr};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use types::limits::DECISION_LEN_MAX;
 use types::{Index, ReplicaId, Term};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -99,6 +100,38 @@ struct RawReplica {
     decision_len: U32,
     directory_pages: U32,
     reserved: [U64; 3],
+}
+
+/// Finds the newest whole checkpoint among the parts of a log, in the order of the log.
+///
+/// Memory: the parts of two checkpoints.
+#[derive(Debug, Default)]
+pub struct NewestCheckpoint {
+    whole: Option<(u64, Vec<Bytes>)>,
+    /// The checkpoint whose parts come: its number, its count of parts, and the parts by number.
+    coming: Option<(u64, u32, BTreeMap<u32, Bytes>)>,
+}
+
+impl NewestCheckpoint {
+    /// Takes a part: number of its checkpoint, its own number, the count of parts, its bytes.
+    pub fn take(&mut self, id: u64, part: u32, parts: u32, bytes: &Bytes) {
+        if self.coming.as_ref().is_none_or(|(coming, count, _)| (*coming, *count) != (id, parts)) {
+            self.coming = Some((id, parts, BTreeMap::new()));
+        }
+        let Some((_, _, found)) = &mut self.coming else { return };
+        found.insert(part, bytes.clone());
+        if found.len() as u64 == u64::from(parts) && self.whole.as_ref().is_none_or(|(whole, _)| *whole <= id) {
+            self.whole = Some((id, found.values().cloned().collect()));
+        }
+    }
+
+    /// Decodes the newest whole checkpoint; `None` when there is none.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::decode`].
+    pub fn decode(&self) -> Option<Result<Checkpoint, CheckpointError>> {
+        self.whole.as_ref().map(|(_, parts)| Checkpoint::decode(parts))
+    }
 }
 
 /// Returns the slots that a decision state of `len` bytes takes.
@@ -302,6 +335,20 @@ mod tests {
         assert_eq!(part[8..28], *b"\x09\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x50\x01\0\0");
         assert_eq!(part[48..60], *b"\x00\x00\x10\x00\x00\x00\x40\x00\x03\x00\x00\x00");
         assert_eq!(types::crc32c(part), GOLDEN_SUM);
+    }
+
+    #[test]
+    fn the_newest_checkpoint_counts_of_which_all_parts_are_there() {
+        let mut newest = NewestCheckpoint::default();
+        assert!(newest.decode().is_none());
+        let (old, new) = (sample(20_000), Checkpoint { sequence: 10, ..sample(20_000) });
+        let (old_parts, new_parts) = (old.encode(), new.encode());
+        let count = old_parts.len() as u32;
+        (0..count).zip(&old_parts).for_each(|(n, bytes)| newest.take(1, n, count, bytes));
+        (1..count).zip(&new_parts[1..]).for_each(|(n, bytes)| newest.take(2, n, count, bytes));
+        assert_eq!(newest.decode(), Some(Ok(old)), "a part of the second one is missing");
+        newest.take(2, 0, count, &new_parts[0]);
+        assert_eq!(newest.decode(), Some(Ok(new)));
     }
 
     const GOLDEN_SUM: u32 = 2_533_905_053;

@@ -8,13 +8,17 @@
 //!
 //! Invariant: a header verifies only at its own offset, on its own device, with the salt of its segment.
 
+mod area;
 pub(crate) mod record;
 pub(crate) mod salt;
+mod walk;
 
+pub use area::{BadPayload, payload_of, verified_area};
 pub use record::{
     BlockRecord, CheckpointPart, PayloadAt, PlacedRun, Record, RecordError, ReplicaRecord, decode_records,
 };
 pub use salt::{LogIdentity, SaltKey};
+pub use walk::{SeenBatch, walk};
 
 use std::ops::Range;
 use types::planted::{Bug, on};

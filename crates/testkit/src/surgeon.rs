@@ -14,11 +14,10 @@
 pub mod log;
 
 use anyhow::{Context, Result, bail, ensure};
-use layout::checkpoint::Checkpoint;
+use layout::checkpoint::{Checkpoint, NewestCheckpoint};
 use layout::home::{self, CRCS_PER_PAGE, DirEntry, Geometry, MapSlots, PAGE, PageId, PagePtr};
-use layout::log::{CheckpointPart, Record};
+use layout::log::Record;
 use layout::superblock::{SUPERBLOCK_LEN, Superblock};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -228,19 +227,15 @@ pub fn harm_superblock(path: &Path) -> Result<()> {
 
 /// Returns the newest checkpoint in the log of which all parts are there.
 fn last_checkpoint(batches: &[log::Batch]) -> Result<Checkpoint> {
-    let mut found: BTreeMap<u64, BTreeMap<u32, &CheckpointPart>> = BTreeMap::new();
-    for record in batches.iter().flat_map(|batch| &batch.records) {
+    let mut ordered: Vec<&log::Batch> = batches.iter().collect();
+    ordered.sort_by_key(|batch| batch.header.seq);
+    let mut newest = NewestCheckpoint::default();
+    for record in ordered.iter().flat_map(|batch| &batch.records) {
         if let Record::Checkpoint(part) = record {
-            found.entry(part.id).or_default().insert(part.part, part);
+            newest.take(part.id, part.part, part.parts, &part.bytes);
         }
     }
-    for parts in found.values().rev() {
-        if parts.values().next().is_some_and(|first| first.parts as usize == parts.len()) {
-            let parts: Vec<_> = parts.values().map(|part| part.bytes.clone()).collect();
-            return Ok(Checkpoint::decode(&parts)?);
-        }
-    }
-    bail!("the log holds no checkpoint yet")
+    Ok(newest.decode().context("the log holds no checkpoint yet")??)
 }
 
 #[cfg(test)]

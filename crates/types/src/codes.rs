@@ -346,6 +346,10 @@ codes! {
             "Its log or its tables are damaged beyond what a restart repairs, or it failed while they were read.",
             "Its PGs go on with their other replicas, degraded. This version cannot move replicas to another OSD: keep \
              the others running, and copy the data of its PGs' volumes to a new pool or cluster.";
+        REPLICA_NOT_HERE = 3014:
+            "The device holds no such replica",
+            "No replica of this PG or id, or no chunk of this volume, is on the device.",
+            "`basalt disk ls DEVICE` lists the replicas, `basalt pg ls` the OSDs of each PG.";
     }
     // 4xxx: network of the data plane.
     4001..=4999 {

@@ -11,6 +11,8 @@ const NAME: &str = "clitest";
 pub const SMALL: &str = "clismall";
 /// The cluster of the tests of moves: it has an OSD more than replicas.
 pub const MOVES: &str = "climoves";
+/// The cluster of the test of the tools for devices.
+pub const DISKS: &str = "clidisks";
 /// The cluster of the test of PGs that lose their majority.
 pub const FORCED: &str = "cliforced";
 
@@ -90,7 +92,7 @@ impl Ran {
 
 /// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
-    [NAME, SMALL, MOVES, FORCED, "none"]
+    [NAME, SMALL, MOVES, FORCED, DISKS, "none"]
         .iter()
         .fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }
@@ -168,6 +170,11 @@ impl Dev {
 
     pub fn run(&self, args: &[&str]) -> Ran {
         run(self.home.path(), self.name, args)
+    }
+
+    /// Runs a command whose standard output is `stdout`.
+    pub fn run_into(&self, stdout: impl Into<Stdio>, args: &[&str]) -> Ran {
+        run_into(self.home.path(), stdout, args)
     }
 
     pub fn run_env(&self, vars: &[(&str, &str)], args: &[&str]) -> Ran {

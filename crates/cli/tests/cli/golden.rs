@@ -43,6 +43,13 @@ fn check(failures: &mut Vec<String>, name: &str, got: &Value) {
     }
 }
 
+/// Compares one output with its golden file.
+pub fn matches(name: &str, got: &Value) {
+    let mut failures = Vec::new();
+    check(&mut failures, name, got);
+    assert!(failures.is_empty(), "{}\n(UPDATE_GOLDEN=1 rewrites the files)", failures.join("\n"));
+}
+
 /// Reads the line of JSON that a ready daemon prints, and compares it with its golden file.
 pub fn ready_line(name: &str, daemon: &mut std::process::Child) -> Value {
     let mut line = String::new();

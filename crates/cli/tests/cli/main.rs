@@ -7,6 +7,7 @@ mod bytes;
 mod completion;
 mod dev;
 mod devices;
+mod disks;
 mod errors;
 mod exports;
 mod forced;

@@ -14,6 +14,7 @@ mod audit;
 mod chunk;
 mod grants;
 mod install;
+mod inventory;
 mod keep;
 mod mount;
 mod placed;
@@ -24,6 +25,8 @@ mod stage;
 mod table;
 #[cfg(test)]
 mod tests;
+
+pub use inventory::{ChunkUse, SpaceUse};
 
 use crate::home_api::{HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
 use bytes::Bytes;

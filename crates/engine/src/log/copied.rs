@@ -5,9 +5,9 @@
 //!
 //! Invariant: pure. A copy stands for the batch right before its holder and for no other one.
 
-use super::scan::{Candidate, FoundBatch, verified_area};
+use super::scan::{Candidate, FoundBatch};
 use super::segment_read::SegmentBytes;
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, decode_records};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, decode_records, verified_area};
 use types::{IoBuf, IoBufMut};
 
 /// A segment whose bytes the scan has, and how far it has come there.

@@ -9,14 +9,14 @@
 //! that was there before it, for its records may lie in the gap (ADR 0023).
 
 use super::places::Placed;
-use super::scan::{FoundBatch, Verdict, payload_of};
+use super::scan::{FoundBatch, Verdict};
 use super::{Kept, ReplicaLog, Segment};
 use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
 use crate::payload::{Payload, Place};
 use crate::replica::{Replica, ReplicaState};
 use bytes::Bytes;
-use layout::log::{BlockRecord, CheckpointPart, PlacedRun, Record, ReplicaRecord};
+use layout::log::{BlockRecord, CheckpointPart, PlacedRun, Record, ReplicaRecord, payload_of};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -17,6 +17,7 @@ mod format;
 mod install;
 mod laws;
 mod mend;
+mod offline;
 mod placed;
 mod placed_crash;
 mod placed_mount;

@@ -8,13 +8,13 @@
 
 use super::{last_checkpoint, read};
 use anyhow::{Context, Result};
-use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::log::{BATCH_ALIGN, BatchHeader, Record, walk};
 use layout::superblock::Superblock;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use types::{AU, Index, ReplicaId, SECTOR};
+use types::{AU, Index, IoBuf, ReplicaId, SECTOR};
 
 /// Damage to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +38,9 @@ pub(super) fn scan(file: &File, superblock: &Superblock) -> Result<Vec<Batch>> {
     let mut found = Vec::new();
     for segment in 0..u64::from(superblock.segment_count) {
         let base = superblock.log_start + segment * superblock.segment_bytes;
-        let bytes = read(file, base, superblock.segment_bytes as usize)?;
-        let mut at = 0;
-        while at + BATCH_ALIGN <= bytes.len() {
-            let Some(header) = BatchHeader::decode(&bytes[at..], &superblock.log_identity(), base + at as u64) else {
-                at += BATCH_ALIGN;
-                continue;
-            };
-            let records = header.records(&bytes[at..]).and_then(|r| decode_records(r, header.record_count).ok());
-            found.extend(records.map(|records| Batch { header, records }));
-            at += (header.len_bytes() as usize).max(BATCH_ALIGN);
-        }
+        let bytes = IoBuf::copy_of(&read(file, base, superblock.segment_bytes as usize)?);
+        let batches = walk(&bytes, &superblock.log_identity(), base);
+        found.extend(batches.into_iter().filter_map(|b| Some(Batch { header: b.header, records: b.records? })));
     }
     Ok(found)
 }

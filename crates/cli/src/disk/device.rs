@@ -1,0 +1,106 @@
+//! The device of a stopped OSD, opened with the lock that `osd run` takes.
+//!
+//! Invariant: a device opened for reading is open O_RDONLY, and a device that an OSD serves is refused (BSLT-3002).
+
+use crate::errors::{self, UserError};
+use crate::role::env_error;
+use crate::role::format::format_error;
+use crate::role::osd::superblock_error;
+use anyhow::Result;
+use engine::offline::{self, Access, Offline, OfflineError};
+use engine::{FormatError, MountError, Superblock};
+use env::real::{RealConfig, RealEnv};
+use env::{DiskInfo, DiskSpec, Env};
+use std::path::{Path, PathBuf};
+use types::store::Recovered;
+use types::{IoBuf, codes};
+
+/// An open device.
+pub struct Device {
+    pub env: RealEnv,
+    pub disk: DiskInfo,
+    pub path: PathBuf,
+}
+
+impl Device {
+    /// Opens and locks a device.
+    ///
+    /// # Errors
+    /// BSLT-3002 while an OSD has it open, and the errors of a path that cannot be opened.
+    pub fn open(path: &Path, access: Access) -> Result<Device> {
+        let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+        let spec = DiskSpec { path: path.to_owned(), assume_plp: false, read_only: access == Access::Read };
+        let opened = env.open_disk(&spec).map_err(env_error);
+        let stop = || {
+            "stop its OSD first (systemctl stop basalt-osd@NAME; basalt dev stop N in a dev cluster), then the same command again"
+                .to_owned()
+        };
+        let opened = opened.map_err(|error| errors::advise(error, codes::DEVICE_IN_USE, stop));
+        let look = || format!("ls -l {}", path.display());
+        let disk = opened.map_err(|error| errors::advise(error, codes::FILE_UNUSABLE, look))?;
+        Ok(Device { env, disk, path: path.to_owned() })
+    }
+
+    /// Reads the superblock.
+    ///
+    /// # Errors
+    /// The codes of `osd run` for a device without one, or of another version.
+    pub fn superblock(&mut self) -> Result<Superblock> {
+        engine::read_superblock(&mut self.env, &self.disk).map_err(|error| device_error(&self.path, error))
+    }
+
+    /// Mounts the store.
+    ///
+    /// # Errors
+    /// BSLT-3013 when it cannot be mounted.
+    pub fn mount(&mut self, access: Access) -> Result<(Offline<'_>, Superblock, Vec<Recovered>)> {
+        let path = &self.path;
+        Offline::mount(&mut self.env, &self.disk, access).map_err(|error| offline_error(path, error))
+    }
+
+    /// Reads bytes as they are. `offset` and `len` are multiples of 4 KiB.
+    ///
+    /// # Errors
+    /// The device does not give them back.
+    pub fn read(&mut self, offset: u64, len: usize) -> Result<IoBuf, FormatError> {
+        offline::read(&mut self.env, &self.disk, offset, len)
+    }
+}
+
+/// Returns the error of a device that cannot be read as one of an OSD.
+pub fn device_error(path: &Path, error: FormatError) -> anyhow::Error {
+    match &error {
+        FormatError::Superblock(why) => {
+            let (code, next) = superblock_error(path, why);
+            let next = if code == codes::DEVICE_NOT_FORMATTED {
+                "give the device that `basalt osd run` serves".to_owned()
+            } else {
+                next
+            };
+            UserError::new(code, format!("{}: {error}", path.display()), next).into()
+        }
+        _ => format_error(path, error),
+    }
+}
+
+/// Returns the error of a store that cannot be used.
+pub fn offline_error(path: &Path, error: OfflineError) -> anyhow::Error {
+    let device = path.display();
+    let (code, next) = match error {
+        OfflineError::Env(error) => return env_error(error),
+        OfflineError::Device(error) => return device_error(path, error),
+        OfflineError::Mount(MountError::Superblock(why)) => return device_error(path, FormatError::Superblock(why)),
+        OfflineError::Mount(MountError::Poisoned { .. }) => (
+            codes::STORE_POISONED,
+            "check the device; if it is sound, start its OSD once with --after-poison".to_owned(),
+        ),
+        OfflineError::Mount(_) => (codes::MOUNT_FAILED, format!("basalt disk check {device}")),
+        OfflineError::Behind { .. } => {
+            (codes::DEVICE_BEHIND, "start its OSD: the metadata server decides what becomes of its replicas".to_owned())
+        }
+        OfflineError::Poisoned(_) => (codes::STORE_POISONED, "check the device: dmesg, smartctl".to_owned()),
+        OfflineError::NoReplica(_) => (codes::REPLICA_NOT_HERE, format!("basalt disk ls {device}")),
+        OfflineError::Payload { .. } => (codes::REPLICA_DAMAGED, format!("basalt disk check {device}")),
+    };
+    UserError::new(code, format!("{device}: {error}"), next).into()
+}

@@ -1,0 +1,221 @@
+//! A store as its OSD would serve it: mounted, with the committed entries of each replica applied over its checkpoint.
+//!
+//! Invariant: bytes come from the engine alone, so each block is verified.
+
+use super::device::{Device, offline_error};
+use crate::disk_args::{LogEnd, Source};
+use crate::errors::UserError;
+use anyhow::Result;
+use engine::offline::{Access, Offline};
+use engine::{Part, ReadData, ReplicaUse, Superblock};
+use group::Until;
+use group::decision::Decision;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use types::store::Recovered;
+use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, VolumeId, codes};
+
+/// Sectors of one read: 512 KiB.
+const STEP_SECTORS: u32 = 1024;
+
+/// How far the log of a replica is applied.
+pub struct Applied {
+    pub commit: Index,
+    pub last: Index,
+    /// `None`: the log could not be applied, and the reason; the contents are those of the checkpoint.
+    pub stale: Option<String>,
+    /// Chunks of each volume, according to the attach records.
+    pub volumes: BTreeMap<VolumeId, u32>,
+}
+
+/// A mounted store.
+pub struct View<'a> {
+    pub store: Offline<'a>,
+    pub superblock: Superblock,
+    pub applied: BTreeMap<ReplicaId, Applied>,
+    path: PathBuf,
+}
+
+/// A block that fails its checksum, or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadBlock {
+    pub chunk: ChunkKey,
+    pub block: u32,
+    pub reason: String,
+}
+
+/// The verified bytes of a range; blocks of `bad` are zeros in them.
+pub struct Bytes {
+    /// `None`: all zeros.
+    pub bytes: Option<IoBuf>,
+    pub bad: Vec<BadBlock>,
+}
+
+impl<'a> View<'a> {
+    /// Mounts the store of a device for reading.
+    ///
+    /// # Errors
+    /// Those of [`Device::mount`].
+    pub fn open(device: &'a mut Device, end: LogEnd) -> Result<View<'a>> {
+        let path = device.path.clone();
+        let (store, superblock, recovered) = device.mount(Access::Read)?;
+        let mut view = View { store, superblock, applied: BTreeMap::new(), path };
+        let until = if end.uncommitted { Until::End } else { Until::Commit };
+        for found in recovered {
+            let applied = view.apply(&found, until);
+            view.applied.insert(found.identity.replica, applied);
+        }
+        Ok(view)
+    }
+
+    fn apply(&mut self, found: &Recovered, until: Until) -> Applied {
+        let replica = found.identity.replica;
+        let volumes = |bytes: &[u8]| -> BTreeMap<VolumeId, u32> {
+            let volumes = Decision::decode(bytes).map(|state| state.volumes).unwrap_or_default();
+            volumes.into_iter().map(|(volume, attached)| (volume, attached.chunk_count)).collect()
+        };
+        let last = found.entries.last().map_or(found.checkpoint.index, |entry| entry.index);
+        let stale = |reason: String| Applied {
+            commit: found.hard_state.commit,
+            last,
+            stale: Some(reason),
+            volumes: volumes(&found.checkpoint.bytes),
+        };
+        let done = match group::replay(found, until) {
+            Ok(done) => done,
+            Err(error) => return stale(error.to_string()),
+        };
+        for (entry, effect) in done.effects {
+            if let Err(error) = self.store.apply(replica, entry, effect) {
+                return stale(error.to_string());
+            }
+        }
+        Applied { commit: done.commit, last: done.last, stale: None, volumes: volumes(&done.decision) }
+    }
+
+    /// Returns the replicas, ascending by PG and id.
+    pub fn replicas(&self) -> Vec<ReplicaUse> {
+        let mut replicas = self.store.engine().replicas_for_tools();
+        replicas.sort_by_key(|replica| (replica.identity.pg, replica.identity.replica));
+        replicas
+    }
+
+    /// Returns the replica of the PG that bytes are taken from: the one that is named, or the newest one that can be read.
+    ///
+    /// # Errors
+    /// BSLT-3014 when the device has none; BSLT-3011 when it has failed and `--force` is not given.
+    pub fn choose(&self, pg: PgId, source: Source) -> Result<ReplicaUse> {
+        let of_pg: Vec<ReplicaUse> = self.replicas().into_iter().filter(|r| r.identity.pg == pg).collect();
+        let is_whole = |r: &&ReplicaUse| self.stale(r.identity.replica).is_none();
+        let chosen = match source.replica {
+            Some(id) => of_pg.iter().find(|r| r.identity.replica == id),
+            None => of_pg.iter().rev().find(is_whole).or(of_pg.last()),
+        };
+        let device = self.path.display();
+        let Some(chosen) = chosen.cloned() else {
+            let which = source.replica.map_or_else(|| "no replica".to_owned(), |id| format!("no replica {id}"));
+            let what = format!("{device} holds {which} of PG {pg}");
+            return Err(UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk ls {device}")).into());
+        };
+        match self.stale(chosen.identity.replica).filter(|_| !source.force) {
+            None => Ok(chosen),
+            Some(reason) => {
+                let what = format!("{device}: the log cannot be applied: {reason}");
+                let next = "take another replica of the PG, or the contents of the last checkpoint with --force";
+                Err(UserError::new(codes::REPLICA_DAMAGED, what, next).into())
+            }
+        }
+    }
+
+    /// Returns why the contents of a replica are those of its checkpoint, if they are.
+    pub fn stale(&self, replica: ReplicaId) -> Option<&str> {
+        self.applied.get(&replica).and_then(|applied| applied.stale.as_deref())
+    }
+
+    /// Reads a range of a chunk that begins and ends with a block.
+    ///
+    /// # Errors
+    /// The store itself fails; bad blocks are no error here.
+    pub fn read(&mut self, replica: &ReplicaUse, chunk: ChunkKey, range: SectorRange) -> Result<Bytes> {
+        if let Ok(data) = self.read_once(replica, chunk, range)? {
+            return Ok(Bytes { bytes: bytes_of(data), bad: Vec::new() });
+        }
+        let mut whole = vec![0; range.len_bytes()];
+        let mut bad = Vec::new();
+        for block in range.fragments() {
+            match self.read_once(replica, chunk, block)? {
+                Ok(data) => {
+                    if let Some(bytes) = bytes_of(data) {
+                        whole[types::range::fragment_bytes(range.start, block)].copy_from_slice(&bytes);
+                    }
+                }
+                Err(reason) => bad.push(BadBlock { chunk, block: block.start / SECTORS_PER_BLOCK, reason }),
+            }
+        }
+        Ok(Bytes { bytes: Some(IoBuf::copy_of(&whole)), bad })
+    }
+
+    fn read_once(
+        &mut self,
+        replica: &ReplicaUse,
+        chunk: ChunkKey,
+        range: SectorRange,
+    ) -> Result<Result<ReadData, String>> {
+        let id = replica.identity.replica;
+        let read = match replica.part {
+            Part::Failed(_) | Part::Filling => self.store.read_home(id, chunk, range),
+            _ => self.store.read(id, chunk, range),
+        };
+        let read = read.map_err(|error| offline_error(&self.path, error))?;
+        Ok(read.map_err(|error| error.to_string()))
+    }
+
+    /// Gives the pieces of a chunk that may hold data to `visit`, in order.
+    ///
+    /// # Errors
+    /// Those of [`View::read`] and of `visit`.
+    pub fn each_piece(
+        &mut self,
+        replica: &ReplicaUse,
+        chunk: ChunkKey,
+        visit: &mut dyn FnMut(SectorRange, Bytes) -> Result<()>,
+    ) -> Result<()> {
+        for start in (0..SECTORS_PER_CHUNK).step_by(STEP_SECTORS as usize) {
+            let range = SectorRange::new(start, STEP_SECTORS);
+            let bytes = self.read(replica, chunk, range)?;
+            visit(range, bytes)?;
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn bytes_of(data: ReadData) -> Option<IoBuf> {
+    match data {
+        ReadData::Zeros => None,
+        ReadData::Bytes { payload, .. } => Some(payload),
+    }
+}
+
+/// Returns the error of a bad block.
+pub fn bad_block(path: &Path, replica: &ReplicaUse, bad: &BadBlock) -> UserError {
+    let BadBlock { chunk, block, reason } = bad;
+    let (id, pg, at) = (replica.identity.replica, replica.identity.pg, u64::from(*block) * types::BLOCK);
+    let what =
+        format!("{}: block {block} (offset {at}) of chunk {chunk} of {id} of PG {pg} is bad: {reason}", path.display());
+    UserError::new(codes::REPLICA_DAMAGED, what, "take another replica of the PG, or zeros for bad blocks with --force")
+}
+
+/// Returns the word for a replica's part in its PG.
+pub fn part_word(part: &Part) -> &'static str {
+    match part {
+        Part::Running => "running",
+        Part::Filling => "filling",
+        Part::Repairing { .. } => "repairing",
+        Part::Failed(_) => "failed",
+    }
+}
