@@ -134,7 +134,8 @@ impl Superblock {
         salt_key: SaltKey,
     ) -> Result<Superblock, SuperblockError> {
         let log_bytes = segment_bytes.checked_mul(u64::from(segment_count)).ok_or(SuperblockError::Geometry)?;
-        let home_start = MARGIN.checked_add(log_bytes).ok_or(SuperblockError::Geometry)?;
+        let log_end = MARGIN.checked_add(log_bytes).ok_or(SuperblockError::Geometry)?;
+        let home_start = log_end.checked_next_multiple_of(AU).ok_or(SuperblockError::Geometry)?;
         let home_bytes = device_bytes.saturating_sub(MARGIN).saturating_sub(home_start) / AU * AU;
         let superblock = Superblock {
             format_version: FORMAT_VERSION,
@@ -166,7 +167,7 @@ impl Superblock {
             && (SEGMENT_LEN_MIN..=SEGMENT_LEN_MAX).contains(&self.segment_bytes)
             && self.segment_bytes.is_multiple_of(SUPERBLOCK_LEN as u64)
             && log_end.is_some_and(|end| end <= self.home_start)
-            && self.home_start.is_multiple_of(4096)
+            && self.home_start.is_multiple_of(AU)
             && Geometry::of(self.home_bytes).is_some()
             && self.home_bytes.is_multiple_of(AU)
             && home_end.is_some_and(|end| end <= self.device_bytes);
@@ -363,6 +364,15 @@ mod tests {
         assert_eq!(Superblock::choose(&older, &older), Err(SuperblockError::Older { found: FORMAT_VERSION - 1 }));
         assert_eq!(Superblock::choose(&newer, &newer), Err(SuperblockError::Newer { found: FORMAT_VERSION + 1 }));
         assert_eq!(Superblock::choose(&[0; 4096], &older), Err(SuperblockError::Older { found: FORMAT_VERSION - 1 }));
+    }
+
+    #[test]
+    fn home_begins_at_an_au_whatever_the_length_of_the_log() {
+        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
+        let divided = Superblock::divide(ids, 1 << 30, (1 << 20) + 4096, 17, 0, KEY).expect("it fits");
+        assert_eq!((divided.home_start % AU, divided.home_bytes % AU), (0, 0));
+        let forged = Superblock { home_start: divided.home_start + 4096, ..divided };
+        assert_eq!(Superblock::decode(&forged.encode()), Err(SuperblockError::Geometry));
     }
 
     #[test]

@@ -339,13 +339,13 @@ codes! {
             "Replicas of a PG differ",
             "Their bytes are not equal at one log index: a device or a program changed one of them.",
             "`basalt pg verify --deep --json` names the extents, and the OSD whose checksum differs from the others. \
-             Check that device. This version cannot rebuild one replica by command: keep the others running and copy \
-             the volume's data to a new volume.";
+             Check that device, and replace that replica: `basalt pg move` to another OSD, or `basalt disk rm --replace` \
+             on the same one, which must be stopped.";
         MOUNT_FAILED = 3013:
             "The device cannot be mounted",
             "Its log or its tables are damaged beyond what a restart repairs, or it failed while they were read.",
-            "Its PGs go on with their other replicas, degraded. This version cannot move replicas to another OSD: keep \
-             the others running, and copy the data of its PGs' volumes to a new pool or cluster.";
+            "Its PGs go on with their other replicas. `basalt disk check DEVICE` shows the damage. `basalt osd replace` \
+             puts a new device in its place; without one, `basalt osd out` moves its replicas to other OSDs.";
         REPLICA_NOT_HERE = 3014:
             "The device holds no such replica",
             "No replica of this PG or id, or no chunk of this volume, is on the device.",

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::format::{FormatError, behind_mark, read_superblock};
 use crate::{ReadData, ReadError};
 use env::{DiskInfo, Env, EnvError, Event, Op};
-use layout::superblock::{Superblock, SuperblockError};
+use layout::superblock::Superblock;
 use shadow::Shadow;
 use std::time::Duration;
 use types::store::{Effect, Recovered};
@@ -101,10 +101,6 @@ impl<'a> Offline<'a> {
         access: Access,
     ) -> Result<(Offline<'a>, Superblock, Vec<Recovered>), OfflineError> {
         let superblock = read_superblock(env, disk)?;
-        // A checksum keeps no forger out, and home panics for such a region: no format makes one.
-        if !superblock.home_start.is_multiple_of(types::AU) {
-            return Err(MountError::Superblock(SuperblockError::Geometry).into());
-        }
         if access == Access::Write
             && let Some(reason) = behind_mark(env, disk, superblock.uuid)
         {
