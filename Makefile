@@ -52,6 +52,9 @@ sim: ## the simulator: make sim SEEDS=1000
 sim-long: ## counted runs that continue crates/sim/ledger.csv; make sim-long MINUTES=60 [START=2000000]
 	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) $(addprefix --start ,$(START)) --jobs $$(nproc)
 
+engine-crashes: ## the engine alone, crashes by seed on every kind of disk: make engine-crashes SEEDS=0..1000
+	@ENGINE_SEEDS=$(or $(SEEDS),0..100) cargo test --quiet --profile sim --package engine --lib -- --nocapture many_seeds
+
 fuzz: ## every fuzz target under libFuzzer: make fuzz MINUTES=10 [TARGET=name]
 	@MINUTES=$(or $(MINUTES),10) TARGET=$(TARGET) scripts/fuzz
 

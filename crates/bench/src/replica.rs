@@ -68,9 +68,9 @@ impl Case {
 /// Where and how long.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// Folder of the two files, which are made and left there. It must allow O_DIRECT.
+    /// Folder of the files `basalt-bench.*`, which are made and left there. It must allow O_DIRECT.
     pub dir: PathBuf,
-    /// Length of a burst and of a yardstick, in seconds; a sustained run takes [`SUSTAINED`] times as long.
+    /// Length of a burst and of a yardstick, in seconds, 1 to 15; a sustained run takes [`SUSTAINED`] times as long.
     pub seconds: u64,
     /// Whether writes are flushed.
     pub flush: bool,
@@ -124,6 +124,8 @@ pub enum ReplicaError {
     Engine(String),
     #[error("nothing was written within {0} s")]
     Silent(u64),
+    #[error("{0} within {1:?}")]
+    Slow(&'static str, Duration),
     #[error(transparent)]
     Cpu(#[from] CpuError),
 }

@@ -89,7 +89,7 @@ fn measure(
 fn show(head: &str, row: &Row) {
     let (engine, raw) = (&row.engine, &row.raw);
     out!(
-        "{head:<8}{:<33} {:<7} {:>7.0} IOPS  p50 {} us  p99 {} us  cpu {:.1} us  device bytes {:.2}  raw {:.0} IOPS, {:.1} us  share {:.0} % of {:.0} %",
+        "{head:<8}{:<33} {:<7} {:>7.0} IOPS  p50 {} us  p99 {} us  cpu {:.1} us  device bytes {:.2}  rounds {}  raw {:.0} IOPS, {:.1} us  share {:.0} % of {:.0} %",
         row.name,
         row.mode,
         engine.iops,
@@ -97,6 +97,7 @@ fn show(head: &str, row: &Row) {
         engine.p99_us,
         engine.cpu_us_per_write,
         engine.device_bytes,
+        engine.rounds,
         raw.iops,
         raw.cpu_us_per_write,
         row.share * 100.0,

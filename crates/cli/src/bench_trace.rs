@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_page_is_read_as_a_process_serves_it() {
-        let page = serde_json::json!({ "schema": "basalt.ops/1", "sample_every": 1024, "ops": [leader(7)] });
+        let page = serde_json::json!({ "schema": "basalt.ops/1", "sample_every": SAMPLE_EVERY, "ops": [leader(7)] });
         let page: Page = serde_json::from_value(page).expect("a page");
         assert_eq!(page.ops, [leader(7)]);
     }

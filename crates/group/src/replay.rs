@@ -6,16 +6,17 @@
 //! Invariant: the effects are those of [`crate::Group`], in the same order, because the same decision state decides (R1).
 
 use crate::decision::{Decision, DecisionError};
-use crate::descriptor::{Command, DescriptorError};
+use crate::descriptor::{self, Command, DescriptorError};
 use crate::members::{forced_step, proven_commit};
 use bytes::Bytes;
+use types::map::Membership;
 use types::store::{Effect, Recovered};
-use types::{EntryKind, Index, PgId, ReplicaId, Term};
+use types::{Entry, EntryKind, Index, PgId, ReplicaId, Term};
 
 /// How far a log is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// To the commit index that the device knows: later entries may be committed or not.
+    /// To the commit index that the device knows or proves: later entries may be committed or not.
     Commit,
     /// To the last entry of the log, as if all of it was committed.
     End,
@@ -24,7 +25,7 @@ pub enum Until {
 /// The state of a replica after the replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// The commit index that the device knows.
+    /// The commit index that the device knows or proves.
     pub commit: Index,
     /// The last entry of the log, or the checkpoint index when the log holds no later one.
     pub last: Index,
@@ -78,6 +79,7 @@ pub fn replay(recovered: &Recovered, until: Until) -> Result<Replayed, ReplayErr
     let proven = proven_commit(decision.members.epoch, steps).max(forced_step(replica, entries));
     let last = entries.last().map_or(checkpoint.index, |entry| entry.index.max(checkpoint.index));
     let commit = recovered.hard_state.commit.max(proven.unwrap_or_default()).max(checkpoint.index);
+    let commit = committed_alone(replica, decision.members.clone(), above(), commit);
     let end = if until == Until::End { last } else { commit };
     let (mut effects, mut applied) = (Vec::new(), (checkpoint.index, checkpoint.term));
     for entry in above().take_while(|entry| entry.index <= end) {
@@ -96,13 +98,40 @@ pub fn replay(recovered: &Recovered, until: Until) -> Result<Replayed, ReplayErr
     Ok(Replayed { commit, last, applied, effects, decision: decision.encode() })
 }
 
+/// Returns the commit index when entries count that this replica commits alone. `members`: those before the first of `entries`.
+///
+/// Under members with this replica as the only voter, an entry is committed once it is durable here. This ends behind a step that
+/// adds a voter: later entries may need that one.
+fn committed_alone<'a>(
+    me: ReplicaId,
+    mut members: Membership,
+    entries: impl Iterator<Item = &'a Entry>,
+    mut commit: Index,
+) -> Index {
+    for entry in entries {
+        let is_alone = !members.is_joint() && members.voters.len() == 1 && members.is_voter(me);
+        if entry.index > commit && !is_alone {
+            break;
+        }
+        commit = commit.max(entry.index);
+        if descriptor::is_members(&entry.descriptor)
+            && let Ok(Command::Members { expected, step }) = Command::decode(&entry.descriptor)
+            && let Ok(after) = members.after(expected, step)
+        {
+            members = after;
+        }
+    }
+    commit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::BytesMut;
     use types::control::Attach;
+    use types::map::{Member, MembersStep};
     use types::store::{DecisionState, Failure, HardState, ReplicaIdentity};
-    use types::{ChunkKey, Entry, Epoch, IoBuf, PoolId, SectorRange, SessionId, VolumeId};
+    use types::{ChunkKey, Epoch, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeId};
 
     const REPLICA: ReplicaId = ReplicaId(4);
 
@@ -157,6 +186,52 @@ mod tests {
         let all = replay(&found, Until::End).expect("it is whole");
         assert_eq!(takes_effect(&all), [false, true, false, false, true], "a fenced write has no effect");
         assert_eq!(all.applied, (Index(5), Term(1)));
+    }
+
+    /// Returns (commit, applied) of a replica that knows its first entry to be committed. `voters`: those of the new PG.
+    fn committed(voters: &[u64], commands: &[Command]) -> (u64, u64) {
+        let mut found = recovered(1, commands);
+        found.identity.members = voters.iter().map(|id| member(*id)).collect();
+        let done = replay(&found, Until::Commit).expect("it is whole");
+        (done.commit.0, done.applied.0.0)
+    }
+
+    fn member(id: u64) -> Member {
+        Member { replica: ReplicaId(id), osd: OsdId(id as u32) }
+    }
+
+    fn step(expected: u64, step: MembersStep) -> Command {
+        Command::Members { expected: Epoch(expected), step }
+    }
+
+    #[test]
+    fn durable_entries_of_the_only_voter_are_committed() {
+        let writes = [attach(1), zero(1, 9), zero(2, 9)];
+        assert_eq!(committed(&[4], &writes), (3, 3));
+        assert_eq!(committed(&[4, 5], &writes), (1, 1));
+        assert_eq!(committed(&[5], &writes), (1, 1), "another replica is the only voter");
+    }
+
+    #[test]
+    fn entries_count_alone_only_under_members_with_one_voter() {
+        let grows = [
+            attach(1),
+            step(1, MembersStep::AddLearner(member(5))),
+            zero(1, 9),
+            step(2, MembersStep::Enter { add: Some(ReplicaId(5)), remove: None }),
+            zero(2, 9),
+        ];
+        assert_eq!(committed(&[4], &grows), (4, 4), "entries behind the joint phase's begin need both voters");
+        let shrinks = [
+            attach(1),
+            step(1, MembersStep::Enter { add: None, remove: Some(ReplicaId(5)) }),
+            step(2, MembersStep::Leave),
+            zero(1, 9),
+            step(3, MembersStep::Done),
+            zero(2, 9),
+        ];
+        assert_eq!(committed(&[4, 5], &shrinks[..4]), (2, 2), "the end of the joint phase needs both voters");
+        assert_eq!(committed(&[4, 5], &shrinks), (6, 6), "a later step proves that end");
     }
 
     #[test]

@@ -111,6 +111,16 @@ pub enum OpKind {
     Read,
 }
 
+impl OpKind {
+    /// Returns the name that reports and log events show.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Write => "write",
+            OpKind::Read => "read",
+        }
+    }
+}
+
 /// Identity of an operation. That of a write is the same in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpId {
@@ -157,6 +167,14 @@ impl Times {
     }
 }
 
+/// Times of an operation that has just passed a station.
+#[derive(Clone, Copy, Debug)]
+pub struct Passage {
+    pub times: Times,
+    /// Whether it left the process with that.
+    pub ends: bool,
+}
+
 struct Record {
     op: OpId,
     began: Time,
@@ -188,9 +206,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records that a sampled operation passed a station, and returns its times if it left the process with that. A station
-    /// keeps its first time. An operation whose entry into the process is unknown leaves no record.
-    pub fn record(&mut self, op: OpId, station: Station, now: Time) -> Option<Times> {
+    /// Records that a sampled operation passed a station, and returns its times so far. A station keeps its first time: `None`
+    /// when it was passed before. An operation whose entry into the process is unknown leaves no record.
+    pub fn record(&mut self, op: OpId, station: Station, now: Time) -> Option<Passage> {
         let at = match self.records.iter().rposition(|record| record.op == op) {
             Some(at) => at,
             None if station.begins() => self.begin(op, now),
@@ -205,13 +223,14 @@ impl Recorder {
         record.times.0[station as usize] = Some(us);
         tracing::trace!(
             target: "basalt::op",
+            kind = op.kind.name(),
             volume = op.volume.0,
             pg = %op.pg,
             op = %format_args!("{}.{}", op.epoch.0, op.seq),
             station = station.name(),
             us
         );
-        (record.is_finished() && !was_finished).then_some(record.times)
+        Some(Passage { times: record.times, ends: record.is_finished() && !was_finished })
     }
 
     /// Makes room for an operation and returns its place.
@@ -306,20 +325,20 @@ mod tests {
     }
 
     #[test]
-    fn the_times_come_once_with_the_station_that_ends_the_way() {
+    fn times_come_with_each_station_and_one_of_them_ends_the_way() {
         let mut recorder = Recorder::default();
-        let mut pass = |station, us| recorder.record(op(1), station, at(us));
-        assert!(pass(Station::Received, 10).is_none() && pass(Station::Durable, 30).is_none());
-        let times = pass(Station::Replied, 75).expect("it has left");
+        let mut pass =
+            |station, us| recorder.record(op(1), station, at(us)).map(|passage| (passage.ends, passage.times));
+        assert!([(Station::Received, 10), (Station::Durable, 30)].iter().all(|(s, us)| !pass(*s, *us).expect("new").0));
+        let (ends, times) = pass(Station::Replied, 75).expect("new");
+        assert!(ends, "it has left");
         let between = |from, to| times.between(from, to).map(|time| time.as_micros());
         assert_eq!(between(Station::Received, Station::Replied), Some(65));
         assert_eq!(between(Station::Durable, Station::Replied), Some(45));
         assert_eq!(between(Station::Replied, Station::Durable), None, "the other order");
         assert_eq!(between(Station::Received, Station::Applied), None, "one is unknown");
-        assert!(
-            pass(Station::Replied, 80).is_none() && pass(Station::Acknowledged, 90).is_none(),
-            "it has left before"
-        );
+        assert!(pass(Station::Replied, 80).is_none(), "the first time counts");
+        assert!(pass(Station::Acknowledged, 90).is_some_and(|(ends, _)| !ends), "it has left before");
     }
 
     #[test]

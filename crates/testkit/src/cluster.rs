@@ -7,6 +7,7 @@ use crate::clock;
 use crate::procs::{Proc, Spec};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,6 +45,10 @@ pub struct Shape {
     pub proxies: Option<u64>,
     /// Daemons are of the build that has failpoints.
     pub failpoints: bool,
+    /// Files of devices are written once before they are formatted: they have no holes, as disks have none.
+    pub written: bool,
+    /// Further flags of `osd run`.
+    pub osd_flags: Vec<String>,
 }
 
 impl Default for Shape {
@@ -59,6 +64,8 @@ impl Default for Shape {
             assume_plp: false,
             proxies: None,
             failpoints: false,
+            written: false,
+            osd_flags: Vec::new(),
         }
     }
 }
@@ -96,6 +103,14 @@ fn free_ports() -> Result<u16> {
         }
     }
     bail!("no free block of {PORT_BLOCK} ports from {PORT_MIN} on")
+}
+
+/// Makes a file of zeros that has its space.
+fn write_zeros(path: &Path, len: u64) -> Result<()> {
+    let mut file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
+    let copied = std::io::copy(&mut std::io::repeat(0).take(len), &mut file)?;
+    ensure!(copied == len, "{} has {copied} bytes", path.display());
+    file.sync_all().with_context(|| path.display().to_string())
 }
 
 impl Cluster {
@@ -231,6 +246,9 @@ impl Cluster {
     pub fn format_osd(&self, command: &[&str]) -> Result<u32> {
         let file = self.dir.join("next.device");
         let (size, log) = (self.shape.device_bytes.to_string(), self.shape.log_bytes.to_string());
+        if self.shape.written {
+            write_zeros(&file, self.shape.device_bytes)?;
+        }
         let device = file.display().to_string();
         let flags = ["--device", &device, "--size", &size, "--log-size", &log];
         let made = self.basalt.json(&[&["osd"], command, &flags].concat())?;
@@ -275,6 +293,7 @@ impl Cluster {
         if self.shape.assume_plp {
             args.push("--assume-plp".to_owned());
         }
+        args.extend(self.shape.osd_flags.iter().cloned());
         if self.sky.is_some() {
             args.push(format!("--advertise={}", self.proxy_addr(n)));
         }

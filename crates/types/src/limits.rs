@@ -47,7 +47,7 @@ pub const POISON_REASON_LEN_MAX: usize = 512;
 /// Most bytes that are kept of the name of a volume's holder; a longer one is cut.
 pub const HOLDER_LEN_MAX: usize = 200;
 
-/// A write is sampled when its number in its session and PG is a multiple of this. Of the reads of an OSD, as many are.
+/// A write is sampled when its number in its session and PG is a multiple of this, and so is each read whose number at its OSD is.
 pub const SAMPLE_EVERY: u64 = 128;
 
 /// Whether the stations of the write with this number are recorded. 0 is the number of no write.

@@ -26,6 +26,10 @@ const SEGMENT: u64 = 8 << 20;
 const DESCRIPTOR_LEN: usize = 96;
 const FILL_BLOCK: u64 = 512 << 10;
 const FILL_DEPTH: usize = 16;
+/// Longest time for filling, for the last writes of a run, and for one wait of the loop.
+const FILL_MAX: Duration = Duration::from_secs(600);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 struct Pending {
     ticket: u64,
@@ -54,7 +58,7 @@ impl Driver {
     /// Formats a file, mounts it, and makes the replica.
     pub fn start(config: &ReplicaConfig, case: &Case) -> Result<Driver, ReplicaError> {
         let log_bytes = if case.sustained { LOG_SUSTAINED } else { LOG_BURST * (config.seconds + 1) };
-        let path = config.dir.join(if case.sustained { "sustained" } else { "burst" });
+        let path = config.dir.join(if case.sustained { "basalt-bench.sustained" } else { "basalt-bench.burst" });
         let (mut env, disk) = open(&path, log_bytes + HOME, config.flush)?;
         let (cluster, osd, uuid) = IDS;
         let (segment_bytes, force, prezero) = (SEGMENT, true, true);
@@ -87,11 +91,15 @@ impl Driver {
     pub fn fill(&mut self) -> Result<(), ReplicaError> {
         let mut left: VecDeque<u64> = (0..SPAN / FILL_BLOCK).map(|n| n * FILL_BLOCK).collect();
         let bytes = IoBuf::copy_of(&vec![0xA5; FILL_BLOCK as usize]);
+        let end = self.env.now() + FILL_MAX;
         while !left.is_empty() || !self.pending.is_empty() || self.engine.stats().overlay_bytes > 0 {
             let now = self.env.now();
             while self.pending.len() < FILL_DEPTH && !self.is_full() {
                 let Some(offset) = left.pop_front() else { break };
                 self.append(now, offset, &bytes);
+            }
+            if now >= end {
+                return Err(ReplicaError::Slow("the span was not written and destaged", FILL_MAX));
             }
             self.turn(None)?;
         }
@@ -115,6 +123,9 @@ impl Driver {
                 self.count(&mut figures, &before);
                 figures.rounds = self.rounds - rounds;
                 return Ok(figures);
+            }
+            if now >= end + ANSWER_MAX {
+                return Err(ReplicaError::Slow("a write was not done after the end of the run", ANSWER_MAX));
             }
             self.turn(Some(&mut meter))?;
         }
@@ -161,7 +172,7 @@ impl Driver {
         }
         self.engine.end_turn(now, &mut self.ops, &mut self.happened);
         self.drain(meter)?;
-        let deadline = if self.happened.is_empty() { self.engine.next_deadline() } else { now };
+        let deadline = if self.happened.is_empty() { self.engine.next_deadline().min(now + WAIT_MAX) } else { now };
         self.env.turn(&mut self.ops, &mut self.events, deadline)?;
         Ok(())
     }

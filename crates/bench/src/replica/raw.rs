@@ -73,7 +73,7 @@ impl Raw {
 
 /// Writes for the length of a run.
 pub fn run(config: &ReplicaConfig, case: &Case) -> Result<Figures, ReplicaError> {
-    let path = config.dir.join("raw");
+    let path = config.dir.join("basalt-bench.raw");
     let (mut env, disk) = open(&path, SPAN, config.flush)?;
     let depth = case.depth as usize;
     let mut raw = Raw {

@@ -10,11 +10,11 @@ use anyhow::Result;
 use engine::ReplicaUse;
 use engine::offline::Access;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use types::units::CHUNK;
+use types::units::{CHUNK, CHUNKS_PER_SEGMENT};
 use types::{BLOCK, ChunkKey, PgId, Stripe, codes};
 
 /// A copy that is being made.
@@ -36,18 +36,18 @@ pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     let mut device = Device::open(&args.device, Access::Read)?;
     let mut view = View::open(&mut device, args.source.end)?;
     let plan = plan(&view, args)?;
+    let stripe = args.chunk.is_none().then(|| stripes::layout(args.stripe_unit, args.stripe_count));
+    stripe.map_or(Ok(()), |stripe| check_layout(&view, args, stripe))?;
+    let len = len_of(&view, &plan, args);
     let mut options = File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(&args.file).map_err(refused)?;
-    let stripe = args.chunk.is_none().then(|| stripes::layout(args.stripe_unit, args.stripe_count));
     let mut copy = Copy { file, path: &args.file, stripe, written_bytes: 0, bad_blocks: 0 };
-    let copied = copy.all(&mut view, &plan, args);
+    let copied = copy.all(&mut view, &plan, args).and_then(|()| copy.finish(len));
     if copied.is_err() {
         // A part of a volume must not be taken for the whole.
         let _ = std::fs::remove_file(&args.file);
     }
     copied?;
-    let len = len_of(&view, &plan, args);
-    copy.file.set_len(len).and_then(|()| copy.file.sync_all()).map_err(refused)?;
     let chunks: usize = plan.iter().map(|(_, chunks)| chunks.len()).sum();
     if as_json {
         let body = json!({
@@ -106,8 +106,48 @@ fn len_of(view: &View<'_>, plan: &[(ReplicaUse, Vec<ChunkKey>)], args: &DiskCp) 
         return CHUNK;
     }
     let attached = view.applied.values().filter_map(|applied| applied.volumes.get(&args.volume)).max();
-    let seen = plan.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.index + 1).max();
-    u64::from(attached.copied().max(seen).unwrap_or(0)) * CHUNK
+    let seen = plan.iter().flat_map(|(_, chunks)| chunks).map(|chunk| u64::from(chunk.index) + 1).max();
+    attached.map(|count| u64::from(*count)).max(seen).unwrap_or(0) * CHUNK
+}
+
+/// Refuses a layout that the PGs of the chunks contradict; else names it. The device does not know the layout.
+fn check_layout(view: &View<'_>, args: &DiskCp, stripe: Stripe) -> Result<()> {
+    let chunks = view.replicas().into_iter().flat_map(|replica| {
+        let held = view.store.engine().chunks_for_tools(replica.identity.replica);
+        let of_volume = held.into_iter().map(|held| held.chunk).filter(|chunk| chunk.volume == args.volume);
+        of_volume.map(|chunk| (replica.identity.pg, chunk.index)).collect::<Vec<_>>()
+    });
+    let (volume, unit, count) = (args.volume, size::show(stripe.unit_bytes()), stripe.count());
+    if let Some([(pg, chunk), (other_pg, other)]) = contradiction(stripe, chunks) {
+        let layout = if stripe.is_striped() { format!("{count} stripes") } else { "no stripes".to_owned() };
+        let what = format!(
+            "volume {volume} is striped in another way: chunk {chunk} in PG {pg} and chunk {other} in PG {other_pg} would \
+             be of one PG with {layout}, and the copy would be scrambled"
+        );
+        let next = "add --stripe-unit and --stripe-count, as `basalt volume info` prints them";
+        return Err(UserError::new(codes::BAD_USAGE, what, next).into());
+    }
+    output::remark(&match stripe.is_striped() {
+        true => format!("volume {volume} is copied as one of {count} stripes with units of {unit}"),
+        false => format!(
+            "volume {volume} is copied as one without stripes; if `basalt volume info` prints a stripe count above 1, \
+             add --stripe-unit and --stripe-count"
+        ),
+    });
+    Ok(())
+}
+
+/// Returns two chunks in different PGs that the layout puts into one: each column of a segment has one PG.
+fn contradiction(stripe: Stripe, chunks: impl Iterator<Item = (PgId, u32)>) -> Option<[(PgId, u32); 2]> {
+    let mut columns: BTreeMap<(u32, u32), (PgId, u32)> = BTreeMap::new();
+    for (pg, chunk) in chunks {
+        let column = (chunk / CHUNKS_PER_SEGMENT, stripe.column_of(chunk));
+        let first = *columns.entry(column).or_insert((pg, chunk));
+        if first.0 != pg {
+            return Some([first, (pg, chunk)]);
+        }
+    }
+    None
 }
 
 impl Copy<'_> {
@@ -132,6 +172,12 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Gives the file its length, and makes it durable.
+    fn finish(&self, len: u64) -> Result<()> {
+        let done = self.file.set_len(len).and_then(|()| self.file.sync_all());
+        done.map_err(|error| unusable(self.path, &error).into())
+    }
+
     /// Writes the blocks that are not zeros: the others stay holes.
     fn put(&mut self, chunk: ChunkKey, offset: u64, bytes: &[u8]) -> Result<()> {
         let start = if self.stripe.is_some() { u64::from(chunk.index) * CHUNK + offset } else { offset };
@@ -145,5 +191,28 @@ impl Copy<'_> {
             self.written_bytes += block.len() as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::PoolId;
+
+    #[test]
+    fn chunks_of_one_column_in_two_pgs_contradict_the_layout() {
+        let pg = |n| PgId { pool: PoolId(1), n };
+        let found = |stripe, chunks: &[(PgId, u32)]| contradiction(stripe, chunks.iter().copied());
+        let striped = |count| Stripe::with_count(count).expect("a layout");
+        let next = CHUNKS_PER_SEGMENT;
+        // One PG for each segment, and replicas of one PG with the same chunk.
+        let plain = [(pg(1), 0), (pg(1), 1), (pg(1), 0), (pg(2), next), (pg(2), 2 * next - 1)];
+        assert_eq!(found(Stripe::NONE, &plain), None);
+        let half = next / 2;
+        let columns = [(pg(1), 0), (pg(1), half - 1), (pg(2), half), (pg(2), next - 1)];
+        assert_eq!(found(Stripe::NONE, &columns), Some([columns[0], columns[2]]));
+        assert_eq!(found(striped(2), &columns), None);
+        assert_eq!(found(striped(4), &columns), None, "columns may share a PG");
+        assert_eq!(found(striped(2), &[(pg(1), 0), (pg(2), 1)]), Some([(pg(1), 0), (pg(2), 1)]));
     }
 }

@@ -101,6 +101,10 @@ pub fn offline_error(path: &Path, error: OfflineError) -> anyhow::Error {
         OfflineError::Poisoned(_) => (codes::STORE_POISONED, "check the device: dmesg, smartctl".to_owned()),
         OfflineError::NoReplica(_) => (codes::REPLICA_NOT_HERE, format!("basalt disk ls {device}")),
         OfflineError::Payload { .. } => (codes::REPLICA_DAMAGED, format!("basalt disk check {device}")),
+        OfflineError::Stuck { .. } => (
+            codes::MOUNT_FAILED,
+            format!("see dmesg, and basalt disk usage {device}; an OSD that is started frees space of its log"),
+        ),
     };
     UserError::new(code, format!("{device}: {error}"), next).into()
 }

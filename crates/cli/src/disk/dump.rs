@@ -20,7 +20,7 @@ struct Line {
     index: Option<Index>,
     term: Option<Term>,
     bytes: u64,
-    /// State of the checksum.
+    /// State of the checksum. A payload at home, which this command does not read, has none.
     state: &'static str,
     note: String,
 }
@@ -33,7 +33,7 @@ pub fn run(args: &DiskDumpLog, as_json: bool) -> Result<()> {
     let mut survey = Survey::new(&mut device.env, &device.disk, &of, false).map_err(failed)?;
     if !as_json {
         out!(
-            "{:>10}  {:<12} {:>8} {:>10} {:>6} {:>10}  {:<7} note",
+            "{:>10}  {:<12} {:>8} {:>10} {:>6} {:>10}  {:<8} note",
             "seq",
             "kind",
             "replica",
@@ -76,7 +76,7 @@ impl Line {
         let replica = self.replica.map_or_else(|| "-".to_owned(), |id| id.to_string());
         let (index, term) = (shown(self.index.map(|index| index.0)), shown(self.term.map(|term| term.0)));
         let Line { seq, kind, bytes, state, note, .. } = self;
-        let line = format!("{seq:>10}  {kind:<12} {replica:>8} {index:>10} {term:>6} {bytes:>10}  {state:<7} {note}");
+        let line = format!("{seq:>10}  {kind:<12} {replica:>8} {index:>10} {term:>6} {bytes:>10}  {state:<8} {note}");
         out!("{}", line.trim_end());
         Ok(())
     }
@@ -99,9 +99,11 @@ fn lines_of(Found { slot, batch, copied }: &Found) -> Vec<Line> {
     }
     lines.push(batch_line(*slot, batch));
     for record in batch.records.iter().flatten() {
-        let state = match payload_of(record, &batch.payload) {
-            Ok(_) => "good",
-            Err(_) => "damaged",
+        let state = match (record, payload_of(record, &batch.payload)) {
+            (Record::Placed { .. }, _) => "not read",
+            (Record::LostEntry { .. }, _) => "lost",
+            (_, Ok(_)) => "good",
+            (_, Err(_)) => "damaged",
         };
         lines.push(Line { seq: batch.header.seq, state, ..line_of(record) });
     }

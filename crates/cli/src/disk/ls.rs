@@ -30,7 +30,8 @@ pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
             json!({ "device": args.device, "osd": view.superblock.osd, "replicas": replicas }),
         );
     }
-    let header = ["pg", "replica", "state", "checkpoint", "commit", "last", "chunks", "aus", "data", "in log"];
+    let header =
+        ["pg", "replica", "state", "checkpoint", "commit", "last term", "last", "chunks", "aus", "data", "in log"];
     output::table(&header, listed.iter().map(|(replica, _)| row(&view, replica)));
     for (replica, _) in &listed {
         if let Some(reason) = view.stale(replica.identity.replica) {
@@ -54,12 +55,14 @@ fn chunks_of(view: &View<'_>, replica: &ReplicaUse, volume: Option<VolumeId>) ->
 fn row(view: &View<'_>, replica: &ReplicaUse) -> Vec<String> {
     let applied = view.applied.get(&replica.identity.replica);
     let (commit, last) = applied.map_or((replica.commit, replica.last), |applied| (applied.commit, applied.last));
+    let last_term = applied.map_or(replica.checkpoint.1, |applied| applied.last_term);
     vec![
         replica.identity.pg.to_string(),
         replica.identity.replica.to_string(),
         part_word(&replica.part).to_owned(),
         replica.checkpoint.0.0.to_string(),
         commit.0.to_string(),
+        last_term.0.to_string(),
         last.0.to_string(),
         replica.chunks.to_string(),
         replica.aus.to_string(),

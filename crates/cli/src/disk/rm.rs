@@ -12,6 +12,7 @@ use anyhow::Result;
 use engine::ReplicaUse;
 use engine::offline::Access;
 use serde_json::json;
+use types::map::Membership;
 use types::{OsdId, codes};
 
 /// Reason of a failure that this command records.
@@ -19,8 +20,8 @@ const REASON: &str = "an administrator has given the replica up with basalt disk
 
 /// Removes a replica, or says what would happen.
 pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
-    let (osd, replica) = find(args)?;
-    let warnings = warnings(args, osd, &replica);
+    let (osd, replica, members) = find(args)?;
+    let warnings = warnings(args, osd, &members);
     if !args.yes {
         let what = format!(
             "{}: {} of PG {} ({}, {} chunks, checkpoint index {}) is still there: without --yes nothing is changed. {}",
@@ -58,8 +59,8 @@ pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Finds the replica by a mount that writes nothing.
-fn find(args: &DiskRm) -> Result<(OsdId, ReplicaUse)> {
+/// Finds the replica by a mount that writes nothing. Returns it with the members of its PG at the end of its log.
+fn find(args: &DiskRm) -> Result<(OsdId, ReplicaUse, Membership)> {
     let mut device = Device::open(&args.device, Access::Read)?;
     let view = View::open(&mut device, LogEnd { uncommitted: false })?;
     let is_meant = |r: &ReplicaUse| r.identity.pg == args.pg && r.identity.replica == args.replica;
@@ -69,18 +70,29 @@ fn find(args: &DiskRm) -> Result<(OsdId, ReplicaUse)> {
         let what = format!("{device} holds no {} of PG {}", args.replica, args.pg);
         UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk ls {device}"))
     })?;
-    Ok((view.superblock.osd, found))
+    let members = view.applied.get(&args.replica).map(|applied| applied.members.clone());
+    Ok((view.superblock.osd, found, members.unwrap_or_default()))
 }
 
 /// Returns what follows for the cluster.
-fn warnings(args: &DiskRm, osd: OsdId, replica: &ReplicaUse) -> Vec<String> {
-    let members = replica.identity.members.len();
-    let copies = format!(
-        "PG {} had {members} members when this replica was made: make sure that a majority of the others is whole (`basalt pg ls`).",
-        args.pg
-    );
+fn warnings(args: &DiskRm, osd: OsdId, members: &Membership) -> Vec<String> {
+    let others = members.iter().filter(|member| member.replica != args.replica);
+    let others: Vec<String> = others.map(|member| member.osd.to_string()).collect();
+    let copies = match others.is_empty() {
+        true => format!("This device knows no other member of PG {}: then the data of the PG goes with it.", args.pg),
+        false => format!(
+            "The other members of PG {}, as far as this device knows, are on {}: make sure that a majority of the PG is \
+             whole without this replica (`basalt pg ls`).",
+            args.pg,
+            others.join(", ")
+        ),
+    };
     let after = match args.replace {
-        true => "When its OSD runs again, the metadata server replaces it under a new id.".to_owned(),
+        true => {
+            "Its log is dropped: `basalt pg force-recover` cannot go on from this replica. When its OSD runs again, \
+                 the metadata server replaces it under a new id."
+                .to_owned()
+        }
         false => format!(
             "The metadata server still expects it on {osd} and does not replace it by itself: PG {} stays degraded until \
              `basalt pg move {} --from {} --to OSD` gives its place to another OSD. A PG that was deleted needs nothing.",

@@ -12,9 +12,10 @@ use group::Until;
 use group::decision::Decision;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use types::map::Membership;
 use types::store::Recovered;
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, VolumeId, codes};
+use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, VolumeId, codes};
 
 /// Sectors of one read: 512 KiB.
 const STEP_SECTORS: u32 = 1024;
@@ -23,6 +24,10 @@ const STEP_SECTORS: u32 = 1024;
 pub struct Applied {
     pub commit: Index,
     pub last: Index,
+    /// Term of the last entry.
+    pub last_term: Term,
+    /// Members of the PG at the end of the log: the newest ones that this device knows.
+    pub members: Membership,
     /// `None`: the log could not be applied, and the reason; the contents are those of the checkpoint.
     pub stale: Option<String>,
     /// Chunks of each volume, according to the attach records.
@@ -75,10 +80,14 @@ impl<'a> View<'a> {
             let volumes = Decision::decode(bytes).map(|state| state.volumes).unwrap_or_default();
             volumes.into_iter().map(|(volume, attached)| (volume, attached.chunk_count)).collect()
         };
-        let last = found.entries.last().map_or(found.checkpoint.index, |entry| entry.index);
+        let at_checkpoint = (found.checkpoint.index, found.checkpoint.term);
+        let newest = found.entries.last().filter(|entry| entry.index > found.checkpoint.index);
+        let (last, last_term) = newest.map_or(at_checkpoint, |entry| (entry.index, entry.term));
         let stale = |reason: String| Applied {
             commit: found.hard_state.commit,
             last,
+            last_term,
+            members: group::members_in(found),
             stale: Some(reason),
             volumes: volumes(&found.checkpoint.bytes),
         };
@@ -86,12 +95,22 @@ impl<'a> View<'a> {
             Ok(done) => done,
             Err(error) => return stale(error.to_string()),
         };
-        for (entry, effect) in done.effects {
-            if let Err(error) = self.store.apply(replica, entry, effect) {
-                return stale(error.to_string());
-            }
+        // Either all of these entries are applied, or none: a stale replica shows exactly its checkpoint.
+        let mut effects = done.effects.iter();
+        if let Err(error) = effects.try_for_each(|(entry, effect)| self.store.check_payload(replica, *entry, *effect)) {
+            return stale(error.to_string());
         }
-        Applied { commit: done.commit, last: done.last, stale: None, volumes: volumes(&done.decision) }
+        for (entry, effect) in done.effects {
+            self.store.apply(replica, entry, effect).expect("its payload was checked");
+        }
+        Applied {
+            commit: done.commit,
+            last: done.last,
+            last_term,
+            members: group::members_in(found),
+            stale: None,
+            volumes: volumes(&done.decision),
+        }
     }
 
     /// Returns the replicas, ascending by PG and id.

@@ -62,7 +62,7 @@ impl Step {
                 "the device is slow at writes and flushes: compare it with the other OSDs, and see `basalt top`"
             }
             Step::Follower => "the followers that answered first have no record of these writes: run it for longer",
-            Step::Majority => "a second follower was needed: the device of the leader is slower than the others",
+            Step::Majority => "a majority needed one more replica: compare the log writes of the OSDs of these PGs",
             Step::ReadWait => {
                 "the leader has no lease and asks a majority for each read: see `basalt status` for OSDs that are down"
             }
@@ -194,7 +194,7 @@ pub struct Sums {
 impl Sums {
     /// Adds an operation.
     pub fn add(&mut self, hops: Vec<(Hop, u64)>) {
-        self.totals.push(hops.iter().map(|(_, us)| us).sum());
+        self.totals.push(total(hops.iter().map(|(_, us)| *us)));
         for (hop, us) in hops {
             self.hops.entry(hop).or_default().push(us);
         }
@@ -229,11 +229,15 @@ impl Sums {
     }
 
     fn line(&self, step: Step, place: Option<String>, mut times: Vec<u64>) -> Line {
-        let whole: u64 = self.totals.iter().sum();
-        let part: u64 = times.iter().sum();
+        let (whole, part) = (total(self.totals.iter().copied()), total(times.iter().copied()));
         let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         Line { step, place, count: times.len(), p50_us: at(&mut times, 0.5), p99_us: at(&mut times, 0.99), share }
     }
+}
+
+/// Adds times; those of a foreign page may be anything.
+fn total(times: impl Iterator<Item = u64>) -> u64 {
+    times.fold(0, u64::saturating_add)
 }
 
 /// Returns a quantile of the times; 0 of none.

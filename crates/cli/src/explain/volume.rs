@@ -23,6 +23,8 @@ use types::{OsdId, VolumeId};
 const POLL: Duration = Duration::from_millis(250);
 /// Hops that the table shows.
 const HOPS_SHOWN: usize = 6;
+/// Most operations that are remembered: pages of OSDs are foreign data.
+const OPS_MAX: usize = 200_000;
 /// Least number of operations from which on a hop is named the slowest.
 const OPS_MIN: usize = 8;
 
@@ -37,13 +39,16 @@ impl Seen {
     /// Takes one reading. Of the first one, what has ended already is left out from now on.
     fn take(&mut self, volume: VolumeId, osd: OsdId, ops: Vec<OpReport>, is_first: bool) {
         for report in ops.into_iter().filter(|report| report.op.volume == volume) {
-            if is_first && report.us(Station::Replied).is_some() {
+            if is_first && report.us(Station::Replied).is_some() && self.old.len() < OPS_MAX {
                 self.old.insert((osd, report.op));
             }
             if self.old.contains(&(osd, report.op)) {
                 continue;
             }
             let reader = (report.op.kind == OpKind::Read).then_some(osd);
+            if self.new.len() >= OPS_MAX && !self.new.contains_key(&(report.op, reader)) {
+                continue;
+            }
             self.new.entry((report.op, reader)).or_default().insert(osd, report);
         }
     }

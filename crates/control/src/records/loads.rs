@@ -1,5 +1,5 @@
-//! Shares of the allocated segments by PG, and by volume and PG: counted as segments come and go, so that no one adds up all
-//! columns of a volume for an allocation.
+//! Shares of the allocated segments by PG, and by volume and PG, counted as segments come and go: an allocation does not add up
+//! all columns of a volume.
 //!
 //! Invariant: the counts are those that an addition over all segment records gives. An entry without a segment is not kept.
 

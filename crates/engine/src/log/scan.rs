@@ -19,8 +19,8 @@ use super::segment_read::SegmentBytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, LogIdentity, Record, decode_records, verified_area};
 use layout::log::{HEADER_AREA_MAX, PAYLOAD_AREA_MAX};
 use std::ops::Range;
-use types::IoBuf;
 use types::planted::{Bug, on};
+use types::{AU, IoBuf};
 
 /// One batch with verified header and records.
 #[derive(Debug)]
@@ -100,6 +100,15 @@ impl Candidate {
     }
 }
 
+/// Returns the bytes of the payloads at home that a batch names.
+fn air_of(batch: &FoundBatch) -> u64 {
+    let runs = batch.records.iter().flat_map(|record| match record {
+        Record::Placed { runs, .. } => runs.as_slice(),
+        _ => &[],
+    });
+    runs.map(|run| u64::from(run.count) * AU).sum()
+}
+
 /// Result of scanning one segment.
 #[derive(Debug)]
 pub(crate) struct Look {
@@ -111,7 +120,9 @@ pub(crate) struct Look {
     durable: u64,
     /// A page that cannot be read lies where the batch of this number would begin.
     hidden: Option<u64>,
-    /// Bytes of the segment behind its last batch.
+    /// Bytes of the payloads at home that the records of this segment name: they count as if they lay in it.
+    air: u64,
+    /// Bytes of the segment behind its last batch, as its writer counts them.
     left: u64,
 }
 
@@ -195,7 +206,8 @@ impl Found {
         let lacks = |range: Range<usize>| reads.iter().all(|read| read.lacks(range.clone()));
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
         let here = Place::new(candidate, base, reads);
-        let mut look = Look { here, items: Vec::new(), expect, last_mount, durable, hidden: None, left: self.left };
+        let mut look =
+            Look { here, items: Vec::new(), expect, last_mount, durable, hidden: None, air: 0, left: self.left };
         let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
             let life = look.here.life;
@@ -238,19 +250,21 @@ impl Found {
             if from > expect {
                 look.items.push(Item::Hole { from: expect, to: from });
             }
+            look.air += copied.iter().filter(|c| c.header.segment_seq == header.segment_seq).map(air_of).sum::<u64>();
             look.items.extend(copied.map(Item::Batch));
         }
         // The first batch found gives the number of a segment whose opening is missing.
         (look.here.life, look.here.end) = (Some(header.segment_seq), end);
         (look.expect, look.last_mount) = (Some(header.seq + 1), header.mount);
         look.durable = look.durable.max(header.durable_seq);
-        (look.hidden, look.left) = (None, self.segment_bytes - end as u64);
+        look.air += air_of(&batch);
+        (look.hidden, look.left) = (None, (self.segment_bytes - end as u64).saturating_sub(look.air));
         look.items.push(Item::Batch(batch));
     }
 
     /// Adds the result of one segment. `next`: the segment behind it.
     pub fn take(&mut self, look: Look, next: Option<&Candidate>) {
-        let Look { here, items, expect, last_mount, durable, hidden, left } = look;
+        let Look { here, items, expect, last_mount, durable, hidden, left, .. } = look;
         self.before = Some(here);
         self.goes_on = hidden.is_some() || items.iter().any(|item| matches!(item, Item::Batch(_)));
         self.items.extend(items);

@@ -1,7 +1,7 @@
 //! The batches of a stopped device's log, in the order of their numbers, without a mount.
 //!
 //! An env, a disk and its superblock come in. The first page of each segment tells the order of the segments; then one
-//! segment at a time is read and its batches go out. Memory: one segment, and the newest one.
+//! segment at a time is read and its batches go out. Memory: at most two segments.
 //!
 //! Invariant: nothing is judged here. A batch goes out with the state of its checksums; the caller says what that means.
 
@@ -58,8 +58,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads the first page of every segment, and the newest segment. `thorough`: segments that begin with a page of zeros
-    /// are searched, too; formatting leaves such segments.
+    /// Reads the first page of every segment, and the two newest segments. `thorough`: segments that begin with a page of zeros
+    /// are searched, too; formatting leaves such segments. A stale opening, which a mount does not count either, is dropped.
     ///
     /// # Errors
     /// A page cannot be read for another reason than the medium.
@@ -72,16 +72,14 @@ impl Survey {
             let segment = survey.look(env, disk, (slot, offset), thorough)?;
             survey.segments.push(segment);
         }
-        let newest = survey.segments.iter().filter(|s| s.life.is_some()).max_by_key(|s| s.life).copied();
-        if let Some(newest) = newest {
-            let (_, batches) = survey.batches_of(env, disk, newest)?;
-            let last = batches.last().map(|batch| batch.header);
-            let durable_seq = batches.iter().map(|batch| batch.header.durable_seq).max().unwrap_or(0);
-            survey.bounds = last.map_or(Bounds::default(), |last| {
-                let BatchHeader { tail_seq, seq: last_seq, mount, .. } = last;
-                Bounds { tail_seq, last_seq, durable_seq, mount }
-            });
+        // Without bounds, every segment that holds a batch counts as live.
+        let in_order = survey.live();
+        let (batches, stale) =
+            newest_of(in_order, |segment| survey.batches_of(env, disk, segment).map(|(_, batches)| batches))?;
+        for segment in survey.segments.iter_mut().filter(|segment| stale.contains(&segment.slot)) {
+            segment.life = None;
         }
+        survey.bounds = bounds_of(&batches);
         Ok(survey)
     }
 
@@ -172,11 +170,114 @@ impl Survey {
     }
 }
 
+/// Returns the batches of the newest segment, and the slots of stale ones. `in_order`: the segments with batches, oldest first.
+///
+/// The highest opening may be that of a torn batch, which a mount dropped. Later batches then went on in the segment before it,
+/// and the opening stays on the device until its slot is reused.
+fn newest_of(
+    mut in_order: Vec<Segment>,
+    mut read: impl FnMut(Segment) -> Result<Vec<SeenBatch>, FormatError>,
+) -> Result<(Vec<SeenBatch>, Vec<u32>), FormatError> {
+    let mut stale = Vec::new();
+    let Some(mut newest) = in_order.pop() else { return Ok((Vec::new(), stale)) };
+    let mut batches = read(newest)?;
+    while let Some(before) = in_order.pop() {
+        let earlier = read(before)?;
+        if follows(&batches, &earlier) {
+            break;
+        }
+        stale.push(newest.slot);
+        (newest, batches) = (before, earlier);
+    }
+    Ok((batches, stale))
+}
+
+/// Whether the first batch of a segment may follow the last one of the segment before it, as the scan of a mount decides:
+/// neither its number nor its mount falls.
+fn follows(batches: &[SeenBatch], earlier: &[SeenBatch]) -> bool {
+    let last = earlier.iter().rev().find(|batch| batch.records.is_some());
+    let (Some(first), Some(last)) = (batches.first(), last) else { return true };
+    first.header.seq > last.header.seq && first.header.mount >= last.header.mount
+}
+
+/// Returns the bounds according to the batches of the newest segment.
+fn bounds_of(batches: &[SeenBatch]) -> Bounds {
+    let durable_seq = batches.iter().map(|batch| batch.header.durable_seq).max().unwrap_or(0);
+    batches.last().map_or(Bounds::default(), |last| {
+        let BatchHeader { tail_seq, seq: last_seq, mount, .. } = last.header;
+        Bounds { tail_seq, last_seq, durable_seq, mount }
+    })
+}
+
 /// Returns `None` for bytes that the medium does not give back.
 fn readable(read: Result<IoBuf, FormatError>) -> Result<Option<IoBuf>, FormatError> {
     match read {
         Ok(bytes) => Ok(Some(bytes)),
         Err(FormatError::Disk { source, .. }) if source.is_of_medium() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch of the segment that batch `life` opened.
+    fn batch(life: u64, seq: u64, mount: u64) -> SeenBatch {
+        let header = BatchHeader {
+            header_len: BATCH_ALIGN as u32,
+            records_len: 0,
+            record_count: 0,
+            records_crc: 0,
+            payload_len: 0,
+            copy_len: 0,
+            copy_crc: 0,
+            payload_hash: 0,
+            mount,
+            seq,
+            offset: 0,
+            durable_seq: seq - 1,
+            tail_seq: life - 10,
+            segment_seq: life,
+        };
+        SeenBatch { header, records: Some(Vec::new()), payload: IoBuf::EMPTY, whole: true }
+    }
+
+    /// Returns the bounds of a log with these segments, oldest first, and the stale slots.
+    fn found(segments: &[Vec<SeenBatch>]) -> (Bounds, Vec<u32>) {
+        let in_order = segments.iter().zip(0..).map(|(batches, slot)| {
+            let life = batches.first().map(|first| first.header.segment_seq);
+            Segment { slot, offset: 0, life, opens: true }
+        });
+        let read = |segment: Segment| Ok(segments[segment.slot as usize].clone());
+        let (batches, stale) = newest_of(in_order.collect(), read).expect("nothing fails");
+        (bounds_of(&batches), stale)
+    }
+
+    #[test]
+    fn bounds_come_from_the_newest_segment_that_follows_the_one_before() {
+        let first = vec![batch(20, 20, 5), batch(20, 29, 5)];
+        let second = vec![batch(30, 30, 5), batch(30, 31, 6)];
+        let bounds = Bounds { tail_seq: 20, last_seq: 31, durable_seq: 30, mount: 6 };
+        assert_eq!(found(&[first, second]), (bounds, vec![]));
+        assert_eq!(found(&[]), (Bounds::default(), vec![]));
+    }
+
+    #[test]
+    fn stale_opening_of_a_torn_batch_gives_no_bounds() {
+        // Batch 30 of mount 5 was torn; mount 6 dropped it and went on in the first segment.
+        let torn = vec![batch(30, 30, 5)];
+        for gone_on in [30, 31, 40] {
+            let first = vec![batch(20, 20, 5), batch(20, 29, 5), batch(20, gone_on, 6)];
+            let bounds = Bounds { tail_seq: 10, last_seq: gone_on, durable_seq: gone_on - 1, mount: 6 };
+            assert_eq!(found(&[first, torn.clone()]), (bounds, vec![1]), "{gone_on}");
+        }
+    }
+
+    #[test]
+    fn torn_batch_of_a_segment_makes_no_later_opening_stale() {
+        let unread = SeenBatch { records: None, whole: false, ..batch(20, 30, 6) };
+        let first = vec![batch(20, 29, 5), unread];
+        assert_eq!(found(&[first, vec![batch(30, 30, 5)]]).1, Vec::<u32>::new());
     }
 }

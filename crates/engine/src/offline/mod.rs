@@ -26,6 +26,9 @@ const IDLE_MAX: Duration = Duration::from_millis(20);
 /// Longest wait for a checkpoint that frees the space of a removed replica.
 const CHECKPOINT_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// Longest time in which nothing is submitted and nothing completes, while a result is missing.
+const PROGRESS_WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// Most bytes of one read of [`read`].
 const PIECE_MAX: usize = 1 << 20;
 
@@ -73,6 +76,9 @@ pub enum OfflineError {
     /// The log names the entry with other bytes than its command.
     #[error("entry {index} of {replica} has no payload that its command fits")]
     Payload { replica: ReplicaId, index: Index },
+    /// The device does not answer, or the log has no room for a record.
+    #[error("nothing has completed for {} s: the device does not answer, or the log is full", .idle.as_secs())]
+    Stuck { idle: Duration },
 }
 
 /// A mounted store.
@@ -86,6 +92,8 @@ pub struct Offline<'a> {
     /// Completions that no operation of the env brings.
     completed: Vec<Event>,
     in_flight: usize,
+    /// The last moment at which an operation was submitted or completed.
+    progress_at: Time,
     reads: u64,
 }
 
@@ -110,7 +118,8 @@ impl<'a> Offline<'a> {
         let ids = (superblock.cluster, superblock.osd, superblock.uuid);
         let mut engine = Engine::new(config, disk.clone(), ids);
         let mut ops = Vec::new();
-        engine.start(env.now(), &mut ops);
+        let progress_at = env.now();
+        engine.start(progress_at, &mut ops);
         let mut store = Offline {
             env,
             engine,
@@ -120,6 +129,7 @@ impl<'a> Offline<'a> {
             events: Vec::new(),
             completed: Vec::new(),
             in_flight: 0,
+            progress_at,
             reads: 0,
         };
         let mounted = store.wait_for(|event| match event {
@@ -145,15 +155,25 @@ impl<'a> Offline<'a> {
         (index, term): (Index, Term),
         effect: Effect,
     ) -> Result<(), OfflineError> {
-        if let Effect::Write { range, .. } = effect {
-            let payload = self.engine.payload(replica, index, term);
-            let fits = payload.is_some_and(|(buf, crcs)| crcs.start == range.start && buf.len() == range.len_bytes());
-            if !fits {
-                return Err(OfflineError::Payload { replica, index });
-            }
-        }
+        self.check_payload(replica, (index, term), effect)?;
         self.engine.apply(replica, index, effect);
         Ok(())
+    }
+
+    /// Checks that the log holds the payload that an effect needs.
+    ///
+    /// # Errors
+    /// The log does not hold it, or holds another one.
+    pub fn check_payload(
+        &self,
+        replica: ReplicaId,
+        (index, term): (Index, Term),
+        effect: Effect,
+    ) -> Result<(), OfflineError> {
+        let Effect::Write { range, .. } = effect else { return Ok(()) };
+        let payload = self.engine.payload(replica, index, term);
+        let fits = payload.is_some_and(|(buf, crcs)| crcs.start == range.start && buf.len() == range.len_bytes());
+        if fits { Ok(()) } else { Err(OfflineError::Payload { replica, index }) }
     }
 
     /// Reads a range of a chunk as it is after everything applied. Every block is verified.
@@ -235,13 +255,21 @@ impl<'a> Offline<'a> {
 
     /// Waits until everything queued for the log is durable.
     fn quiesce(&mut self) -> Result<(), OfflineError> {
+        self.progress_at = self.env.now();
         loop {
             self.turn()?;
             self.check_poison()?;
             if self.engine.is_log_quiet() && self.in_flight == 0 && self.completed.is_empty() {
                 return Ok(());
             }
+            self.check_progress()?;
         }
+    }
+
+    /// Refuses to wait on: a full log never takes a record, and a lost device never answers.
+    fn check_progress(&self) -> Result<(), OfflineError> {
+        let idle = self.env.now().since(self.progress_at);
+        if idle < PROGRESS_WAIT_MAX { Ok(()) } else { Err(OfflineError::Stuck { idle }) }
     }
 
     fn check_poison(&mut self) -> Result<(), OfflineError> {
@@ -267,6 +295,7 @@ impl<'a> Offline<'a> {
 
     /// Runs turns until `pick` takes an event; others are dropped.
     fn wait_for<T>(&mut self, mut pick: impl FnMut(EngineEvent) -> Result<T, EngineEvent>) -> Result<T, OfflineError> {
+        self.progress_at = self.env.now();
         loop {
             while !self.events.is_empty() {
                 match pick(self.events.remove(0)) {
@@ -275,6 +304,7 @@ impl<'a> Offline<'a> {
                     Err(_) => {}
                 }
             }
+            self.check_progress()?;
             self.turn()?;
         }
     }
@@ -285,17 +315,23 @@ impl<'a> Offline<'a> {
         self.engine.end_turn(now, &mut self.ops, &mut self.events);
         self.hold_writes();
         let mut done = std::mem::take(&mut self.completed);
-        self.in_flight += self.ops.len();
+        let submitted = self.ops.len();
+        self.in_flight += submitted;
         let ready = done.len();
         let deadline = self.deadline(now, ready);
         self.env.turn(&mut self.ops, &mut done, deadline)?;
         done.retain(|event| token_of(event).is_some());
         self.in_flight -= done.len() - ready;
+        let progresses = submitted > 0 || !done.is_empty();
         for mut event in done {
             if let (Some(shadow), Event::DiskRead { token, buf, .. }) = (&mut self.shadow, &mut event) {
                 shadow.patch(*token, buf);
             }
             self.engine.handle_event(now, event, &mut self.ops, &mut self.events);
+        }
+        // The time that the engine itself takes does not count.
+        if progresses {
+            self.progress_at = self.env.now();
         }
         Ok(())
     }
@@ -304,7 +340,7 @@ impl<'a> Offline<'a> {
         match (ready > 0 || !self.events.is_empty(), self.in_flight) {
             (true, _) => now,
             (false, 0) => self.engine.next_deadline().min(now + IDLE_MAX),
-            (false, _) => Time::NEVER,
+            (false, _) => now + PROGRESS_WAIT_MAX,
         }
     }
 

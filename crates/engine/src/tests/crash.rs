@@ -53,19 +53,42 @@ pub(super) fn step_of(rig: &mut Rig, replica: ReplicaId) {
     }
 }
 
-/// Runs one history; returns the number of rounds that ended and of blocks that were completed.
-fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
+/// Counts of histories.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Rounds that ended.
+    pub rounds: u64,
+    /// Blocks that rounds have completed.
+    pub completed: u64,
+    pub steps: u64,
+    /// Crashes, each with a mount and a comparison of all bytes behind it.
+    pub crashes: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: Counts) {
+        self.rounds += other.rounds;
+        self.completed += other.completed;
+        self.steps += other.steps;
+        self.crashes += other.crashes;
+    }
+}
+
+/// Runs one history.
+pub(super) fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> Counts {
     run(Rig::new(seed, volatile, config(seed)), lives, steps)
 }
 
 /// Does the same with this rig.
-pub(super) fn run(mut rig: Rig, lives: u64, steps: u64) -> (u64, u64) {
+pub(super) fn run(mut rig: Rig, lives: u64, steps_max: u64) -> Counts {
+    let (mut steps, mut crashes) = (0, lives);
     for id in 1..=3 {
         rig.create(id);
     }
     for _ in 0..lives {
-        for _ in 0..rig.rng().between(1, steps) {
+        for _ in 0..rig.rng().between(1, steps_max) {
             step(&mut rig);
+            steps += 1;
         }
         if rig.rng().chance(1, 4) {
             rig.disk.kill();
@@ -77,17 +100,16 @@ pub(super) fn run(mut rig: Rig, lives: u64, steps: u64) -> (u64, u64) {
         if rig.rng().chance(1, 3) {
             rig.disk.power_cut();
             rig.restart_and_check();
+            crashes += 1;
         }
     }
-    (rig.seen.checkpoints, rig.seen.completed_blocks)
+    Counts { rounds: rig.seen.checkpoints, completed: rig.seen.completed_blocks, steps, crashes }
 }
 
 fn check(seeds: std::ops::Range<u64>, volatile: bool) {
-    let (mut rounds, mut completed) = (0, 0);
-    for seed in seeds {
-        let (r, c) = life(seed, volatile, 8, 500);
-        (rounds, completed) = (rounds + r, completed + c);
-    }
+    let mut all = Counts::default();
+    seeds.for_each(|seed| all.add(life(seed, volatile, 8, 500)));
+    let Counts { rounds, completed, .. } = all;
     assert!(rounds > 15 && completed > 100, "{rounds} rounds, {completed} blocks: the test lost its teeth");
 }
 

@@ -2,9 +2,11 @@
 
 use super::placed::{aus, config};
 use super::rig::Rig;
-use super::{crash, laws::write};
+use super::{crash, crash::Counts, laws::write};
 use crate::EngineConfig;
 use crate::testing::chunks;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::store::Effect;
 use types::{AU, ReplicaId, SectorRange};
@@ -136,15 +138,15 @@ fn restart(rig: &mut Rig) {
 
 #[test]
 fn power_cut_at_every_completion_loses_no_placed_payload() {
-    for (seed, kind) in (0..2).flat_map(|seed| KINDS.map(|kind| (seed, kind))) {
-        let cuts = cut_everywhere(seed, kind);
+    for kind in KINDS {
+        let cuts = cut_everywhere(0, kind);
         assert!(cuts > 40, "{cuts} cuts: the test lost its teeth");
     }
 }
 
-/// Runs random lives on each kind of disk; returns the number of rounds.
-fn lives(seeds: std::ops::Range<u64>) -> u64 {
-    let mut rounds = 0;
+/// Runs random lives on each kind of disk.
+fn lives(seeds: std::ops::Range<u64>) -> Counts {
+    let mut all = Counts::default();
     for (seed, kind) in seeds.flat_map(|seed| KINDS.map(|kind| (seed, kind))) {
         let config = EngineConfig {
             redirect_min: Some([1, 2][seed as usize % 2] * AU),
@@ -152,13 +154,47 @@ fn lives(seeds: std::ops::Range<u64>) -> u64 {
             round_idle: Duration::from_millis(20),
             ..crash::config(seed)
         };
-        rounds += crash::run(rig(seed, kind, config), 6, 300).0;
+        // Long segments: a batch places more than one write, and a segment has room behind its last batch.
+        let rig = match (kind, seed % 3) {
+            (Kind::File, _) | (_, 0 | 1) => rig(seed, kind, config),
+            (_, _) => Rig::with_long_segments(seed, matches!(kind, Kind::Volatile), config),
+        };
+        all.add(crash::run(rig, 6, 300));
     }
-    rounds
+    all
 }
 
 #[test]
 fn random_lives_lose_no_placed_payload_on_any_disk() {
-    let rounds = lives(0..6);
+    let Counts { rounds, .. } = lives(0..6);
     assert!(rounds > 15, "{rounds} rounds: the test lost its teeth");
+}
+
+/// Histories with and without payloads at home over many seeds, on every kind of disk: `make engine-crashes SEEDS=FIRST..LAST`.
+#[test]
+fn histories_of_many_seeds_lose_nothing_and_leak_no_au() {
+    let seeds = std::env::var("ENGINE_SEEDS").unwrap_or_else(|_| "1000..1001".to_owned());
+    let (first, last) = seeds.split_once("..").expect("ENGINE_SEEDS=FIRST..LAST");
+    let (first, last): (u64, u64) = (first.parse().expect("a number"), last.parse().expect("a number"));
+    let next = AtomicU64::new(first);
+    let total = Mutex::new((Counts::default(), 0));
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= last {
+            return;
+        }
+        let mut counts = lives(seed..seed + 1);
+        for volatile in [false, true] {
+            counts.add(crash::life(seed, volatile, 8, 500));
+        }
+        let cuts: u64 = KINDS.map(|kind| cut_everywhere(seed, kind)).iter().sum();
+        let mut total = total.lock().expect("no other seed has failed");
+        total.0.add(counts);
+        total.1 += cuts;
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (counts, cuts) = total.into_inner().expect("no seed has failed");
+    println!("seeds {seeds}: {counts:?}; {cuts} histories cut at each of their completions");
+    assert!(counts.rounds > last - first && cuts > 40 * (last - first), "the histories lost their teeth");
 }

@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use crate::testing::{DISK_LEN, FailedRead, Harness, SECTORS, chunks, params};
-use crate::{EngineConfig, ReadError, format_device};
+use crate::{EngineConfig, FormatParams, ReadError, format_device};
 use env::DiskKind;
 use std::time::Duration;
 use types::rng::Rng;
@@ -17,21 +17,27 @@ const FIRST_WITH_PEER: u64 = 100;
 
 impl Harness<Disk> {
     pub fn new(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
-        Rig::on(Disk::new(DISK_LEN, seed, volatile), config)
+        Rig::on(Disk::new(DISK_LEN, seed, volatile), params(), config)
+    }
+
+    /// Does the same with segments of 4 MiB: a batch places more than one write, and leaves room behind it.
+    pub fn with_long_segments(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
+        let format = FormatParams { segment_bytes: 4 << 20, log_bytes: 64 << 20, ..params() };
+        Rig::on(Disk::new(DISK_LEN + (48 << 20), seed, volatile), format, config)
     }
 
     /// Does the same on a file whose home has holes: what is written there needs a flush.
     pub fn on_file(seed: u64, config: EngineConfig) -> Rig {
         let mut disk = Disk::new(DISK_LEN, seed, false);
         disk.info.kind = DiskKind::File;
-        let mut rig = Rig::on(disk, config);
+        let mut rig = Rig::on(disk, params(), config);
         rig.disk.sparse_from = Some(rig.superblock.home_start as usize);
         rig
     }
 
-    fn on(mut disk: Disk, config: EngineConfig) -> Rig {
+    fn on(mut disk: Disk, format: FormatParams, config: EngineConfig) -> Rig {
         let info = disk.info.clone();
-        let superblock = format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("an empty disk formats");
+        let superblock = format_device(&mut disk, &info, &format, &mut |_, _| {}).expect("an empty disk formats");
         let mut rig = Harness::mount(disk, info, superblock, config, Time(1_000_000));
         rig.settle();
         rig

@@ -2,7 +2,9 @@
 
 use super::damage::spoil_copy;
 use super::failed::{OTHER, R, found, new, one};
+use super::placed;
 use super::rig::Rig;
+use crate::testing::chunks;
 use layout::log::BATCH_ALIGN;
 use types::ReplicaId;
 
@@ -91,4 +93,21 @@ fn unreadable_opening_keeps_the_batches_behind_it() {
     let (last, suspect, lost) = restart(&mut rig, start);
     assert_eq!((last, lost), (1, 0), "created and written behind the opening");
     assert!(suspect || rig.engine.may_have_been_here(ReplicaId(1000)), "others may have been created in it");
+}
+
+#[test]
+fn unreadable_opening_behind_payloads_at_home_may_hide_a_batch() {
+    let mut rig = Rig::with_long_segments(8, true, placed::config());
+    rig.create(R.0);
+    let part = || vec![placed::aus(chunks()[0], 0, 2)];
+    let mut last = 0;
+    while rig.engine.stats().segments_in_use < 2 {
+        placed::put(&mut rig, R, part());
+        last += 1;
+    }
+    let second = (rig.superblock.log_start + rig.superblock.segment_bytes) as usize;
+    assert!((20..40).contains(&last), "the payloads fill the segment, not the records: {last}");
+    let (index, suspect, lost) = restart(&mut rig, second);
+    assert_eq!((index, lost), (last - 1, 0));
+    assert!(suspect, "the entry that opened the segment was acknowledged");
 }

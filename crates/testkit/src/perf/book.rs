@@ -32,9 +32,19 @@ pub struct Record {
     pub seconds: u64,
     /// Idle share of the machine before the first run.
     pub idle_before: f64,
+    /// `fresh`: sparse files; `written`: files that were written once before.
+    #[serde(default = "fresh")]
+    pub devices: String,
+    /// Further flags of `osd run`.
+    #[serde(default)]
+    pub osd_flags: Vec<String>,
     pub rows: Vec<RowRecord>,
     /// Medians of the yardsticks, by mode and name.
     pub yardsticks: BTreeMap<String, Figures>,
+}
+
+fn fresh() -> String {
+    "fresh".to_owned()
 }
 
 /// Returns the medians of all figures that every run has.
@@ -165,6 +175,8 @@ mod tests {
             machine: BTreeMap::new(),
             seconds: 5,
             idle_before: 1.0,
+            devices: "fresh".to_owned(),
+            osd_flags: Vec::new(),
             rows: vec![row],
             yardsticks: BTreeMap::from([("flush floor/d32".into(), figures(&[("iops", 20.0)]))]),
         }

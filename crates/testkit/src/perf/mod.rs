@@ -12,6 +12,7 @@ mod measure;
 mod rows;
 mod stage;
 
+use crate::cluster::Shape;
 use anyhow::{Context, Result, bail, ensure};
 use book::{Record, RowRecord, compare, medians};
 use counters::Figures;
@@ -33,7 +34,8 @@ const IDLE_MIN: f64 = 0.9;
 
 pub const USAGE: &str =
     "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
-                     [--page FILE] [--check FILE] [--list] [--dir DIR]
+                     [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written]
+                     [--osd-flags FLAG,...]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
   --rows TEXT     only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
@@ -44,6 +46,9 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --page FILE     put the tables between the marks of this page
   --check FILE    fail when a ratio is worse by 15 % than in this record
   --list          print the names of the rows
+  --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, as disks have
+                  none [default: fresh]
+  --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
 ";
 
 /// Configuration of a suite.
@@ -57,6 +62,8 @@ struct Config {
     json: Option<PathBuf>,
     page: Option<PathBuf>,
     check: Option<PathBuf>,
+    written: bool,
+    osd_flags: Vec<String>,
 }
 
 /// Runs `testkit bench` with these arguments. Returns whether no ratio is worse than in the baseline.
@@ -71,6 +78,11 @@ pub fn main(args: &[String]) -> Result<bool> {
     let idle_before = counters::idle_share(Duration::from_secs(1))?;
     if idle_before < IDLE_MIN {
         eprintln!("the machine is only {:.0} % idle: figures will be low", idle_before * 100.0);
+    }
+    if let Some(baseline) = &baseline {
+        let devices = if config.written { "written" } else { "fresh" };
+        let same = (baseline.devices.as_str(), &baseline.osd_flags) == (devices, &config.osd_flags);
+        ensure!(same, "the record is of {} devices and the flags {:?}", baseline.devices, baseline.osd_flags);
     }
     let record = run(&config, idle_before)?;
     println!("{}", record.tables());
@@ -101,8 +113,8 @@ fn read_record(path: &Path) -> Result<Record> {
 fn parse(args: &[String]) -> Result<Option<Config>> {
     let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
     let (json, page, check) = (None, None, None);
-    let mut config =
-        Config { base, rows: rows::all(), modes: vec!["flush".to_owned()], repeats: 3, seconds: 5, json, page, check };
+    let (rows, modes, written, osd_flags) = (rows::all(), vec!["flush".to_owned()], false, Vec::new());
+    let mut config = Config { base, rows, modes, repeats: 3, seconds: 5, json, page, check, written, osd_flags };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--list" {
@@ -129,6 +141,11 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
             "--json" => config.json = Some(PathBuf::from(value)),
             "--page" => config.page = Some(PathBuf::from(value)),
             "--check" => config.check = Some(PathBuf::from(value)),
+            "--devices" => {
+                ensure!(["fresh", "written"].contains(&value.as_str()), "`{value}` is neither fresh nor written");
+                config.written = value == "written";
+            }
+            "--osd-flags" => config.osd_flags = words(),
             "--dir" => config.base = PathBuf::from(value),
             _ => bail!("`{arg}` is no flag\n{USAGE}"),
         }
@@ -144,6 +161,8 @@ fn run(config: &Config, idle_before: f64) -> Result<Record> {
         machine: machine(),
         seconds: config.seconds,
         idle_before,
+        devices: if config.written { "written" } else { "fresh" }.to_owned(),
+        osd_flags: config.osd_flags.clone(),
         rows: Vec::new(),
         yardsticks: BTreeMap::new(),
     };
@@ -163,7 +182,9 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
     let plp = mode == "noflush";
     let log = if rows[0].sustained { LOG_SUSTAINED } else { LOG };
     std::fs::create_dir_all(&config.base)?;
-    let mut stage = Stage::up(&config.base, log, plp)?;
+    let (written, osd_flags) = (config.written, config.osd_flags.clone());
+    let shape = Shape { log_bytes: log, assume_plp: plp, written, osd_flags, ..Shape::default() };
+    let mut stage = Stage::up(&config.base, shape)?;
     let dir = stage.cluster.dir.join("yardsticks");
     std::fs::create_dir_all(&dir)?;
     let basalt = stage.cluster.basalt.clone();

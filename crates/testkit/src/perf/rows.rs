@@ -14,6 +14,8 @@ pub enum Layout {
     OneLeader,
     /// One volume over 16 PGs with leaders on all OSDs.
     Spread,
+    /// One volume of one segment, striped over 16 PGs in units of 64 KiB.
+    Striped,
     /// 16 volumes of one segment each with leaders on all OSDs; each has a client process of its own.
     Volumes,
     /// One volume of 4 GiB, all of it used, behind an NBD server, driven by fio.
@@ -26,6 +28,7 @@ impl Layout {
             Layout::OnePg => "one-pg",
             Layout::OneLeader => "one-leader",
             Layout::Spread => "spread",
+            Layout::Striped => "striped",
             Layout::Volumes => "volumes",
             Layout::Nbd => "nbd",
         }
@@ -132,7 +135,7 @@ pub fn all() -> Vec<Row> {
     let mut add = |layouts: &[Layout], op: Op, block: u32, depth: u32| {
         rows.extend(layouts.iter().map(|layout| Row { layout: *layout, op, block, depth, sustained: false }));
     };
-    use Layout::{Nbd, OneLeader, OnePg, Spread, Volumes};
+    use Layout::{Nbd, OneLeader, OnePg, Spread, Striped, Volumes};
     add(&[OnePg, Spread, Nbd], Op::RandWrite, SMALL, 1);
     add(&[OnePg, OneLeader, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 32);
     add(&[OnePg, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 128);
@@ -140,8 +143,8 @@ pub fn all() -> Vec<Row> {
     add(&[OnePg, Spread, Volumes, Nbd], Op::RandRead, SMALL, 32);
     add(&[Spread, Nbd], Op::RandRead, SMALL, 128);
     add(&[Spread, Nbd], Op::Mixed, SMALL, 32);
-    add(&[Spread, Nbd], Op::Write, LARGE, LARGE_DEPTH);
-    add(&[Spread, Nbd], Op::Read, LARGE, LARGE_DEPTH);
+    add(&[OnePg, Spread, Striped, Nbd], Op::Write, LARGE, LARGE_DEPTH);
+    add(&[OnePg, Spread, Striped, Nbd], Op::Read, LARGE, LARGE_DEPTH);
     let long = |layout| Row { layout, op: Op::RandWrite, block: SMALL, depth: 32, sustained: true };
     rows.extend([OnePg, Spread].map(long));
     rows

@@ -60,8 +60,8 @@ impl Stage {
     ///
     /// # Errors
     /// The cluster does not come up.
-    pub fn up(base: &Path, log_bytes: u64, assume_plp: bool) -> Result<Stage> {
-        let shape = Shape { device_bytes: DEVICE, log_bytes, pgs: PGS, assume_plp, ..Shape::default() };
+    pub fn up(base: &Path, shape: Shape) -> Result<Stage> {
+        let shape = Shape { device_bytes: DEVICE, pgs: PGS, ..shape };
         let cluster = Cluster::up(base, "bench", shape)?;
         let wide = cluster.volume(WIDE, u64::from(PGS) * SEGMENT)?;
         let (segments, filled) = (Vec::new(), BTreeSet::new());
@@ -162,8 +162,12 @@ impl Stage {
             Layout::OneLeader => vec![wide(self.starts(true)?, DATA)],
             Layout::Spread => vec![wide(self.starts(false)?, DATA)],
             Layout::Volumes => self.volumes(row.depth / SPREAD)?,
+            Layout::Striped => {
+                let volume = self.volume("striped", DATA, &["--stripe-count", &SPREAD.to_string()])?;
+                vec![Target { volume, pieces: vec![0], span: DATA, depth: row.depth }]
+            }
             Layout::Nbd => {
-                let volume = self.volume("nbd", NBD_BYTES)?;
+                let volume = self.volume("nbd", NBD_BYTES, &[])?;
                 vec![Target { volume, pieces: vec![0], span: NBD_BYTES, depth: row.depth }]
             }
         };
@@ -183,16 +187,20 @@ impl Stage {
 
     fn volumes(&mut self, depth: u32) -> Result<Vec<Target>> {
         let target = |n| -> Result<Target> {
-            let volume = self.volume(&format!("v{n}"), SEGMENT)?;
+            let volume = self.volume(&format!("v{n}"), SEGMENT, &[])?;
             Ok(Target { volume, pieces: vec![0], span: PIECE, depth })
         };
         (0..SPREAD).map(target).collect()
     }
 
     /// Returns the name of a volume, and creates it if it is new.
-    fn volume(&self, name: &str, bytes: u64) -> Result<String> {
+    fn volume(&self, name: &str, bytes: u64, flags: &[&str]) -> Result<String> {
         let full = format!("{}/{name}", crate::cluster::POOL);
-        if self.filled.iter().any(|(volume, ..)| *volume == full) { Ok(full) } else { self.cluster.volume(name, bytes) }
+        if !self.filled.iter().any(|(volume, ..)| *volume == full) {
+            let create = ["volume", "create", &full, &bytes.to_string()];
+            self.cluster.basalt.run(&[&create[..], flags].concat())?;
+        }
+        Ok(full)
     }
 }
 

@@ -79,8 +79,15 @@ impl Chain<'_> {
 
     fn note_records(&mut self, records: &[Record<'_>]) {
         for record in records {
-            if let Record::Checkpoint(part) = record {
-                self.newest.take(part.id, part.part, part.parts, &part.bytes);
+            match record {
+                Record::Checkpoint(part) => self.newest.take(part.id, part.part, part.parts, &part.bytes),
+                Record::Create(of) | Record::ReplicaState(of) if of.failure.is_some() => {
+                    self.report.told.insert(of.identity.replica);
+                }
+                Record::Revived { replica } => {
+                    self.report.told.remove(replica);
+                }
+                _ => {}
             }
         }
     }

@@ -22,8 +22,9 @@ use layout::checkpoint::Checkpoint;
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::SUPERBLOCK_LEN;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::units::SECTORS_PER_BLOCK;
+use types::{PgId, ReplicaId};
 
 /// Most findings that are listed; all are counted.
 pub const LISTED_MAX: usize = 1000;
@@ -53,6 +54,8 @@ pub struct Report {
     damaged: u64,
     /// Facts that are no damage.
     notes: Vec<String>,
+    /// Replicas that have failed according to the log: these failures are known, and no finding.
+    told: BTreeSet<ReplicaId>,
 }
 
 impl Report {
@@ -75,6 +78,14 @@ impl Report {
     pub fn note(&mut self, what: impl Into<String>) {
         if self.notes.len() < LISTED_MAX {
             self.notes.push(what.into());
+        }
+    }
+
+    /// Counts a failed replica: a note if the log records the failure, and damage if the mount has found it.
+    fn failed(&mut self, replica: ReplicaId, pg: PgId, reason: &str) {
+        match self.told.contains(&replica) {
+            true => self.note(format!("{replica} of PG {pg} has failed: {reason}")),
+            false => self.damage("replicas", format!("{replica} of PG {pg} fails at this mount: {reason}")),
         }
     }
 
@@ -175,7 +186,7 @@ fn mounted(device: &mut Device, data: bool, report: &mut Report, bar: &ProgressB
         report.damage("ownership", reason);
     }
     if let Some(lost) = view.store.engine().lost_records() {
-        report.note(format!("log gap: {lost}"));
+        report.damage("log batches", format!("log gap: {lost}"));
     }
     for (replica, aus, _) in view.store.engine().leftovers_for_tools() {
         report.note(format!("{replica} is not on this device any more; a checkpoint will free its {aus} AUs"));
@@ -184,7 +195,7 @@ fn mounted(device: &mut Device, data: bool, report: &mut Report, bar: &ProgressB
         report.checked("replicas", 1);
         let (id, pg) = (replica.identity.replica, replica.identity.pg);
         match (&replica.part, view.stale(id)) {
-            (Part::Failed(failure), _) => report.note(format!("{id} of PG {pg} has failed: {}", failure.reason)),
+            (Part::Failed(failure), _) => report.failed(id, pg, &failure.reason),
             (Part::Filling, _) => report.note(format!("{id} of PG {pg} waits for a stream with its contents")),
             (Part::Repairing { lost }, _) => {
                 let lost: Vec<String> = lost.iter().take(10).map(|index| index.0.to_string()).collect();
@@ -273,5 +284,21 @@ pub fn whole(newest: &layout::checkpoint::NewestCheckpoint, report: &mut Report)
             report.damage("checkpoint", error.to_string());
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::PoolId;
+
+    #[test]
+    fn failure_is_damage_unless_the_log_records_it() {
+        let (pg, known, found) = (PgId { pool: PoolId(1), n: 2 }, ReplicaId(1), ReplicaId(2));
+        let mut report = Report { told: BTreeSet::from([known]), ..Report::default() };
+        report.failed(known, pg, "a gap");
+        assert_eq!((report.damaged(), report.notes.len()), (0, 1));
+        report.failed(found, pg, "a gap");
+        assert_eq!((report.damaged(), report.notes.len()), (1, 1));
     }
 }
