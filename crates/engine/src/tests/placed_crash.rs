@@ -154,7 +154,7 @@ fn lives(seeds: std::ops::Range<u64>) -> Counts {
             round_idle: Duration::from_millis(20),
             ..crash::config(seed)
         };
-        // Long segments: a batch places more than one write, and a segment has room behind its last batch.
+        // Long segments have room behind a last batch that payloads at home leave none.
         let rig = match (kind, seed % 3) {
             (Kind::File, _) | (_, 0 | 1) => rig(seed, kind, config),
             (_, _) => Rig::with_long_segments(seed, matches!(kind, Kind::Volatile), config),

@@ -20,10 +20,10 @@ impl Harness<Disk> {
         Rig::on(Disk::new(DISK_LEN, seed, volatile), params(), config)
     }
 
-    /// Does the same with segments of 4 MiB: a batch places more than one write, and leaves room behind it.
+    /// Does the same with segments of 2 MiB, longer than the longest batch in the log, and a home with room for payloads.
     pub fn with_long_segments(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
-        let format = FormatParams { segment_bytes: 4 << 20, log_bytes: 64 << 20, ..params() };
-        Rig::on(Disk::new(DISK_LEN + (48 << 20), seed, volatile), format, config)
+        let format = FormatParams { segment_bytes: 2 << 20, log_bytes: 32 << 20, ..params() };
+        Rig::on(Disk::new(DISK_LEN + (80 << 20), seed, volatile), format, config)
     }
 
     /// Does the same on a file whose home has holes: what is written there needs a flush.
