@@ -189,7 +189,7 @@ fn flipped_bytes_are_found_and_never_end_in_a_panic(dev: &Dev, osd: u64) {
     let mut pages: Vec<usize> =
         [&b"BMAP"[..], b"BDIR", b"BSLTBTCH", b"BSLTSUPR"].iter().flat_map(|m| -> Vec<usize> { begins(m) }).collect();
     assert!(pages.len() >= 6, "pages of each kind are there: {pages:?}");
-    pages.extend(used.iter().step_by(used.len() / 30 + 1));
+    pages.extend(used.iter().step_by(used.len() / 8 + 1));
     let mut found = 0;
     for (nth, page) in pages.iter().enumerate() {
         let at = page * 4096 + [13, 70, 200, 1000][nth % 4];

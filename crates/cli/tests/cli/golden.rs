@@ -85,8 +85,6 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     let bench = ["bench", "main/bench", "--seconds", "1", "--depth", "4", "--op", "randrw", "--verify"];
     golden("bench", &bench);
     golden("bench.floor", &["bench", "floor", "--seconds", "1", "--depths", "4", "--modes", "noflush"]);
-    let engine = ["--seconds", "1", "--repeats", "1", "--rows", "randwrite-4k/d16", "--modes", "noflush"];
-    golden("bench.engine", &[&["bench", "engine"][..], &engine].concat());
     golden("volume.ls", &["volume", "ls", "--pool", "main"]);
     golden("volume.info", &["volume", "info", "main/demo"]);
     golden("explain.volume", &["explain", "volume", "main/demo", "--for", "0s"]);
