@@ -113,7 +113,8 @@ impl Book {
     }
 
     /// Takes the engine's report, once a turn: AUs that may be granted, and whether a destage round may soon free more.
-    /// Returns true when the device is short of space; it is full when it is short and none is being freed.
+    /// Returns true when the device is short of space; it is full when it is short without the writes that
+    /// are admitted, and none is being freed.
     pub fn observe(&mut self, now: Time, available: u64, releasing: bool) -> bool {
         self.available = available;
         self.settled = 0;
@@ -123,7 +124,10 @@ impl Book {
             Some(since) => (left < 2 * low).then_some(since),
             None => (left < low).then_some(now),
         };
-        self.full = self.short_since.is_some_and(|since| !releasing || now >= since + self.tuning.release_max);
+        // Writes that are admitted hold more than they take, and return it: while only they keep the device short, others wait.
+        let is_spent = available < if self.full { 2 * low } else { low };
+        let ended = |since| !releasing || now >= since + self.tuning.release_max;
+        self.full = is_spent && self.short_since.is_some_and(ended);
         self.short_since.is_some()
     }
 
@@ -318,6 +322,21 @@ mod tests {
         assert_eq!(leader.admit(at_ms(0), 4, [TWO].into_iter()), Err(NoRoom::Full(None)), "the leader itself is");
         let held = leader.admit(at_ms(0), 3, [TWO].into_iter()).expect("to the last AU");
         leader.settle(&held);
+    }
+
+    #[test]
+    fn device_that_only_admitted_writes_keep_short_is_not_full() {
+        let (mut leader, _) = pair(100, 4000);
+        let held: Vec<Held> = (0..100).map(|_| leader.admit(at_ms(0), 1, [].into_iter()).expect("room")).collect();
+        assert!(leader.observe(at_ms(1), 100, false), "short");
+        assert_eq!((leader.is_full(), leader.admit(at_ms(1), 1, [].into_iter())), (false, Err(NoRoom::Wait)));
+        // All of them wrote to one AU.
+        held.iter().for_each(|held| leader.settle(held));
+        assert!(!leader.observe(at_ms(2), 99, false));
+        let held = leader.admit(at_ms(2), 1, [].into_iter()).expect("there is room");
+        leader.settle(&held);
+        leader.observe(at_ms(3), 3, false);
+        assert_eq!(leader.admit(at_ms(3), 4, [].into_iter()), Err(NoRoom::Full(None)), "the AUs are gone");
     }
 
     #[test]
