@@ -55,16 +55,23 @@ fn op_of(pg: PgId, command: &[u8]) -> Option<OpId> {
     Some(OpId { kind: OpKind::Write, volume, pg, epoch: stamp.epoch, seq: stamp.seq })
 }
 
-/// Counts the stages of an operation that has left this OSD, but for those of the log.
+/// Counts the stages of an operation that has left this OSD. A leader applies nothing before its own log holds it, so each write
+/// that was answered has passed all stages.
 fn count(stages: &StageMetrics, kind: OpKind, times: &Times) {
     use Station::*;
     let leader = [
         (&stages.write_proposal_seconds, Received, Appended),
+        (&stages.write_log_wait_seconds, Appended, Batched),
+        (&stages.write_log_seconds, Batched, Durable),
         (&stages.write_follower_seconds, Appended, Acknowledged),
         (&stages.write_majority_seconds, Durable, Applied),
         (&stages.write_reply_seconds, Applied, Replied),
     ];
-    let follower = [(&stages.append_wait_seconds, AppendReceived, Appended)];
+    let follower = [
+        (&stages.append_wait_seconds, AppendReceived, Appended),
+        (&stages.append_log_wait_seconds, Appended, Batched),
+        (&stages.append_log_seconds, Batched, Durable),
+    ];
     let read = [
         (&stages.read_wait_seconds, Received, ReadBegun),
         (&stages.read_data_seconds, ReadBegun, ReadDone),
@@ -76,20 +83,6 @@ fn count(stages: &StageMetrics, kind: OpKind, times: &Times) {
         OpKind::Write if is_leaders => &leader,
         OpKind::Write => &follower,
     };
-    observe(rows, times);
-}
-
-/// Counts the stages of the log. A leader's write may have been answered before: two followers made the majority.
-fn count_log(stages: &StageMetrics, times: &Times) {
-    use Station::*;
-    let leader = [(&stages.write_log_wait_seconds, Appended, Batched), (&stages.write_log_seconds, Batched, Durable)];
-    let follower =
-        [(&stages.append_log_wait_seconds, Appended, Batched), (&stages.append_log_seconds, Batched, Durable)];
-    let is_leaders = times.between(Received, Durable).is_some();
-    observe(if is_leaders { &leader } else { &follower }, times);
-}
-
-fn observe(rows: &[(&telemetry::Histogram, Station, Station)], times: &Times) {
     for (histogram, from, to) in rows {
         if let Some(time) = times.between(*from, *to) {
             telemetry::observe(histogram, time);
@@ -104,12 +97,8 @@ impl Traced {
     }
 
     fn record(&mut self, op: OpId, station: Station, now: Time) {
-        let Some(passage) = self.recorder.record(op, station, now) else { return };
-        if station == Station::Durable {
-            count_log(&self.stages, &passage.times);
-        }
-        if passage.ends {
-            count(&self.stages, op.kind, &passage.times);
+        if let Some(times) = self.recorder.record(op, station, now) {
+            count(&self.stages, op.kind, &times);
         }
     }
 

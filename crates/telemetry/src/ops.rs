@@ -167,14 +167,6 @@ impl Times {
     }
 }
 
-/// Times of an operation that has just passed a station.
-#[derive(Clone, Copy, Debug)]
-pub struct Passage {
-    pub times: Times,
-    /// Whether it left the process with that.
-    pub ends: bool,
-}
-
 struct Record {
     op: OpId,
     began: Time,
@@ -206,9 +198,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records that a sampled operation passed a station, and returns its times so far. A station keeps its first time: `None`
-    /// when it was passed before. An operation whose entry into the process is unknown leaves no record.
-    pub fn record(&mut self, op: OpId, station: Station, now: Time) -> Option<Passage> {
+    /// Records that a sampled operation passed a station, and returns its times if it left the process with that. A station
+    /// keeps its first time. An operation whose entry into the process is unknown leaves no record.
+    pub fn record(&mut self, op: OpId, station: Station, now: Time) -> Option<Times> {
         let at = match self.records.iter().rposition(|record| record.op == op) {
             Some(at) => at,
             None if station.begins() => self.begin(op, now),
@@ -230,7 +222,7 @@ impl Recorder {
             station = station.name(),
             us
         );
-        Some(Passage { times: record.times, ends: record.is_finished() && !was_finished })
+        (record.is_finished() && !was_finished).then_some(record.times)
     }
 
     /// Makes room for an operation and returns its place.
@@ -325,20 +317,18 @@ mod tests {
     }
 
     #[test]
-    fn times_come_with_each_station_and_one_of_them_ends_the_way() {
+    fn the_times_come_once_with_the_station_that_ends_the_way() {
         let mut recorder = Recorder::default();
-        let mut pass =
-            |station, us| recorder.record(op(1), station, at(us)).map(|passage| (passage.ends, passage.times));
-        assert!([(Station::Received, 10), (Station::Durable, 30)].iter().all(|(s, us)| !pass(*s, *us).expect("new").0));
-        let (ends, times) = pass(Station::Replied, 75).expect("new");
-        assert!(ends, "it has left");
+        let mut pass = |station, us| recorder.record(op(1), station, at(us));
+        assert!(pass(Station::Received, 10).is_none() && pass(Station::Durable, 30).is_none());
+        let times = pass(Station::Replied, 75).expect("it has left");
         let between = |from, to| times.between(from, to).map(|time| time.as_micros());
         assert_eq!(between(Station::Received, Station::Replied), Some(65));
         assert_eq!(between(Station::Durable, Station::Replied), Some(45));
         assert_eq!(between(Station::Replied, Station::Durable), None, "the other order");
         assert_eq!(between(Station::Received, Station::Applied), None, "one is unknown");
-        assert!(pass(Station::Replied, 80).is_none(), "the first time counts");
-        assert!(pass(Station::Acknowledged, 90).is_some_and(|(ends, _)| !ends), "it has left before");
+        let later = [pass(Station::Replied, 80), pass(Station::Acknowledged, 90)];
+        assert!(later.iter().all(Option::is_none), "it has left before");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Input: the records of one operation in the OSDs that it passed. Output: its hops, whose times add up to the time from the
 //! leader's receipt to its reply; and [`Sums`] of many operations.
 //!
-//! A write is done when a majority holds it. Only hops on that way count: the leader's own log or the first follower,
-//! whichever came later. Clocks of two processes are never compared: the time in the network is the time that the leader
+//! A write is done when a majority with its leader holds it. Only hops on that way count: the leader's own log or the first
+//! follower, whichever came later. Clocks of two processes are never compared: the time in the network is the time that the leader
 //! waited, less the time that the follower needed.
 //!
 //! Invariant: no record is trusted to be complete or in order. An operation without a whole way has no hops.
@@ -127,22 +127,17 @@ fn of_read(leader: &Way) -> Option<Vec<(Hop, u64)>> {
 fn of_write(leader: &Way, records: &[Record]) -> Option<Vec<(Hop, u64)>> {
     use Station::{Acknowledged, Appended, Applied, Batched, Durable, Received, Replied};
     let us = |station| leader.report.us(station);
-    let applied = us(Applied)?;
-    // A log write that ended after the application was not part of the majority.
-    let own = us(Durable).filter(|durable| *durable <= applied);
+    let (own, applied) = (us(Durable)?, us(Applied)?);
+    // An acknowledgement that came after the application was not part of the majority.
     let peer = us(Acknowledged).filter(|acknowledged| *acknowledged <= applied);
     let mut hops = vec![leader.hop(Step::Proposal, Received, Appended)];
-    let held = match (own, peer) {
-        (None, None) => return None,
-        (Some(own), peer) if peer.is_none_or(|peer| peer <= own) => {
-            hops.push(leader.hop(Step::LogWait, Appended, Batched));
-            hops.push(leader.hop(Step::LogWrite, Batched, Durable));
-            Durable
-        }
-        _ => {
-            hops.extend(of_follower(leader, records)?.into_iter().map(Some));
-            Acknowledged
-        }
+    let held = if peer.is_some_and(|peer| peer > own) {
+        hops.extend(of_follower(leader, records)?.into_iter().map(Some));
+        Acknowledged
+    } else {
+        hops.push(leader.hop(Step::LogWait, Appended, Batched));
+        hops.push(leader.hop(Step::LogWrite, Batched, Durable));
+        Durable
     };
     hops.push(leader.hop(Step::Majority, held, Applied));
     hops.push(leader.hop(Step::Reply, Applied, Replied));
@@ -316,11 +311,16 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_without_the_leaders_own_log_waited_for_a_second_follower() {
-        let own = leader(5_000, 500, 900);
+    fn a_majority_of_three_waits_for_a_second_follower() {
+        let own = leader(400, 500, 900);
         let hops = of(&[(OsdId(1), &own), (OsdId(2), &follower(300))]).expect("a way");
-        assert!(hops.iter().all(|(hop, _)| (hop.step, hop.osd) != (Step::LogWrite, OsdId(1))), "{hops:?}");
         assert_eq!(hops.iter().find(|(hop, _)| hop.step == Step::Majority).map(|(_, us)| *us), Some(400));
+        let impossible = leader(5_000, 500, 900);
+        assert_eq!(
+            of(&[(OsdId(1), &impossible), (OsdId(2), &follower(300))]),
+            None,
+            "applied before its own log held it"
+        );
     }
 
     #[test]
