@@ -17,23 +17,21 @@ use env::real::{RealConfig, RealEnv};
 use env::{DiskError, DiskInfo, DiskSpec, Env, EnvError};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::Time;
+use types::rng::Rng;
 use types::units::{BLOCK, CHUNK};
 
 /// Bytes that the writes of a case cover.
-const SPAN: u64 = 1 << 30;
+pub const SPAN: u64 = 1 << 30;
 /// Log of a burst, for each second and one more: no round begins in it, for less than half of it is written. Log of a sustained
 /// run: it wraps several times.
 const LOG_BURST: u64 = 512 << 20;
 const LOG_SUSTAINED: u64 = 256 << 20;
-/// Space for data: the span, its maps, and the AUs that wait for a checkpoint.
-const HOME: u64 = 3 * SPAN;
-
-/// Bytes of a write that fills a file.
-const FILL_BLOCK: usize = 1 << 20;
+/// Space for data, in spans: the span, its maps, and the AUs that wait for a checkpoint.
+const HOME_SPANS: u64 = 3;
 
 /// The writes of a case, and its target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +74,8 @@ pub struct ReplicaConfig {
     pub flush: bool,
     /// Smallest payload that is written once, as of `osd run --redirect-min`.
     pub redirect_min: Option<u64>,
+    /// Bytes that the writes cover, a multiple of a chunk. The figures of two spans are not comparable.
+    pub span_bytes: u64,
 }
 
 /// Lengths of a burst that a sustained run takes.
@@ -159,10 +159,7 @@ fn open(path: &Path, len: u64, flush: bool) -> Result<(RealEnv, DiskInfo), Repli
     let mut file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() != len {
         file.set_len(0).map_err(failed)?;
-        let zeros = vec![0; FILL_BLOCK];
-        for at in (0..len).step_by(FILL_BLOCK) {
-            file.write_all(&zeros[..FILL_BLOCK.min((len - at) as usize)]).map_err(failed)?;
-        }
+        std::io::copy(&mut std::io::repeat(0).take(len), &mut file).map_err(failed)?;
         file.sync_all().map_err(failed)?;
     }
     let mut env = RealEnv::new(RealConfig::default())?;
@@ -173,27 +170,24 @@ fn open(path: &Path, len: u64, flush: bool) -> Result<(RealEnv, DiskInfo), Repli
 /// Offsets of the writes of a case.
 struct Offsets {
     block: u64,
-    state: u64,
+    span: u64,
+    rng: Rng,
     next: u64,
 }
 
 impl Offsets {
-    fn new(block: u64) -> Offsets {
-        Offsets { block, state: 0x9E37_79B9_7F4A_7C15, next: 0 }
+    fn new(block: u64, span: u64) -> Offsets {
+        Offsets { block, span, rng: Rng::new(1), next: 0 }
     }
 
     /// Returns the next one: of blocks at random, of larger writes in sequence.
     fn take(&mut self) -> u64 {
         if self.block > BLOCK {
             let at = self.next;
-            self.next = (self.next + self.block) % SPAN;
+            self.next = (self.next + self.block) % self.span;
             return at;
         }
-        // xorshift64
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state % (SPAN / self.block) * self.block
+        self.rng.below(self.span / self.block) * self.block
     }
 }
 
@@ -243,11 +237,11 @@ mod tests {
 
     #[test]
     fn offsets_are_whole_blocks_of_the_span_and_large_ones_follow_each_other() {
-        let mut random = Offsets::new(BLOCK);
+        let mut random = Offsets::new(BLOCK, SPAN);
         let some: Vec<u64> = (0..1_000).map(|_| random.take()).collect();
         assert!(some.iter().all(|at| at.is_multiple_of(BLOCK) && at + BLOCK <= SPAN));
         assert!(some.iter().max() > Some(&(SPAN / 2)) && some.iter().min() < Some(&(SPAN / 2)));
-        let mut large = Offsets { next: SPAN - 2 * CHUNK, ..Offsets::new(CHUNK) };
+        let mut large = Offsets { next: SPAN - 2 * CHUNK, ..Offsets::new(CHUNK, SPAN) };
         assert_eq!([large.take(), large.take(), large.take()], [SPAN - 2 * CHUNK, SPAN - CHUNK, 0]);
     }
 

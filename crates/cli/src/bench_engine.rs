@@ -4,7 +4,7 @@ use crate::args::BenchEngine;
 use crate::errors::{Exit, UserError};
 use crate::output;
 use anyhow::Result;
-use bench::replica::{self, CASES, Case, ReplicaConfig, Row};
+use bench::replica::{self, CASES, Case, ReplicaConfig, Row, SPAN};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use types::codes;
@@ -71,7 +71,13 @@ fn measure(
     for round in 1..=args.repeats {
         for ((case, flush), runs) in cells.iter().zip(&mut runs) {
             let redirect_min = (args.redirect_min > 0).then_some(args.redirect_min);
-            let config = ReplicaConfig { dir: dir.to_owned(), seconds: args.seconds, flush: *flush, redirect_min };
+            let config = ReplicaConfig {
+                dir: dir.to_owned(),
+                seconds: args.seconds,
+                flush: *flush,
+                redirect_min,
+                span_bytes: SPAN,
+            };
             let row = replica::run(&config, case)?;
             if !as_json && args.repeats > 1 {
                 show(&format!("round {round}"), &row);

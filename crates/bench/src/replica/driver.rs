@@ -2,7 +2,7 @@
 //!
 //! Invariant: entries are applied in the order of their indexes, each once, and only when they are durable.
 
-use super::{Case, Figures, HOME, LOG_BURST, LOG_SUSTAINED, Meter, Offsets, ReplicaConfig, ReplicaError, SPAN, open};
+use super::{Case, Figures, HOME_SPANS, LOG_BURST, LOG_SUSTAINED, Meter, Offsets, ReplicaConfig, ReplicaError, open};
 use bytes::Bytes;
 use engine::{Engine, EngineConfig, EngineEvent, EngineStats, FormatParams};
 use env::real::RealEnv;
@@ -42,6 +42,7 @@ pub(super) struct Driver {
     env: RealEnv,
     engine: Engine,
     case: Case,
+    span: u64,
     ops: Vec<Op>,
     events: Vec<Event>,
     happened: Vec<EngineEvent>,
@@ -59,7 +60,7 @@ impl Driver {
     pub fn start(config: &ReplicaConfig, case: &Case) -> Result<Driver, ReplicaError> {
         let log_bytes = if case.sustained { LOG_SUSTAINED } else { LOG_BURST * (config.seconds + 1) };
         let path = config.dir.join(if case.sustained { "basalt-bench.sustained" } else { "basalt-bench.burst" });
-        let (mut env, disk) = open(&path, log_bytes + HOME, config.flush)?;
+        let (mut env, disk) = open(&path, log_bytes + HOME_SPANS * config.span_bytes, config.flush)?;
         let (cluster, osd, uuid) = IDS;
         let (segment_bytes, force, prezero) = (SEGMENT, true, true);
         let params = FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force, prezero, unix_s: 0 };
@@ -70,6 +71,7 @@ impl Driver {
             env,
             engine,
             case: *case,
+            span: config.span_bytes,
             ops: Vec::new(),
             events: Vec::new(),
             happened: Vec::new(),
@@ -89,7 +91,7 @@ impl Driver {
 
     /// Writes the whole span once, and waits until it is destaged.
     pub fn fill(&mut self) -> Result<(), ReplicaError> {
-        let mut left: VecDeque<u64> = (0..SPAN / FILL_BLOCK).map(|n| n * FILL_BLOCK).collect();
+        let mut left: VecDeque<u64> = (0..self.span / FILL_BLOCK).map(|n| n * FILL_BLOCK).collect();
         let bytes = IoBuf::copy_of(&vec![0xA5; FILL_BLOCK as usize]);
         let end = self.env.now() + FILL_MAX;
         while !left.is_empty() || !self.pending.is_empty() || self.engine.stats().overlay_bytes > 0 {
@@ -109,7 +111,7 @@ impl Driver {
     /// Writes for so long, and returns the figures.
     pub fn measure(&mut self, time: Duration) -> Result<Figures, ReplicaError> {
         let bytes = IoBuf::copy_of(&vec![0xC3; self.case.block as usize]);
-        let (mut offsets, depth) = (Offsets::new(self.case.block), self.case.depth as usize);
+        let (mut offsets, depth) = (Offsets::new(self.case.block, self.span), self.case.depth as usize);
         let (before, rounds) = (self.engine.stats(), self.rounds);
         let mut meter = Meter::new(self.env.now())?;
         let end = self.env.now() + time;

@@ -3,7 +3,7 @@
 //! Invariant: as many writes are in flight as in the case. With flushes, a write counts once a flush that began after it has
 //! ended; one flush is under way at a time, and covers all writes that ended before it.
 
-use super::{Case, Figures, Meter, Offsets, ReplicaConfig, ReplicaError, SPAN, open};
+use super::{Case, Figures, Meter, Offsets, ReplicaConfig, ReplicaError, open};
 use env::{DiskId, Env, Event, Op, Token};
 use std::time::Duration;
 use types::{IoBuf, Time};
@@ -74,7 +74,7 @@ impl Raw {
 /// Writes for the length of a run.
 pub fn run(config: &ReplicaConfig, case: &Case) -> Result<Figures, ReplicaError> {
     let path = config.dir.join("basalt-bench.raw");
-    let (mut env, disk) = open(&path, SPAN, config.flush)?;
+    let (mut env, disk) = open(&path, config.span_bytes, config.flush)?;
     let depth = case.depth as usize;
     let mut raw = Raw {
         disk: disk.id,
@@ -86,7 +86,8 @@ pub fn run(config: &ReplicaConfig, case: &Case) -> Result<Figures, ReplicaError>
         covered: None,
         flush: config.flush,
     };
-    let (mut offsets, end) = (Offsets::new(case.block), env.now() + Duration::from_secs(config.seconds));
+    let (mut offsets, end) =
+        (Offsets::new(case.block, config.span_bytes), env.now() + Duration::from_secs(config.seconds));
     let mut meter = Meter::new(env.now())?;
     let mut events = Vec::new();
     loop {
