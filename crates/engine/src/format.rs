@@ -226,20 +226,13 @@ fn first_batch(superblock: &Superblock) -> IoBuf {
     let mut records = Vec::new();
     first.iter().for_each(|record| record.encode(&mut records));
     let header = BatchHeader {
-        header_len: BATCH_ALIGN as u32,
-        records_len: records.len() as u32,
-        record_count: first.len() as u32,
-        records_crc: types::crc32c(&records),
-        payload_len: 0,
-        copy_len: 0,
-        copy_crc: 0,
-        payload_hash: 0,
         mount: 1,
         seq: 1,
         offset: superblock.log_start,
         durable_seq: 0,
         tail_seq: 1,
         segment_seq: 1,
+        ..BatchHeader::of_records(&records, first.len() as u32)
     };
     let mut page = IoBufMut::zeroed(BATCH_ALIGN);
     page[..FIXED_LEN].copy_from_slice(&header.encode(&superblock.log_identity()));

@@ -124,6 +124,26 @@ const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
 pub(crate) const CRC_AT: usize = 12;
 
 impl BatchHeader {
+    /// Returns the header of a batch of one page whose records have no payloads. Its place and its numbers are zero.
+    pub fn of_records(records: &[u8], record_count: u32) -> BatchHeader {
+        BatchHeader {
+            header_len: BATCH_ALIGN as u32,
+            records_len: records.len() as u32,
+            record_count,
+            records_crc: crc32c(records),
+            payload_len: 0,
+            copy_len: 0,
+            copy_crc: 0,
+            payload_hash: 0,
+            mount: 0,
+            seq: 0,
+            offset: 0,
+            durable_seq: 0,
+            tail_seq: 0,
+            segment_seq: 0,
+        }
+    }
+
     /// Encodes the fixed header for `log`.
     pub fn encode(&self, log: &LogIdentity) -> [u8; FIXED_LEN] {
         let disk = Disk {

@@ -60,20 +60,13 @@ impl Guess {
             false => (self.last.seq + 1 + rng.below(4), mount, segment_seq, tail_seq),
         };
         let header = BatchHeader {
-            header_len: BATCH_ALIGN as u32,
-            records_len: records.len() as u32,
-            record_count: 1,
-            records_crc: types::crc32c(&records),
-            payload_len: 0,
-            copy_len: 0,
-            copy_crc: 0,
-            payload_hash: 0,
             mount,
             seq,
             offset: self.offset(block),
             durable_seq: seq - 1,
             tail_seq,
             segment_seq,
+            ..BatchHeader::of_records(&records, 1)
         };
         let mut head = header.encode(&self.log).to_vec();
         head.extend_from_slice(&records);

@@ -431,20 +431,13 @@ mod tests {
         let mut records = Vec::new();
         Record::Mount.encode(&mut records);
         let header = BatchHeader {
-            header_len: BATCH_ALIGN as u32,
-            records_len: records.len() as u32,
-            record_count: 1,
-            records_crc: types::crc32c(&records),
-            payload_len: 0,
-            copy_len: 0,
-            copy_crc: 0,
-            payload_hash: 0,
             mount: 1,
             seq,
             offset: at,
             durable_seq: seq - 1,
             tail_seq: segment_seq.min(10),
             segment_seq,
+            ..BatchHeader::of_records(&records, 1)
         };
         let mut bytes = header.encode(log).to_vec();
         bytes.extend_from_slice(&records);

@@ -225,20 +225,13 @@ mod tests {
     /// A batch of the segment that batch `life` opened.
     fn batch(life: u64, seq: u64, mount: u64) -> SeenBatch {
         let header = BatchHeader {
-            header_len: BATCH_ALIGN as u32,
-            records_len: 0,
-            record_count: 0,
-            records_crc: 0,
-            payload_len: 0,
-            copy_len: 0,
-            copy_crc: 0,
-            payload_hash: 0,
             mount,
             seq,
             offset: 0,
             durable_seq: seq - 1,
             tail_seq: life - 10,
             segment_seq: life,
+            ..BatchHeader::of_records(&[], 0)
         };
         SeenBatch { header, records: Some(Vec::new()), payload: IoBuf::EMPTY, whole: true }
     }

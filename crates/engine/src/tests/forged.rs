@@ -31,20 +31,13 @@ fn forged(log: &LogIdentity, at: usize, (seq, segment_seq): (u64, u64), last: &B
     let mut records = Vec::new();
     Record::HardState { replica: R, hard_state }.encode(&mut records);
     let header = BatchHeader {
-        header_len: BATCH_ALIGN as u32,
-        records_len: records.len() as u32,
-        record_count: 1,
-        records_crc: types::crc32c(&records),
-        payload_len: 0,
-        copy_len: 0,
-        copy_crc: 0,
-        payload_hash: 0,
         mount: last.mount,
         seq,
         offset: at as u64,
         durable_seq: seq - 1,
         tail_seq: last.tail_seq,
         segment_seq,
+        ..BatchHeader::of_records(&records, 1)
     };
     let mut page = [&header.encode(log)[..], &records].concat();
     page.resize(BATCH_ALIGN, 0);

@@ -72,20 +72,13 @@ mod tests {
         let mut records = Vec::new();
         Record::Mount.encode(&mut records);
         let header = BatchHeader {
-            header_len: BATCH_ALIGN as u32,
-            records_len: records.len() as u32,
-            record_count: 1,
-            records_crc: types::crc32c(&records),
-            payload_len: 0,
-            copy_len: 0,
-            copy_crc: 0,
-            payload_hash: 0,
             mount: 1,
             seq,
             offset: BASE + at as u64,
             durable_seq: seq - 1,
             tail_seq: 1,
             segment_seq: 1,
+            ..BatchHeader::of_records(&records, 1)
         };
         segment[at..at + FIXED_LEN].copy_from_slice(&header.encode(&LOG));
         segment[at + FIXED_LEN..at + FIXED_LEN + records.len()].copy_from_slice(&records);
