@@ -287,7 +287,9 @@ impl Sender {
         }
         let lead = host.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
         let lead = lead.ok_or(StreamAbort::NotLeader)?;
-        if is_late {
+        // What the end shows has left the log here before the follower had it: another stream brings it.
+        let lacks = self.phase == Phase::Ending && self.catches_up.is_some_and(|shown| lead.matched < Some(shown));
+        if is_late || lacks && lead.is_behind {
             return Err(StreamAbort::Failed);
         }
         self.urgent = lead.needs_follower;
@@ -408,14 +410,14 @@ impl Sender {
         let waits = self.catches_up.is_some();
         let is_short = now >= self.short_from && lead.room.is_some_and(|(_, is_short)| is_short);
         let is_due = match waits {
-            true => now >= self.begins_again_at,
+            true => now >= self.begins_again_at || lead.is_behind,
             false => self.fills_from.is_none() || is_short && self.mends_since.is_none() || lead.is_behind,
         };
         if !is_due {
             return;
         }
         // More rounds would not end otherwise: the end lifts the share.
-        let is_last = waits && self.short_rounds == SHORT_ROUNDS_MAX;
+        let is_last = waits && !lead.is_behind && self.short_rounds == SHORT_ROUNDS_MAX;
         let state = if is_last { None } else { host.fill_state(self.replica, self.follower, None) };
         match (state, self.catches_up) {
             (Some(state), _) => {
@@ -426,10 +428,15 @@ impl Sender {
                 );
                 self.push_fill(&state);
                 self.short_from = now + tuning.catch_up_max / 4;
-                self.short_rounds += u32::from(waits);
+                self.short_rounds += u32::from(waits && !lead.is_behind);
                 if self.is_round_read() {
                     self.next_round(state.index);
                 }
+            }
+            // No log brings it what the round shows: it gets the contents exactly at an index.
+            (None, Some(_)) if lead.is_behind => {
+                self.fills_from = None;
+                self.next_round(lead.applied);
             }
             // The PG needs the follower, which takes all entries once it has the end.
             (None, Some(shown)) => self.push_end(shown, lead.term),

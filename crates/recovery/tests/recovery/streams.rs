@@ -209,6 +209,7 @@ impl Script {
                 (self.follow().applied, self.follow().commit) = (applied, applied);
             }
             ["in", "reach"] => self.lead().is_behind = false,
+            ["out", "of", "reach"] => self.lead().is_behind = true,
             ["uncounted"] => (self.leader.host.counts, self.lead().may_fill) = (false, false),
             ["needed,", "room", kib, "KiB"] => {
                 let room = Some((number(kib) << 10, false));
