@@ -186,9 +186,9 @@ pub struct OsdRun {
     /// Confirm every read with a majority instead of the lease (for hosts whose clocks may stop)
     #[arg(long)]
     pub no_lease_reads: bool,
-    /// Requests of whole 64 KiB units, from this length on, are written once, past the log; 0: none
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, default_value = "0")]
-    pub redirect_min: u64,
+    /// Requests of whole 64 KiB units, from this length on, are written once, past the log; 0: none [default: 64KiB on a block device, 0 on a file]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub redirect_min: Option<u64>,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

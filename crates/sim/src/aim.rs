@@ -85,6 +85,9 @@ pub const STRIPED_FROM: u64 = 2_100_000;
 /// From this seed on, the stores of some runs write large payloads once.
 pub const REDIRECT_FROM: u64 = 2_100_000;
 
+/// From this seed on, some of them have segments with room for batches that place as much as they may.
+pub const LONG_SEGMENTS_FROM: u64 = 2_120_000;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.

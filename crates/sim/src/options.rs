@@ -1,6 +1,8 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, DAMAGE_FROM, LATE_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM};
+use crate::aim::{
+    Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM,
+};
 use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -138,6 +140,7 @@ const METAS_PCT: u64 = 30;
 pub const ELECTED_CALM: Duration = Duration::from_secs(40);
 /// Percentage of runs whose stores write large payloads once, among the runs that may draw it.
 const REDIRECT_PCT: u64 = 60;
+const LONG_SEGMENTS_PCT: u64 = 30;
 /// Percentage of runs that wear their devices.
 const WEAR_PCT: u64 = 30;
 
@@ -239,6 +242,12 @@ impl Options {
         (shape.whole_aus_pct, shape.window) = (rng.between(20, 80), shape.window.max(2 << 20));
         // Each sector is a line of the history.
         shape.operations = shape.operations.min(500);
+        if seed >= LONG_SEGMENTS_FROM && rng.chance(LONG_SEGMENTS_PCT, 100) {
+            // Many requests wait for a batch at a time.
+            (shape.depth, shape.whole_aus_pct) = (24, 80);
+            (self.log_bytes, self.segment_bytes) = (128 << 20, 8 << 20);
+            self.device_bytes = 1 << 30;
+        }
     }
 
     /// Returns the dice of a run that wears its devices.

@@ -4,10 +4,10 @@ use crate::basalt::{Basalt, binary, binary_with_failpoints};
 use crate::chaos::netns::Namespaces;
 use crate::chaos::proxy::{End, Proxy, Sky};
 use crate::clock;
+use crate::devices::{Devices, LoopDevice};
 use crate::procs::{Proc, Spec};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,8 +45,7 @@ pub struct Shape {
     pub proxies: Option<u64>,
     /// Daemons are of the build that has failpoints.
     pub failpoints: bool,
-    /// Files of devices are written once before they are formatted: they have no holes, as disks have none.
-    pub written: bool,
+    pub devices: Devices,
     /// Further flags of `osd run`.
     pub osd_flags: Vec<String>,
 }
@@ -64,7 +63,7 @@ impl Default for Shape {
             assume_plp: false,
             proxies: None,
             failpoints: false,
-            written: false,
+            devices: Devices::Fresh,
             osd_flags: Vec::new(),
         }
     }
@@ -86,6 +85,8 @@ pub struct Cluster {
     ports: u16,
     /// Each OSD has a network of its own, when there are namespaces.
     pub net: Option<Namespaces>,
+    /// Block devices of the OSDs; detached after the processes have ended.
+    block_devices: Vec<LoopDevice>,
     pub keep: bool,
 }
 
@@ -103,14 +104,6 @@ fn free_ports() -> Result<u16> {
         }
     }
     bail!("no free block of {PORT_BLOCK} ports from {PORT_MIN} on")
-}
-
-/// Makes a file of zeros that has its space.
-fn write_zeros(path: &Path, len: u64) -> Result<()> {
-    let mut file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
-    let copied = std::io::copy(&mut std::io::repeat(0).take(len), &mut file)?;
-    ensure!(copied == len, "{} has {copied} bytes", path.display());
-    file.sync_all().with_context(|| path.display().to_string())
 }
 
 impl Cluster {
@@ -138,6 +131,7 @@ impl Cluster {
             proxies: Vec::new(),
             ports,
             net,
+            block_devices: Vec::new(),
             keep: false,
         };
         cluster.start_proxies()?;
@@ -243,17 +237,25 @@ impl Cluster {
     ///
     /// # Errors
     /// The command fails.
-    pub fn format_osd(&self, command: &[&str]) -> Result<u32> {
+    pub fn format_osd(&mut self, command: &[&str]) -> Result<u32> {
         let file = self.dir.join("next.device");
         let (size, log) = (self.shape.device_bytes.to_string(), self.shape.log_bytes.to_string());
-        if self.shape.written {
-            write_zeros(&file, self.shape.device_bytes)?;
+        let block_device = self.shape.devices.prepare(&file, self.shape.device_bytes)?;
+        let device = block_device.as_ref().map_or_else(|| file.display().to_string(), |device| device.path.clone());
+        let mut flags = vec!["--device", &device, "--log-size", &log];
+        if block_device.is_none() {
+            flags.extend(["--size", &size]);
         }
-        let device = file.display().to_string();
-        let flags = ["--device", &device, "--size", &size, "--log-size", &log];
         let made = self.basalt.json(&[&["osd"], command, &flags].concat())?;
         let id = u32::try_from(made["osd"].as_u64().context("the id of the OSD")?)?;
-        std::fs::rename(&file, self.device(id))?;
+        match block_device {
+            None => std::fs::rename(&file, self.device(id))?,
+            Some(block_device) => {
+                std::fs::rename(&file, self.dir.join(format!("osd.{id}.file")))?;
+                std::os::unix::fs::symlink(&device, self.device(id))?;
+                self.block_devices.push(block_device);
+            }
+        }
         Ok(id)
     }
 

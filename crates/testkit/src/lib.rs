@@ -12,6 +12,7 @@ pub mod basalt;
 pub mod chaos;
 pub mod clock;
 pub mod cluster;
+pub mod devices;
 pub mod fio;
 pub mod hostile;
 pub mod http;

@@ -10,13 +10,13 @@ use crate::{output, version};
 use anyhow::Result;
 use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
-use env::{DiskInfo, DiskSpec, Env, NetAddr};
+use env::{DiskInfo, DiskKind, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
 use osd::{Osd, OsdConfig, OsdError, OsdTuning, Restart};
 use std::net::SocketAddr;
 use std::path::Path;
 use types::codes;
-use types::{ClusterId, Incarnation, OsdId, OsdUuid};
+use types::{AU, ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// Returns code and advice for a device that cannot be served as it is.
 pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
@@ -213,7 +213,7 @@ fn config(
             after_poison: args.after_poison,
             after_restore,
             mount_above,
-            redirect_min: (args.redirect_min > 0).then_some(args.redirect_min),
+            redirect_min: redirect_min(args.redirect_min, disk.kind),
             ..EngineConfig::default()
         },
         behind,
@@ -223,9 +223,28 @@ fn config(
     })
 }
 
+/// Returns the smallest payload that is written once, if any is. A file has holes, whose first writes are slow and need a flush.
+fn redirect_min(asked: Option<u64>, kind: DiskKind) -> Option<u64> {
+    let default = match kind {
+        DiskKind::Block => AU,
+        DiskKind::File => 0,
+    };
+    Some(asked.unwrap_or(default)).filter(|min| *min > 0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Restart, Stop, repeat, restore};
+    use super::{DiskKind, Restart, Stop, redirect_min, repeat, restore};
+
+    #[test]
+    fn large_writes_are_written_once_on_a_block_device_unless_told_otherwise() {
+        let cases =
+            [(None, Some(64 << 10), None), (Some(0), None, None), (Some(1 << 20), Some(1 << 20), Some(1 << 20))];
+        for (asked, block, file) in cases {
+            let min = |kind| redirect_min(asked, kind);
+            assert_eq!((min(DiskKind::Block), min(DiskKind::File)), (block, file), "{asked:?}");
+        }
+    }
 
     #[test]
     fn a_request_to_end_that_comes_between_two_runs_is_kept() {

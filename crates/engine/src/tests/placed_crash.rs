@@ -157,7 +157,7 @@ fn lives(seeds: std::ops::Range<u64>) -> Counts {
         // Long segments have room behind a last batch that payloads at home leave none.
         let rig = match (kind, seed % 3) {
             (Kind::File, _) | (_, 0 | 1) => rig(seed, kind, config),
-            (_, _) => Rig::with_long_segments(seed, matches!(kind, Kind::Volatile), config),
+            (_, _) => Rig::with_long_segments(seed, matches!(kind, Kind::Volatile), 2 << 20, config),
         };
         all.add(crash::run(rig, 6, 300));
     }
@@ -168,6 +168,63 @@ fn lives(seeds: std::ops::Range<u64>) -> Counts {
 fn random_lives_lose_no_placed_payload_on_any_disk() {
     let Counts { rounds, .. } = lives(0..6);
     assert!(rounds > 15, "{rounds} rounds: the test lost its teeth");
+}
+
+/// Runs lives in which many large payloads wait at a time; returns the most bytes that one batch has placed, too.
+fn bursts(seed: u64, volatile: bool, lives: u64) -> (Counts, u64) {
+    let config = EngineConfig {
+        redirect_min: Some(AU),
+        reuse_at_once: seed.is_multiple_of(2),
+        round_idle: Duration::from_millis(20),
+        ..crash::config(seed)
+    };
+    let mut rig = Rig::with_long_segments(seed, volatile, 8 << 20, config);
+    rig.disk.in_parts = true;
+    (1..=3).for_each(|id| rig.create(id));
+    let (mut most, mut steps) = (0, 0);
+    for _ in 0..lives {
+        for _ in 0..rig.rng().between(1, 400) {
+            let before = rig.engine.stats();
+            if rig.rng().chance(1, 16) && rig.engine.pressure().max() < 1.0 {
+                burst(&mut rig);
+            }
+            crash::step(&mut rig);
+            let after = rig.engine.stats();
+            if after.batches == before.batches + 1 {
+                most = most.max(after.placed_bytes - before.placed_bytes);
+            }
+            steps += 1;
+        }
+        if rig.rng().chance(1, 4) {
+            rig.disk.kill();
+        } else {
+            rig.disk.power_cut();
+        }
+        rig.restart_and_check();
+    }
+    let (rounds, completed) = (rig.seen.checkpoints, rig.seen.completed_blocks);
+    (Counts { rounds, completed, steps, crashes: lives }, most)
+}
+
+/// Appends up to 40 payloads of whole AUs to a replica.
+fn burst(rig: &mut Rig) {
+    let replica = ReplicaId(rig.rng().between(1, 3));
+    let effect = |rig: &mut Rig| {
+        let (chunk, au) = (chunks()[rig.rng().below(4) as usize], rig.rng().below(3) as u32);
+        aus(chunk, au, rig.rng().between(1, 3 - u64::from(au)) as u32)
+    };
+    let effects = (0..rig.rng().between(8, 40)).map(|_| effect(rig)).collect();
+    rig.extend(replica, effects);
+}
+
+#[test]
+fn bursts_of_large_payloads_survive_power_cuts() {
+    let (mut most, mut rounds) = (0, 0);
+    for (seed, volatile) in [(0, true), (1, false)] {
+        let (counts, placed) = bursts(seed, volatile, 5);
+        (most, rounds) = (most.max(placed), rounds + counts.rounds);
+    }
+    assert!(most > 2 << 20 && rounds > 4, "{most} bytes, {rounds} rounds: the test lost its teeth");
 }
 
 /// Histories with and without payloads at home over many seeds, on every kind of disk: `make engine-crashes SEEDS=FIRST..LAST`.
@@ -186,6 +243,9 @@ fn histories_of_many_seeds_lose_nothing_and_leak_no_au() {
         let mut counts = lives(seed..seed + 1);
         for volatile in [false, true] {
             counts.add(crash::life(seed, volatile, 8, 500));
+        }
+        for volatile in [false, true] {
+            counts.add(bursts(seed, volatile, 5).0);
         }
         let cuts: u64 = KINDS.map(|kind| cut_everywhere(seed, kind)).iter().sum();
         let mut total = total.lock().expect("no other seed has failed");

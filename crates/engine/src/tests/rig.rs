@@ -20,10 +20,12 @@ impl Harness<Disk> {
         Rig::on(Disk::new(DISK_LEN, seed, volatile), params(), config)
     }
 
-    /// Does the same with segments of 2 MiB, longer than the longest batch in the log, and a home with room for payloads.
-    pub fn with_long_segments(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
-        let format = FormatParams { segment_bytes: 2 << 20, log_bytes: 32 << 20, ..params() };
-        Rig::on(Disk::new(DISK_LEN + (80 << 20), seed, volatile), format, config)
+    /// Does the same with segments of this length, and a home with room for payloads. Segments of 2 MiB are longer than the longest
+    /// batch in the log; those of 8 MiB leave room for batches that place as much as they may.
+    pub fn with_long_segments(seed: u64, volatile: bool, segment_bytes: u64, config: EngineConfig) -> Rig {
+        let log_bytes = 16 * segment_bytes;
+        let format = FormatParams { segment_bytes, log_bytes, ..params() };
+        Rig::on(Disk::new(DISK_LEN + (16 << 20) + 2 * log_bytes, seed, volatile), format, config)
     }
 
     /// Does the same on a file whose home has holes: what is written there needs a flush.

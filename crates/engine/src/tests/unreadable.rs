@@ -97,7 +97,7 @@ fn unreadable_opening_keeps_the_batches_behind_it() {
 
 #[test]
 fn unreadable_opening_behind_payloads_at_home_may_hide_a_batch() {
-    let mut rig = Rig::with_long_segments(8, true, placed::config());
+    let mut rig = Rig::with_long_segments(8, true, 2 << 20, placed::config());
     rig.create(R.0);
     let part = || vec![placed::aus(chunks()[0], 0, 2)];
     let mut last = 0;

@@ -287,7 +287,7 @@ impl Sender {
         }
         let lead = host.lead(self.replica, self.follower).filter(|lead| lead.term == self.term);
         let lead = lead.ok_or(StreamAbort::NotLeader)?;
-        // What the end shows has left the log here before the follower had it: another stream brings it.
+        // Entries that the end shows have left the log here before the follower had them: another stream brings them.
         let lacks = self.phase == Phase::Ending && self.catches_up.is_some_and(|shown| lead.matched < Some(shown));
         if is_late || lacks && lead.is_behind {
             return Err(StreamAbort::Failed);

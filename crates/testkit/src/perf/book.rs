@@ -32,7 +32,7 @@ pub struct Record {
     pub seconds: u64,
     /// Idle share of the machine before the first run.
     pub idle_before: f64,
-    /// `fresh`: sparse files; `written`: files that were written once before.
+    /// `fresh`: sparse files; `written`: files that were written once before; `loop`: block devices over those.
     #[serde(default = "fresh")]
     pub devices: String,
     /// Further flags of `osd run`.

@@ -13,6 +13,7 @@ mod rows;
 mod stage;
 
 use crate::cluster::Shape;
+use crate::devices::Devices;
 use anyhow::{Context, Result, bail, ensure};
 use book::{Record, RowRecord, compare, medians};
 use counters::Figures;
@@ -34,7 +35,7 @@ const IDLE_MIN: f64 = 0.9;
 
 pub const USAGE: &str =
     "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
-                     [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written]
+                     [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written|loop]
                      [--osd-flags FLAG,...]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
@@ -47,7 +48,7 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --check FILE    fail when a ratio is worse by 15 % than in this record
   --list          print the names of the rows
   --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, as disks have
-                  none [default: fresh]
+                  none; `loop`: block devices over such files, which needs root [default: fresh]
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
 ";
 
@@ -62,7 +63,7 @@ struct Config {
     json: Option<PathBuf>,
     page: Option<PathBuf>,
     check: Option<PathBuf>,
-    written: bool,
+    devices: Devices,
     osd_flags: Vec<String>,
 }
 
@@ -80,8 +81,7 @@ pub fn main(args: &[String]) -> Result<bool> {
         eprintln!("the machine is only {:.0} % idle: figures will be low", idle_before * 100.0);
     }
     if let Some(baseline) = &baseline {
-        let devices = if config.written { "written" } else { "fresh" };
-        let same = (baseline.devices.as_str(), &baseline.osd_flags) == (devices, &config.osd_flags);
+        let same = (&baseline.devices, &baseline.osd_flags) == (&config.devices.to_string(), &config.osd_flags);
         ensure!(same, "the record is of {} devices and the flags {:?}", baseline.devices, baseline.osd_flags);
     }
     let record = run(&config, idle_before)?;
@@ -113,8 +113,8 @@ fn read_record(path: &Path) -> Result<Record> {
 fn parse(args: &[String]) -> Result<Option<Config>> {
     let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
     let (json, page, check) = (None, None, None);
-    let (rows, modes, written, osd_flags) = (rows::all(), vec!["flush".to_owned()], false, Vec::new());
-    let mut config = Config { base, rows, modes, repeats: 3, seconds: 5, json, page, check, written, osd_flags };
+    let (rows, modes, devices, osd_flags) = (rows::all(), vec!["flush".to_owned()], Devices::Fresh, Vec::new());
+    let mut config = Config { base, rows, modes, repeats: 3, seconds: 5, json, page, check, devices, osd_flags };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--list" {
@@ -142,8 +142,8 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
             "--page" => config.page = Some(PathBuf::from(value)),
             "--check" => config.check = Some(PathBuf::from(value)),
             "--devices" => {
-                ensure!(["fresh", "written"].contains(&value.as_str()), "`{value}` is neither fresh nor written");
-                config.written = value == "written";
+                let unknown = || format!("`{value}` is none of {}", Devices::ALL.map(|d| d.to_string()).join(", "));
+                config.devices = Devices::named(value).with_context(unknown)?;
             }
             "--osd-flags" => config.osd_flags = words(),
             "--dir" => config.base = PathBuf::from(value),
@@ -161,7 +161,7 @@ fn run(config: &Config, idle_before: f64) -> Result<Record> {
         machine: machine(),
         seconds: config.seconds,
         idle_before,
-        devices: if config.written { "written" } else { "fresh" }.to_owned(),
+        devices: config.devices.to_string(),
         osd_flags: config.osd_flags.clone(),
         rows: Vec::new(),
         yardsticks: BTreeMap::new(),
@@ -182,8 +182,8 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
     let plp = mode == "noflush";
     let log = if rows[0].sustained { LOG_SUSTAINED } else { LOG };
     std::fs::create_dir_all(&config.base)?;
-    let (written, osd_flags) = (config.written, config.osd_flags.clone());
-    let shape = Shape { log_bytes: log, assume_plp: plp, written, osd_flags, ..Shape::default() };
+    let (devices, osd_flags) = (config.devices, config.osd_flags.clone());
+    let shape = Shape { log_bytes: log, assume_plp: plp, devices, osd_flags, ..Shape::default() };
     let mut stage = Stage::up(&config.base, shape)?;
     let dir = stage.cluster.dir.join("yardsticks");
     std::fs::create_dir_all(&dir)?;

@@ -20,7 +20,7 @@ const DATA: u64 = 1 << 30;
 /// Length of each piece when the data is spread.
 pub const PIECE: u64 = DATA / SPREAD as u64;
 const NBD_BYTES: u64 = 4 * SEGMENT;
-const DEVICE: u64 = 16 << 30;
+const DEVICE: u64 = 12 << 30;
 const FILL_BLOCK: u64 = 1 << 20;
 const WIDE: &str = "wide";
 const DESTAGE_MAX: Duration = Duration::from_secs(120);
