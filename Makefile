@@ -78,8 +78,11 @@ bench: ## figures beside the least cost of this machine (release build, quiet ma
 bench-check: ## the same, and whether a ratio is worse than in docs/performance.json
 	@scripts/bench --check docs/performance.json $(ARGS)
 
+profile: ## a flame graph of a row of the bench, with perf (root): make profile [ROW=spread/randwrite-4k/d32] [SECONDS=10]
+	@scripts/profile $(or $(ROW),spread/randwrite-4k/d32) $(or $(SECONDS),10)
+
 deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench bench-check deny
+.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test deb fresh down test readme sim sim-long engine-crashes fuzz failure-report chaos nbd-suite bench bench-check profile deny

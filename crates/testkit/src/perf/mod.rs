@@ -9,6 +9,7 @@
 mod book;
 mod counters;
 mod measure;
+mod profile;
 mod rows;
 mod stage;
 
@@ -17,6 +18,7 @@ use crate::devices::Devices;
 use anyhow::{Context, Result, bail, ensure};
 use book::{Record, RowRecord, compare, medians};
 use counters::Figures;
+use profile::Profile;
 use rows::{Row, Yardstick};
 use stage::Stage;
 use std::collections::BTreeMap;
@@ -36,7 +38,7 @@ const IDLE_MIN: f64 = 0.9;
 pub const USAGE: &str =
     "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
                      [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written|loop]
-                     [--osd-flags FLAG,...]
+                     [--osd-flags FLAG,...] [--profile DIR]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
   --rows TEXT     only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
@@ -49,6 +51,7 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --list          print the names of the rows
   --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, as disks have
                   none; `loop`: block devices over such files, which needs root [default: fresh]
+  --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
 ";
 
@@ -65,6 +68,7 @@ struct Config {
     check: Option<PathBuf>,
     devices: Devices,
     osd_flags: Vec<String>,
+    profile: Option<PathBuf>,
 }
 
 /// Runs `testkit bench` with these arguments. Returns whether no ratio is worse than in the baseline.
@@ -114,7 +118,8 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
     let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
     let (json, page, check) = (None, None, None);
     let (rows, modes, devices, osd_flags) = (rows::all(), vec!["flush".to_owned()], Devices::Fresh, Vec::new());
-    let mut config = Config { base, rows, modes, repeats: 3, seconds: 5, json, page, check, devices, osd_flags };
+    let (repeats, seconds, profile) = (3, 5, None);
+    let mut config = Config { base, rows, modes, repeats, seconds, json, page, check, devices, osd_flags, profile };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--list" {
@@ -146,6 +151,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
                 config.devices = Devices::named(value).with_context(unknown)?;
             }
             "--osd-flags" => config.osd_flags = words(),
+            "--profile" => config.profile = Some(PathBuf::from(value)),
             "--dir" => config.base = PathBuf::from(value),
             _ => bail!("`{arg}` is no flag\n{USAGE}"),
         }
@@ -200,7 +206,8 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
                 yardsticks.entry(what).or_default().push(figures.clone());
                 last = Some((what, figures));
             }
-            let mut figures = one(&mut stage, row, config.seconds)?;
+            let profile = config.profile.as_deref().filter(|_| round == 1);
+            let mut figures = one(&mut stage, row, config.seconds, profile)?;
             compare(&mut figures, &last.as_ref().expect("just measured").1);
             eprintln!("round {round}, {mode}, {row}: {}", line(&figures));
             runs.push(figures);
@@ -221,20 +228,31 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
     Ok(())
 }
 
-fn one(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
-    if !row.sustained {
+fn one(stage: &mut Stage, row: &Row, seconds: u64, profile: Option<&Path>) -> Result<Figures> {
+    let seconds = if row.sustained {
+        measure::row(stage, row, WARM_UP_SECONDS)?;
+        SUSTAINED_SECONDS
+    } else {
         // The volumes of a layout are made, and filled, when they are first asked for.
         stage.find_leaders()?;
         stage.targets(row)?;
         stage.destage()?;
-        return measure::row(stage, row, seconds);
+        seconds
+    };
+    let Some(dir) = profile else { return measure::row(stage, row, seconds) };
+    std::fs::create_dir_all(dir)?;
+    let profile = Profile::begin(dir, row, seconds)?;
+    let mut figures = measure::row(stage, row, seconds)?;
+    let ops = figures.get("ops").copied().unwrap_or(0.0).max(1.0);
+    match profile.end()? {
+        Some(count) => _ = figures.insert("instructions".into(), count / ops),
+        None => eprintln!("{row}: this machine does not count instructions"),
     }
-    measure::row(stage, row, WARM_UP_SECONDS)?;
-    measure::row(stage, row, SUSTAINED_SECONDS)
+    Ok(figures)
 }
 
 fn line(figures: &Figures) -> String {
-    let names = ["iops", "p50_us", "cpu_us", "iops_ratio", "cpu_ratio", "turns"];
+    let names = ["iops", "p50_us", "cpu_us", "iops_ratio", "cpu_ratio", "turns", "instructions"];
     let parts = names.iter().filter_map(|name| figures.get(*name).map(|value| format!("{name} {value:.2}")));
     parts.collect::<Vec<_>>().join(", ")
 }
