@@ -181,11 +181,11 @@ impl Admin {
 
     pub fn create_volume(&self, name: &str, len_bytes: u64, stripe: Stripe) -> Result<VolumeView> {
         let name = name.to_owned();
-        expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe }, AdminAnswer::Volume(v) => v)
+        expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe, text: Default::default() }, AdminAnswer::Volume(v) => v)
     }
 
     pub fn remove_volume(&self, name: &str, force: bool) -> Result<()> {
-        expect!(self, AdminAsk::VolumeRemove { name: name.to_owned(), force }, AdminAnswer::Done => ())
+        expect!(self, AdminAsk::VolumeRemove { name: name.to_owned(), force, now: true }, AdminAnswer::Done => ())
     }
 
     pub fn register_osd(&self, register: OsdRegister) -> Result<(ClusterId, OsdId)> {

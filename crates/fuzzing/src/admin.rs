@@ -132,12 +132,12 @@ impl Meta {
             6 => {
                 let r = decoded::<pb::VolumeCreateRequest>(bytes)?;
                 let stripe = api::stripe_in(r.stripe).ok()?;
-                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe }
+                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text: api::text_in(r.text) }
             }
             7 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             8 => {
                 let r = decoded::<pb::VolumeRemoveRequest>(bytes)?;
-                AdminAsk::VolumeRemove { name: r.name, force: r.force }
+                AdminAsk::VolumeRemove { name: r.name, force: r.force, now: r.now }
             }
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),

@@ -12,6 +12,7 @@ use control::{
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
+use std::collections::BTreeMap;
 use types::control::Attach;
 use types::limits::PART_MAX;
 use types::map::Member;
@@ -200,6 +201,10 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         created_ms: 7,
         recovering: n == 2,
         stripe: if n == 1 { Stripe::NONE } else { Stripe::new(65536, 2).expect("a layout") },
+        description: String::new(),
+        labels: BTreeMap::new(),
+        resize: None,
+        trash: None,
     };
     let segment = |n: u32| SegmentRecord::new(VolumeId(1), SegmentIndex(n), &[pg(n % 2)], n == 1);
     let columns = SegmentRecord::new(VolumeId(2), SegmentIndex(0), &[pg(0), pg(1)], true);

@@ -121,7 +121,7 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(asks[0].0, ClientAnswer::Alive);
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0 });
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));

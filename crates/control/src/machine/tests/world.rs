@@ -393,7 +393,7 @@ impl World {
     }
 
     pub fn make_striped(&mut self, name: &str, len_bytes: u64, stripe: Stripe) {
-        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe }).expect("a volume");
+        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe, text: Default::default() }).expect("a volume");
     }
 
     pub fn admin(&mut self, ask: AdminAsk) -> Result<AdminAnswer, Refusal> {
