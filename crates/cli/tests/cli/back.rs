@@ -102,7 +102,7 @@ fn a_volume_removed_since_the_backup_is_named(dev: &Dev) {
     let segments = || dev.json(&["status"])["segments"].as_u64().expect("a number");
     assert_eq!(dev.run(&["meta", "backup", backup]).code, 0);
     let before = segments();
-    assert_eq!(dev.run(&["volume", "rm", "main/back2"]).code, 0);
+    assert_eq!(dev.run(&["volume", "rm", "main/back2", "--now"]).code, 0);
     dev.wait("the data to be removed", || segments() < before);
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     let dir = dev.dir().join("meta.0").to_string_lossy().into_owned();

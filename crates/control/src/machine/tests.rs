@@ -11,7 +11,9 @@ mod pairs;
 mod past;
 mod reach;
 mod rebalance;
+mod resize;
 mod stripes;
+mod trash;
 mod world;
 
 use super::*;

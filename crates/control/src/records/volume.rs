@@ -129,3 +129,37 @@ impl VolumeRecord {
         format!(".trash.{}", self.id.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = r#"{"id":7,"pool":1,"name":"v","len_bytes":1073741824,"epoch":3,"session":0,"holder":null,
+        "settled":true,"state":"ready","created_ms":5}"#;
+
+    #[test]
+    fn record_of_the_first_version_is_read_and_written_as_it_was() {
+        let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
+        assert!(record.trash.is_none() && record.resize.is_none() && record.labels.is_empty());
+        assert_eq!((record.attached_chunks(), record.shown_name()), (64, "v"));
+        let written = serde_json::to_value(&record).expect("plain data");
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(FIRST).expect("JSON"), "no field more");
+    }
+
+    #[test]
+    fn attach_records_name_the_chunks_of_the_longer_length_and_none_in_a_recovery() {
+        let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
+        let resize = Some(Resize { len_bytes: (3 << 30) + 512, since_ms: 0, by: String::new() });
+        let longer = VolumeRecord { resize, ..record.clone() };
+        assert_eq!(longer.attached_chunks(), 3 * 64 + 1);
+        let striped = VolumeRecord { stripe: Stripe::new(65536, 4).expect("a layout"), ..longer.clone() };
+        assert_eq!(striped.attached_chunks(), 4 * 64);
+        assert_eq!((striped.len_of_chunks(3 * 64 + 1), longer.len_of_chunks(3 * 64 + 1)), (4 << 30, (3 << 30) + CHUNK));
+        assert_eq!(VolumeRecord { recovering: true, ..longer.clone() }.attached_chunks(), CHUNKS_KEPT);
+        assert_eq!(VolumeRecord { state: VolumeState::Deleting, ..longer }.attached_chunks(), 0);
+        let trash = Trash { name: "v".into(), since_ms: 0, until_ms: 9, by: String::new() };
+        let trashed = VolumeRecord { name: record.trash_key(), state: VolumeState::Trashed, trash: Some(trash), ..record };
+        assert_eq!((trashed.attached_chunks(), trashed.shown_name()), (64, "v"));
+        assert!(!crate::names::is_valid(&trashed.name), "no administrator can give that name");
+    }
+}
