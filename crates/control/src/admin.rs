@@ -405,7 +405,7 @@ pub struct FoundAttach {
 }
 
 /// The number of chunks of a volume, as its PGs know it: a later length of the volume needs no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundLength {
     pub volume: VolumeId,
     pub chunk_count: u32,

@@ -370,8 +370,7 @@ pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     assert!(!volume.settled, "{} is settled already", volume.id);
     // The attach records of a recovering volume name no length.
     let resize = volume.resize.as_ref().filter(|_| !volume.recovering);
-    let len_bytes = resize.map_or(volume.len_bytes, |resize| resize.len_bytes);
-    assert!(len_bytes >= volume.len_bytes, "{} never gets shorter", volume.id);
+    let len_bytes = resize.map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
     let rest = if volume.recovering { volume.resize.clone() } else { None };
     VolumeRecord { settled: true, len_bytes, resize: rest, ..volume.clone() }
 }
