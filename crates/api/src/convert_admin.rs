@@ -2,7 +2,9 @@
 
 use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::{convert_health, convert_moves, pb};
-use control::admin::{HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText, VolumeView};
+use control::admin::{
+    HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText, VolumeView,
+};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
 impl From<Status> for pb::StatusReply {

@@ -3,7 +3,9 @@
 use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
-use control::admin::{AdminAsk, FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use control::admin::{
+    AdminAsk, FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery,
+};
 use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
 /// Returns the message of a recovery request.

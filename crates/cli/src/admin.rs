@@ -185,13 +185,7 @@ impl Admin {
         expect!(self, AdminAsk::VolumeInfo { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn create_volume(
-        &self,
-        name: &str,
-        len_bytes: u64,
-        stripe: Stripe,
-        text: VolumeText,
-    ) -> Result<VolumeView> {
+    pub fn create_volume(&self, name: &str, len_bytes: u64, stripe: Stripe, text: VolumeText) -> Result<VolumeView> {
         let name = name.to_owned();
         expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe, text }, AdminAnswer::Volume(v) => v)
     }

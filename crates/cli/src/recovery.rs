@@ -57,7 +57,8 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
         }
         recovery.moved = moved;
         if recovery.standing == "sound" && recovery.recovering > 0 {
-            let (emptied, longer) = (std::mem::take(&mut found.emptied_volumes), std::mem::take(&mut found.longer_volumes));
+            let (emptied, longer) =
+                (std::mem::take(&mut found.emptied_volumes), std::mem::take(&mut found.longer_volumes));
             found = finish(admin, &recovery, force)?;
             found.emptied_volumes = emptied;
             let known = |v: &LongerVolume| longer.iter().any(|l| l.volume == v.volume);
@@ -117,7 +118,7 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
         std::thread::sleep(LOOK);
     };
     check_read(&found, force)?;
-    // Some in a request, until no length changes any more.
+    // Some in a request; the last one changes nothing.
     for _ in 0..=found.longer_volumes.len() / LENGTHS_PER_REQUEST {
         admin.recover(RecoverAsk { lengths: found.lengths(), ..ask.clone() })?;
     }

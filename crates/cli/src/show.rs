@@ -165,7 +165,8 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
     out!("state      {}", pool.state);
     out!("replicas   {}, each in a different {}", pool.replicas, pool.domain);
     out!("pgs        {}", pool.pg_count);
-    let trashed = if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
+    let trashed =
+        if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
     out!("volumes    {}{trashed}; {} segments of 1 GiB", pool.volumes, pool.segments);
     Ok(())
 }

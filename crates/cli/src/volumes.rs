@@ -85,7 +85,11 @@ fn remove(admin: &Admin, name: &str, force: bool, now: bool, as_json: bool) -> R
     }
     match trash {
         Some(trash) => {
-            out!("volume {name} is in the trash until {}: basalt trash restore {}", moment(trash.until_ms), trash.volume.0);
+            out!(
+                "volume {name} is in the trash until {}: basalt trash restore {}",
+                moment(trash.until_ms),
+                trash.volume.0
+            );
         }
         None => out!("volume {name} is removed"),
     }
@@ -118,7 +122,10 @@ pub fn trash(admin: &Admin, command: &Trash, as_json: bool) -> Result<()> {
             if as_json {
                 return json("trash.ls", json!({ "volumes": volumes }));
             }
-            table(&["id", "volume", "size", "allocated", "state", "removed", "until", "by"], volumes.iter().map(trash_row));
+            table(
+                &["id", "volume", "size", "allocated", "state", "removed", "until", "by"],
+                volumes.iter().map(trash_row),
+            );
             Ok(())
         }
         Trash::Restore { which, name } => {

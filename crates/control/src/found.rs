@@ -182,9 +182,11 @@ fn longer(
     chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
 ) -> Vec<LongerVolume> {
     let mut counts: BTreeMap<VolumeId, u32> = BTreeMap::new();
-    let attached = tables.iter().flat_map(|table| &table.attached).filter(|attached| attached.chunk_count != CHUNKS_KEPT);
+    let attached =
+        tables.iter().flat_map(|table| &table.attached).filter(|attached| attached.chunk_count != CHUNKS_KEPT);
     let in_records = attached.map(|attached| (attached.volume, attached.chunk_count));
-    let highest = |pgs: &BTreeMap<PgId, BTreeSet<u32>>| pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i + 1);
+    let highest =
+        |pgs: &BTreeMap<PgId, BTreeSet<u32>>| pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i + 1);
     for (volume, count) in in_records.chain(chunks.iter().map(|(volume, pgs)| (*volume, highest(pgs)))) {
         let most = counts.entry(volume).or_default();
         *most = count.max(*most);

@@ -26,8 +26,8 @@ pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub use volumes::{
-    InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open, pgs_of_volume,
-    settle, unpend, volume_create, volume_remove,
+    InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open,
+    pgs_of_volume, settle, unpend, volume_create, volume_remove,
 };
 
 use crate::records::Write;

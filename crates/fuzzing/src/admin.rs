@@ -248,7 +248,8 @@ fn which(rng: &mut Rng) -> String {
 }
 
 fn some_text(rng: &mut Rng) -> Option<pb::VolumeText> {
-    let label = |rng: &mut Rng| (["a", "b/c", "-", ""][rng.below(4) as usize].to_owned(), "x".repeat(rng.below(200) as usize));
+    let label =
+        |rng: &mut Rng| (["a", "b/c", "-", ""][rng.below(4) as usize].to_owned(), "x".repeat(rng.below(200) as usize));
     rng.chance(1, 2).then(|| pb::VolumeText {
         description: rng.chance(1, 2).then(|| "d".repeat(rng.below(600) as usize)),
         labels: (0..rng.below(3)).map(|_| label(rng)).collect(),
@@ -287,7 +288,8 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         5 => pb::PgListRequest { pool: name(rng) }.encode_to_vec(),
         6 => {
             let len_bytes = [0, 512, 1 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
-            pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng), text: some_text(rng) }.encode_to_vec()
+            pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng), text: some_text(rng) }
+                .encode_to_vec()
         }
         7 => {
             let kind = rng.below(7) as u8;
@@ -298,7 +300,8 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
                 2 => pb::VolumeSetRequest { name: name(rng), text: some_text(rng) }.encode_to_vec(),
                 3 => pb::VolumeResizeRequest { name: name(rng), len_bytes }.encode_to_vec(),
                 4 => pb::TrashListRequest { pool: name(rng) }.encode_to_vec(),
-                5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }.encode_to_vec(),
+                5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }
+                    .encode_to_vec(),
                 _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
             };
             [&[kind], &bytes[..]].concat()

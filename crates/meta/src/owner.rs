@@ -468,7 +468,10 @@ mod tests {
         assert_eq!(*seen.borrow(), Role::Leading);
         let status = |owner: &mut Owner, leader: &mut Leader| {
             let (answer, told) = oneshot::channel();
-            owner.take(leader.control_mut().expect("it leads"), Input::Admin { by: String::new(), ask: AdminAsk::Status, answer });
+            owner.take(
+                leader.control_mut().expect("it leads"),
+                Input::Admin { by: String::new(), ask: AdminAsk::Status, answer },
+            );
             told
         };
         let told = status(&mut owner, &mut leader);

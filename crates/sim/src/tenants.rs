@@ -143,7 +143,12 @@ impl Tenants {
                     }
                     // An earlier volume of this name is still on its way out.
                     Err(_) if self.is_to_ask(n, now) => {
-                        cluster.admin(AdminAsk::VolumeCreate { name, len_bytes, stripe: types::Stripe::NONE, text: Default::default() });
+                        cluster.admin(AdminAsk::VolumeCreate {
+                            name,
+                            len_bytes,
+                            stripe: types::Stripe::NONE,
+                            text: Default::default(),
+                        });
                     }
                     Err(_) => {}
                 }

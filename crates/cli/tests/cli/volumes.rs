@@ -71,7 +71,8 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert!(dev.json(&["trash", "ls"])["volumes"].as_array().is_some_and(Vec::is_empty));
     let events = dev.json(&["events", "--since", "1h"]);
     for kind in ["volume.renamed", "volume.resized", "volume.trashed", "volume.restored"] {
-        let of_kind = |event: &&serde_json::Value| event["kind"] == kind && event["text"].to_string().contains("main/ops");
+        let of_kind =
+            |event: &&serde_json::Value| event["kind"] == kind && event["text"].to_string().contains("main/ops");
         let event = events["events"].as_array().expect("a list").iter().find(of_kind);
         let by = event.unwrap_or_else(|| panic!("no {kind}: {events}"))["by"].to_string();
         assert!(by.contains("basalt on ") && by.contains(" at 127.0.0.1:"), "{kind} by {by}");

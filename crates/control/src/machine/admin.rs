@@ -9,9 +9,9 @@ use crate::plan;
 use crate::records::{Key, MuteRecord, Record, Write};
 use crate::refusal::refuse;
 use crate::settings::NOOUT;
+use types::OsdId;
 use types::codes;
 use types::control::Refusal;
-use types::OsdId;
 
 impl Control {
     pub(super) fn take_admin(&mut self, now: Now, token: Token, ask: AdminAsk) {

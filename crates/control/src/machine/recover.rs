@@ -79,7 +79,8 @@ impl Control {
         let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
-        let repairs = ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty() || !moves && !ask.lengths.is_empty();
+        let repairs =
+            ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty() || !moves && !ask.lengths.is_empty();
         if *dry_run || !moves && !repairs {
             return Ok(report);
         }
@@ -204,7 +205,9 @@ impl Control {
                 self.attaching.ensure(volume, pg);
             }
         }
-        self.lengthen(now, &ask.lengths);
+        if self.lengthen(now, &ask.lengths) {
+            return Ok(());
+        }
         self.put_segments_back(segments)?;
         if ask.finish {
             // An open waits for the attach records by itself: a PG that is gone must not keep other volumes here.
@@ -226,16 +229,19 @@ impl Control {
         Ok(())
     }
 
-    /// Lengthens volumes of the recovery, some in a request: the next request has the same lengths.
-    fn lengthen(&mut self, now: Now, lengths: &[FoundLength]) {
+    /// Lengthens some volumes of the recovery; returns whether it did. Then the request does nothing else, and is repeated.
+    fn lengthen(&mut self, now: Now, lengths: &[FoundLength]) -> bool {
         let of = |found: &FoundLength| self.records.volumes.get(&found.volume).filter(|v| v.recovering).cloned();
         let longer = |before: VolumeRecord| (before.clone(), lengthened(before, lengths));
         let all = lengths.iter().filter_map(of).map(longer).filter(|(before, after)| before != after);
-        for (before, after) in all.take(VOLUMES_PER_STEP).collect::<Vec<_>>() {
+        let some: Vec<_> = all.take(VOLUMES_PER_STEP).collect();
+        let changes = !some.is_empty();
+        for (before, after) in some {
             let id = after.id;
             self.write(vec![Write::Put(Record::Volume(after))]);
             self.note_resized(now, id, before.len_bytes, String::new());
         }
+        changes
     }
 
     /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write

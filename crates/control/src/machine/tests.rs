@@ -320,7 +320,12 @@ fn invalid_admin_request_is_refused_with_its_code() {
     let pool = |replicas, domain: &str, pg_count| {
         AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })
     };
-    let create = |name: &str, len_bytes| AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe: Stripe::NONE, text: Default::default() };
+    let create = |name: &str, len_bytes| AdminAsk::VolumeCreate {
+        name: name.into(),
+        len_bytes,
+        stripe: Stripe::NONE,
+        text: Default::default(),
+    };
     for (ask, code) in [
         (pool(4, "osd", 8), codes::BAD_POOL),
         (pool(0, "osd", 8), codes::BAD_POOL),

@@ -32,7 +32,10 @@ pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId>
         Some((of, new)) if of == pool => new,
         Some(_) => {
             let new: String = new.chars().take(140).collect();
-            return Err(refuse(codes::BAD_NAME, format!("a volume of pool {pool:?} cannot become {new:?}: it stays in its pool")));
+            return Err(refuse(
+                codes::BAD_NAME,
+                format!("a volume of pool {pool:?} cannot become {new:?}: it stays in its pool"),
+            ));
         }
         None => new,
     };

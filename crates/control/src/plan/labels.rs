@@ -17,7 +17,9 @@ fn wrong(what: impl std::fmt::Display) -> Refusal {
 
 /// Whether a text fits a line of a table: no control character, none that breaks the line or turns its direction.
 fn is_plain(text: &str) -> bool {
-    let bad = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let bad = |c: char| {
+        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     !text.contains(bad)
 }
 
@@ -93,7 +95,9 @@ pub fn label_changes(before: &VolumeRecord, after: &VolumeRecord) -> String {
             words.push(format!("label {key}={value}"));
         }
     }
-    words.extend(before.labels.keys().filter(|key| !after.labels.contains_key(*key)).map(|key| format!("no label {key}")));
+    words.extend(
+        before.labels.keys().filter(|key| !after.labels.contains_key(*key)).map(|key| format!("no label {key}")),
+    );
     words.join(", ")
 }
 
@@ -112,9 +116,11 @@ mod tests {
     #[test]
     fn labels_change_one_by_one_and_the_rest_stays() {
         let none = BTreeMap::new();
-        let (description, labels) = changed("", &none, &text(Some("a disk"), &[("a", "1"), ("b/c", "")], &[])).expect("valid");
+        let (description, labels) =
+            changed("", &none, &text(Some("a disk"), &[("a", "1"), ("b/c", "")], &[])).expect("valid");
         assert_eq!((description.as_str(), labels.len()), ("a disk", 2));
-        let (description, labels) = changed(&description, &labels, &text(None, &[("a", "2")], &["b/c", "gone"])).expect("valid");
+        let (description, labels) =
+            changed(&description, &labels, &text(None, &[("a", "2")], &["b/c", "gone"])).expect("valid");
         assert_eq!((description.as_str(), labels), ("a disk", text(None, &[("a", "2")], &[]).labels));
         let (description, _) = changed("a disk", &none, &text(Some(""), &[], &[])).expect("valid");
         assert_eq!(description, "");

@@ -73,7 +73,11 @@ pub fn in_trash<'a>(records: &'a Records, which: &str) -> Result<(&'a VolumeReco
         [only] => Ok(only),
         _ => {
             let ids: Vec<String> = named.iter().take(IDS_SHOWN).map(|(volume, _)| volume.id.0.to_string()).collect();
-            let text = format!("{} volumes in the trash were called {which:?}: name one by its id ({})", named.len(), ids.join(", "));
+            let text = format!(
+                "{} volumes in the trash were called {which:?}: name one by its id ({})",
+                named.len(),
+                ids.join(", ")
+            );
             Err(refuse(codes::NOT_IN_TRASH, text))
         }
     }
@@ -94,7 +98,10 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
         None => &trash.name,
     };
     if records.volume_in(volume.pool, name).is_some() {
-        return Err(refuse(codes::NOT_IN_TRASH, format!("volume {full:?} cannot be restored as {name:?}: that volume exists")));
+        return Err(refuse(
+            codes::NOT_IN_TRASH,
+            format!("volume {full:?} cannot be restored as {name:?}: that volume exists"),
+        ));
     }
     let record = VolumeRecord { name: name.to_owned(), state: VolumeState::Ready, trash: None, ..volume.clone() };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))

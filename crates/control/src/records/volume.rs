@@ -158,7 +158,8 @@ mod tests {
         assert_eq!(VolumeRecord { recovering: true, ..longer.clone() }.attached_chunks(), CHUNKS_KEPT);
         assert_eq!(VolumeRecord { state: VolumeState::Deleting, ..longer }.attached_chunks(), 0);
         let trash = Trash { name: "v".into(), since_ms: 0, until_ms: 9, by: String::new() };
-        let trashed = VolumeRecord { name: record.trash_key(), state: VolumeState::Trashed, trash: Some(trash), ..record };
+        let trashed =
+            VolumeRecord { name: record.trash_key(), state: VolumeState::Trashed, trash: Some(trash), ..record };
         assert_eq!((trashed.attached_chunks(), trashed.shown_name()), (64, "v"));
         assert!(!crate::names::is_valid(&trashed.name), "no administrator can give that name");
     }

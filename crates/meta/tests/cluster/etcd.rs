@@ -65,7 +65,12 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         assert!(first.is_leading() && !second.is_leading());
         make_pool(&admin, "rbd", 3, 16).await;
         admin
-            .ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: 4 * SEGMENT, stripe: types::Stripe::NONE, text: Default::default() })
+            .ask(AdminAsk::VolumeCreate {
+                name: "rbd/v".into(),
+                len_bytes: 4 * SEGMENT,
+                stripe: types::Stripe::NONE,
+                text: Default::default(),
+            })
             .await
             .expect("a volume");
         let mut client = Client::new(&metas, 1);

@@ -3,8 +3,8 @@
 use super::world::{World, opened};
 use super::{open, segments, with_volume};
 use std::time::Duration;
-use types::{OsdId, SEGMENT};
 use types::control::{ClientAnswer, ClientAsk};
+use types::{OsdId, SEGMENT};
 
 /// Sends the reports of OSDs 2 and 3; as followers they hear osd.1, or no leader.
 fn others_report(world: &mut World, hear: bool) {

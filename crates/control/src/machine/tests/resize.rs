@@ -235,7 +235,12 @@ fn recovery_without_lengths_keeps_all_chunks_until_it_knows_them() {
     let lengths = found.lengths();
     assert_eq!(lengths, [FoundLength { volume: held.volume, chunk_count: 7 * 64 + 6 }]);
     let ask = RecoverAsk { standing: "sound".into(), lengths, segments: found.segments, ..RecoverAsk::default() };
-    world.admin(AdminAsk::MetaRecover(ask)).expect("repaired");
+    for round in 0..2 {
+        // The first request lengthens, and a request that finishes at the same time does not finish.
+        let asks = RecoverAsk { finish: round == 0, ..ask.clone() };
+        world.admin(AdminAsk::MetaRecover(asks)).expect("repaired");
+        assert!(world.control.records().volumes[&held.volume].recovering);
+    }
     assert_eq!(world.control.records().volumes[&held.volume].len_bytes, 7 * SEGMENT + 6 * CHUNK);
     assert!(world.control.records().segments.contains_key(&(held.volume, SegmentIndex(7))));
 }
@@ -274,12 +279,8 @@ fn description_and_labels_are_kept_changed_and_shown() {
         labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         removed_labels: removed.iter().map(|k| (*k).to_owned()).collect(),
     };
-    let create = |name: &str, text| AdminAsk::VolumeCreate {
-        name: name.into(),
-        len_bytes: SEGMENT,
-        stripe: Stripe::NONE,
-        text,
-    };
+    let create =
+        |name: &str, text| AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe: Stripe::NONE, text };
     assert_eq!(code(world.admin(create("p/bad", text(None, &[("a b", "")], &[])))), codes::BAD_LABEL);
     assert_eq!(code(world.admin(AdminAsk::VolumeInfo { name: "p/bad".into() })), codes::VOLUME_UNKNOWN);
     volume(world.admin(create("p/v", text(Some("a disk"), &[("tier", "front"), ("old", "1")], &[]))));

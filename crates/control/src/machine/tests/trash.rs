@@ -60,7 +60,10 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
     // The session is fenced in each PG before the answer, and the chunks stay.
     let attached = world.attached.iter().filter(|((_, volume), _)| *volume == held.volume);
     for (_, attach) in attached {
-        assert!(attach.session == SessionId(0) && attach.epoch > held.epoch && attach.chunk_count == 4 * 64, "{attach:?}");
+        assert!(
+            attach.session == SessionId(0) && attach.epoch > held.epoch && attach.chunk_count == 4 * 64,
+            "{attach:?}"
+        );
     }
     let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
     assert_eq!(refused(world.ask(1, alive)).code, codes::SESSION_FENCED);

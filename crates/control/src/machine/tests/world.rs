@@ -5,7 +5,9 @@ use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::Stripe;
-use types::control::{Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
+use types::control::{
+    Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks,
+};
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
 use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, Term};
@@ -396,7 +398,8 @@ impl World {
     }
 
     pub fn make_striped(&mut self, name: &str, len_bytes: u64, stripe: Stripe) {
-        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe, text: Default::default() }).expect("a volume");
+        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe, text: Default::default() })
+            .expect("a volume");
     }
 
     pub fn admin(&mut self, ask: AdminAsk) -> Result<AdminAnswer, Refusal> {
