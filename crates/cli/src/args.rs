@@ -5,7 +5,7 @@ use crate::completion;
 pub use crate::disk_args::Disk;
 use crate::errors::UserError;
 pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
-pub use crate::volume_args::{Trash, Volume, Which};
+pub use crate::volume_args::{Trash, Volume};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use types::codes;

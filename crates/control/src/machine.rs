@@ -311,7 +311,7 @@ impl Control {
         self.handle_admin_of(token, String::new(), ask);
     }
 
-    /// Takes a request of an administrator whom its events name: `by`.
+    /// Takes a request of the administrator `by`, which its events name.
     pub fn handle_admin_of(&mut self, token: Token, by: String, ask: AdminAsk) {
         if self.inbox.len() >= self.config.inbox_max {
             self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });

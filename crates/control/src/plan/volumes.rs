@@ -83,7 +83,7 @@ pub(super) fn check_len(len_bytes: u64) -> Result<(), Refusal> {
     if (VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(SECTOR) {
         return Ok(());
     }
-    Err(refuse(codes::BAD_SIZE, format!("a volume cannot have a size of {}", shown(len_bytes))))
+    Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))))
 }
 
 /// Returns a size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.

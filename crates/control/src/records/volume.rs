@@ -1,4 +1,4 @@
-//! The record of a volume: who may write it, how long it is, and whether it is in the trash.
+//! The record of a volume: its session, its length, and its place in the trash.
 //!
 //! Fields that came after the first version have defaults, so records of that version can still be read.
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn attach_records_name_the_chunks_of_the_longer_length_and_none_in_a_recovery() {
+    fn attach_records_name_the_longer_length_and_none_in_a_recovery() {
         let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
         let resize = Some(Resize { len_bytes: (3 << 30) + 512, since_ms: 0, by: String::new() });
         let longer = VolumeRecord { resize, ..record.clone() };

@@ -175,7 +175,7 @@ fn trash_survives_a_leader_that_dies_at_any_step() {
             let segments = world.control.records().segments_of(held.volume).count();
             assert_eq!(segments, if state.is_some() { 2 } else { 0 }, "a volume goes with its segments");
             assert!(record.is_none_or(|record| record.settled && record.state != VolumeState::Deleting), "{record:?}");
-            // What was lost with the leader is asked for again.
+            // A command that was lost with the leader is given again.
             let is_done = match &ask {
                 AdminAsk::VolumeRemove { .. } => state == Some(VolumeState::Trashed),
                 AdminAsk::TrashRestore { .. } => state == Some(VolumeState::Ready),
