@@ -2,7 +2,7 @@
 
 use super::Plan;
 use super::labels::changed;
-use super::volumes::{check_len, check_recovered, shown};
+use super::volumes::{check_recovered, is_len, shown};
 use crate::admin::VolumeText;
 use crate::names;
 use crate::records::{Record, Records, Resize, VolumeRecord, VolumeState, Write};
@@ -71,7 +71,9 @@ pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<Volu
 pub fn volume_resize(records: &Records, name: &str, len_bytes: u64, wall_ms: u64, by: &str) -> Plan<VolumeId> {
     let volume = live(records, name)?;
     check_recovered(name, volume)?;
-    check_len(len_bytes)?;
+    if !is_len(len_bytes) {
+        return Err(refuse(codes::BAD_SIZE, format!("volume {name:?} cannot have {}", shown(len_bytes))));
+    }
     match &volume.resize {
         Some(resize) if resize.len_bytes == len_bytes => return Ok((Vec::new(), volume.id)),
         Some(resize) => {

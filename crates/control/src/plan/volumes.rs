@@ -44,7 +44,9 @@ pub fn volume_create(
     if records.volume_in(pool.id, volume_name).is_some() {
         return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
     }
-    check_len(len_bytes)?;
+    if !is_len(len_bytes) {
+        return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))));
+    }
     let (description, labels) = changed("", &BTreeMap::new(), text)?;
     if stripe.count() > pool.pg_count {
         let (columns, pgs) = (stripe.count(), pool.pg_count);
@@ -75,15 +77,9 @@ pub fn volume_create(
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
 
-/// Checks a length of a volume.
-///
-/// # Errors
-/// BSLT-2015.
-pub(super) fn check_len(len_bytes: u64) -> Result<(), Refusal> {
-    if (VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(SECTOR) {
-        return Ok(());
-    }
-    Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))))
+/// Whether a volume can have this length.
+pub(super) fn is_len(len_bytes: u64) -> bool {
+    (VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(SECTOR)
 }
 
 /// Returns a size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
