@@ -1,15 +1,18 @@
 //! The administrator's client: sends requests to the leading meta and follows it.
 
 use crate::convert::{Malformed, need, stripe_out, uuid};
-use crate::convert_admin::volume;
+use crate::convert_admin::{text_out, volume};
 use crate::follow::{Held, Metas, is_unresolved};
-use crate::pb::{self, admin_client::AdminClient as Rpc};
+use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
-use crate::{MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
+use crate::{BY_KEY, MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
 use control::admin::{AdminAnswer, AdminAsk, PgMove};
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use types::codes;
 use types::control::Refusal;
@@ -99,7 +102,23 @@ pub struct AdminClient {
     timeout: Duration,
     /// Time for which addresses without a metadata server are retried; set for interactive commands.
     patience: Option<Duration>,
+    by: By,
 }
+
+/// Names the administrator in each call.
+#[derive(Clone, Default)]
+struct By(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for By {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        if let Some(by) = &self.0 {
+            request.metadata_mut().insert(BY_KEY, by.clone());
+        }
+        Ok(request)
+    }
+}
+
+type Rpc = Calls<InterceptedService<Channel, By>>;
 
 /// Addresses that were tried without success since a metadata server last answered.
 #[derive(Default)]
@@ -123,13 +142,20 @@ impl AdminClient {
     /// Returns a client of the metas at `host:port`, without connecting yet. An answer is awaited for `timeout` at
     /// most.
     pub fn new(metas: Vec<String>, timeout: Duration) -> AdminClient {
-        AdminClient { metas: Metas::new(metas), timeout, patience: None }
+        AdminClient { metas: Metas::new(metas), timeout, patience: None, by: By::default() }
     }
 
     /// Gives up after `max` while no address has a metadata server that answers. It gives up at once when that cannot
     /// change: for a name that does not resolve, or a port at which another program answers.
     pub fn impatient(mut self, max: Duration) -> AdminClient {
         self.patience = Some(max.min(self.timeout));
+        self
+    }
+
+    /// Names the administrator, for the events of its commands. Characters that are not ASCII are left out.
+    pub fn named(mut self, by: &str) -> AdminClient {
+        let plain: String = by.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
+        self.by = By(plain.trim().parse().ok());
         self
     }
 
@@ -241,7 +267,7 @@ impl AdminClient {
             }
         };
         let sent = tokio::select! {
-            sent = tokio::time::timeout_at(end, call(channel, ask)) => sent,
+            sent = tokio::time::timeout_at(end, call(channel, self.by.clone(), ask)) => sent,
             found = stranger => return Sent::Stranger { addr, found },
         };
         let failure = match sent {
@@ -285,14 +311,17 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::PoolRemove { .. }
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
+            | AdminAsk::VolumeRename { .. }
+            | AdminAsk::TrashRestore { .. }
+            | AdminAsk::TrashPurge { .. }
             | AdminAsk::OsdRemove { .. }
     )
 }
 
 type Called = Result<Result<AdminAnswer, Malformed>, tonic::Status>;
 
-async fn call(channel: Channel, ask: &AdminAsk) -> Called {
-    let mut rpc = Rpc::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+async fn call(channel: Channel, by: By, ask: &AdminAsk) -> Called {
+    let mut rpc = Calls::with_interceptor(channel, by).max_decoding_message_size(MESSAGE_LEN_MAX);
     match ask.clone() {
         AdminAsk::Status => {
             let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
@@ -341,7 +370,7 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
     }
 }
 
-async fn send_osd(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
+async fn send_osd(rpc: &mut Rpc, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::OsdReserve => {
             let reply = rpc.osd_reserve(pb::OsdReserveRequest {}).await?.into_inner();
@@ -382,7 +411,7 @@ async fn send_osd(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     }
 }
 
-async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
+async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::PoolCreate(p) => {
             let request = pb::PoolCreateRequest {
@@ -408,10 +437,11 @@ async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     }
 }
 
-async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
+async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
     match ask {
-        AdminAsk::VolumeCreate { name, len_bytes, stripe } => {
-            let request = pb::VolumeCreateRequest { name, len_bytes, stripe: stripe_out(stripe) };
+        AdminAsk::VolumeCreate { name, len_bytes, stripe, text } => {
+            let (stripe, text) = (stripe_out(stripe), Some(text_out(text)));
+            let request = pb::VolumeCreateRequest { name, len_bytes, stripe, text };
             let reply = rpc.volume_create(request).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
@@ -424,15 +454,48 @@ async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
             let reply = rpc.volume_info(pb::VolumeInfoRequest { name }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
-        AdminAsk::VolumeRemove { name, force } => {
-            rpc.volume_remove(pb::VolumeRemoveRequest { name, force }).await?;
-            Ok(Ok(AdminAnswer::Done))
+        AdminAsk::VolumeRemove { name, force, now } => {
+            let reply = rpc.volume_remove(pb::VolumeRemoveRequest { name, force, now }).await?.into_inner();
+            Ok(Ok(reply.trash.map_or(AdminAnswer::Done, |trash| AdminAnswer::Trashed(trash.into()))))
+        }
+        AdminAsk::VolumeRename { name, new } => {
+            let reply = rpc.volume_rename(pb::VolumeRenameRequest { name, new }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeSet { name, text } => {
+            let reply = rpc.volume_set(pb::VolumeSetRequest { name, text: Some(text_out(text)) }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeResize { name, len_bytes } => {
+            let reply = rpc.volume_resize(pb::VolumeResizeRequest { name, len_bytes }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        trash @ (AdminAsk::TrashList { .. } | AdminAsk::TrashRestore { .. } | AdminAsk::TrashPurge { .. }) => {
+            send_trash(rpc, trash).await
         }
         health => send_health(rpc, health).await,
     }
 }
 
-async fn send_health(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
+async fn send_trash(rpc: &mut Rpc, ask: AdminAsk) -> Called {
+    match ask {
+        AdminAsk::TrashList { pool } => {
+            let reply = rpc.trash_list(pb::TrashListRequest { pool }).await?.into_inner();
+            Ok(Ok(AdminAnswer::Trash(reply.volumes.into_iter().map(Into::into).collect())))
+        }
+        AdminAsk::TrashRestore { which, name } => {
+            let reply = rpc.trash_restore(pb::TrashRestoreRequest { which, name }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::TrashPurge { which } => {
+            rpc.trash_purge(pb::TrashPurgeRequest { which }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        other => unreachable!("{other:?} is not about the trash"),
+    }
+}
+
+async fn send_health(rpc: &mut Rpc, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::HealthMute { code, for_ms } => {
             rpc.health_mute(pb::HealthMuteRequest { code, for_ms }).await?;

@@ -571,7 +571,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 pending: pending.iter().map(|segment| segment.0).collect(),
             }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
-            ClientAnswer::Alive => Answer::Alive(pb::Empty {}),
+            ClientAnswer::Alive { len_bytes } => Answer::Alive(pb::Alive { len_bytes }),
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
             ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
         };
@@ -612,7 +612,8 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 view: need(s.view, "view")?.try_into()?,
             },
             Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
-            Answer::Alive(_) => ClientAnswer::Alive,
+            Answer::Alive(pb::Alive { len_bytes: 0 }) => ClientAnswer::Alive { len_bytes: 0 },
+            Answer::Alive(alive) => ClientAnswer::Alive { len_bytes: volume_len(alive.len_bytes)? },
             Answer::Closed(_) => ClientAnswer::Closed,
             Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),
         })

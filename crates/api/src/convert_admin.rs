@@ -2,7 +2,9 @@
 
 use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::{convert_health, convert_moves, pb};
-use control::admin::{HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, VolumeView};
+use control::admin::{
+    HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText, VolumeView,
+};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
 impl From<Status> for pb::StatusReply {
@@ -142,6 +144,7 @@ impl From<PoolView> for pb::PoolView {
             state: p.state,
             volumes: p.volumes,
             segments: p.segments,
+            trashed: p.trashed,
         }
     }
 }
@@ -157,6 +160,7 @@ impl From<pb::PoolView> for PoolView {
             state: p.state,
             volumes: p.volumes,
             segments: p.segments,
+            trashed: p.trashed,
         }
     }
 }
@@ -240,6 +244,9 @@ impl From<VolumeView> for pb::VolumeView {
             holder: v.holder.map(holder),
             created_ms: v.created_ms,
             stripe: v.stripe.and_then(stripe_out),
+            description: v.description,
+            labels: v.labels.into_iter().collect(),
+            resize_bytes: v.resize_bytes,
         }
     }
 }
@@ -262,10 +269,61 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             holder: v.holder.map(holder),
             created_ms: v.created_ms,
             stripe: stripe.is_striped().then_some(stripe),
+            description: v.description,
+            labels: v.labels.into_iter().collect(),
+            resize_bytes: v.resize_bytes,
         })
     }
 }
 
 pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
     need(reply.volume, "volume")?.try_into()
+}
+
+/// Returns the message of a change of description and labels.
+pub(crate) fn text_out(text: VolumeText) -> pb::VolumeText {
+    let VolumeText { description, labels, removed_labels } = text;
+    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels }
+}
+
+/// Returns the change of description and labels in a message; without one there is none.
+pub fn text_in(text: Option<pb::VolumeText>) -> VolumeText {
+    let pb::VolumeText { description, labels, removed_labels } = text.unwrap_or_default();
+    VolumeText { description, labels: labels.into_iter().collect(), removed_labels }
+}
+
+impl From<TrashView> for pb::TrashView {
+    fn from(t: TrashView) -> Self {
+        pb::TrashView {
+            volume: t.volume.0,
+            name: t.name,
+            len_bytes: t.len_bytes,
+            allocated_bytes: t.allocated_bytes,
+            state: t.state,
+            since_ms: t.since_ms,
+            until_ms: t.until_ms,
+            expired: t.expired,
+            by: t.by,
+            description: t.description,
+            labels: t.labels.into_iter().collect(),
+        }
+    }
+}
+
+impl From<pb::TrashView> for TrashView {
+    fn from(t: pb::TrashView) -> Self {
+        TrashView {
+            volume: VolumeId(t.volume),
+            name: t.name,
+            len_bytes: t.len_bytes,
+            allocated_bytes: t.allocated_bytes,
+            state: t.state,
+            since_ms: t.since_ms,
+            until_ms: t.until_ms,
+            expired: t.expired,
+            by: t.by,
+            description: t.description,
+            labels: t.labels.into_iter().collect(),
+        }
+    }
 }

@@ -3,7 +3,9 @@
 use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
-use control::admin::{AdminAsk, FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use control::admin::{
+    AdminAsk, FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery,
+};
 use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
 /// Returns the message of a recovery request.
@@ -15,6 +17,7 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
         column: f.column,
     };
     let attach = |f: FoundAttach| pb::FoundAttach { volume: f.volume.0, pg: Some(f.pg.into()) };
+    let length = |f: FoundLength| pb::FoundLength { volume: f.volume.0, chunk_count: f.chunk_count };
     pb::MetaRecoverRequest {
         dry_run: ask.dry_run,
         without: ask.without.into_iter().map(|osd| osd.0).collect(),
@@ -22,6 +25,7 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
         standing: ask.standing,
         attached: ask.attached.into_iter().map(attach).collect(),
         finish: ask.finish,
+        lengths: ask.lengths.into_iter().map(length).collect(),
     }
 }
 
@@ -35,12 +39,14 @@ pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed
         Ok(FoundSegment { volume, segment, column: f.column, pg: pg(f.pg)? })
     };
     let attach = |f: pb::FoundAttach| Ok(FoundAttach { volume: VolumeId(f.volume), pg: pg(f.pg)? });
+    let length = |f: pb::FoundLength| FoundLength { volume: VolumeId(f.volume), chunk_count: f.chunk_count };
     Ok(AdminAsk::MetaRecover(RecoverAsk {
         dry_run: request.dry_run,
         without: request.without.into_iter().map(OsdId).collect(),
         standing: request.standing,
         segments: request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?,
         attached: request.attached.into_iter().map(attach).collect::<Result<_, Malformed>>()?,
+        lengths: request.lengths.into_iter().map(length).collect(),
         finish: request.finish,
     }))
 }

@@ -23,6 +23,7 @@ pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
 pub use convert::stripe_in;
+pub use convert_admin::text_in;
 pub use convert_recovery::{backup_parts, recover_in};
 pub use meta_info::{MetaInfo, meta_info};
 
@@ -31,6 +32,9 @@ pub use meta_info::{MetaInfo, meta_info};
 pub mod pb {
     tonic::include_proto!("basalt.v1");
 }
+
+/// The metadata key under which an administrator names itself, for the events.
+pub const BY_KEY: &str = "basalt-by";
 
 /// Largest control message: an open volume of 64 TiB names 65 536 segments, each with up to 64 columns.
 pub const MESSAGE_LEN_MAX: usize = 16 << 20;

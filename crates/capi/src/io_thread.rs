@@ -190,7 +190,7 @@ impl IoThread {
                     }
                 }
                 // Each request of such a volume fails with the reason.
-                ClientEvent::Failed { .. } => {}
+                ClientEvent::Failed { .. } | ClientEvent::Resized { .. } => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView, PlannedMove,
-    PoolCreate, PoolView, RecoverAsk, Status, StoreRecovery, VolumeView,
+    PoolCreate, PoolView, RecoverAsk, Status, StoreRecovery, TrashView, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -49,6 +49,12 @@ fn told(error: &AdminError) -> UserError {
     }
 }
 
+/// Returns the user of this command and its process, for the events of the cluster.
+fn by() -> String {
+    let user = crate::args::env("USER").or_else(|| crate::args::env("LOGNAME"));
+    format!("{} ({})", user.as_deref().unwrap_or("unknown user"), clientloop::holder("basalt"))
+}
+
 impl Admin {
     pub fn connect(metas: &[Address]) -> Result<Admin> {
         Admin::connect_within(metas, TIMEOUT)
@@ -59,7 +65,7 @@ impl Admin {
         let runtime = crate::role::runtime()?;
         let addrs: Vec<String> = metas.iter().map(Address::to_string).collect();
         let asked = addrs.join(", ");
-        Ok(Admin { client: AdminClient::new(addrs, timeout).impatient(PATIENCE), runtime, asked })
+        Ok(Admin { client: AdminClient::new(addrs, timeout).impatient(PATIENCE).named(&by()), runtime, asked })
     }
 
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
@@ -179,13 +185,44 @@ impl Admin {
         expect!(self, AdminAsk::VolumeInfo { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn create_volume(&self, name: &str, len_bytes: u64, stripe: Stripe) -> Result<VolumeView> {
+    pub fn create_volume(&self, name: &str, len_bytes: u64, stripe: Stripe, text: VolumeText) -> Result<VolumeView> {
         let name = name.to_owned();
-        expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe }, AdminAnswer::Volume(v) => v)
+        expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe, text }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn remove_volume(&self, name: &str, force: bool) -> Result<()> {
-        expect!(self, AdminAsk::VolumeRemove { name: name.to_owned(), force }, AdminAnswer::Done => ())
+    /// Removes a volume; returns its place in the trash unless it is deleted.
+    pub fn remove_volume(&self, name: &str, force: bool, now: bool) -> Result<Option<TrashView>> {
+        match self.ask(AdminAsk::VolumeRemove { name: name.to_owned(), force, now })? {
+            AdminAnswer::Trashed(trash) => Ok(Some(trash)),
+            AdminAnswer::Done => Ok(None),
+            other => bail!("meta answered {other:?}"),
+        }
+    }
+
+    pub fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeView> {
+        let ask = AdminAsk::VolumeRename { name: name.to_owned(), new: new.to_owned() };
+        expect!(self, ask, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn set_volume(&self, name: &str, text: VolumeText) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeSet { name: name.to_owned(), text }, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn resize_volume(&self, name: &str, len_bytes: u64) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeResize { name: name.to_owned(), len_bytes }, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn trash(&self, pool: Option<&str>) -> Result<Vec<TrashView>> {
+        expect!(self, AdminAsk::TrashList { pool: pool.unwrap_or("").to_owned() }, AdminAnswer::Trash(v) => v)
+    }
+
+    pub fn restore_volume(&self, which: &str, name: Option<&str>) -> Result<VolumeView> {
+        let ask = AdminAsk::TrashRestore { which: which.to_owned(), name: name.map(str::to_owned) };
+        expect!(self, ask, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn purge_volume(&self, which: &str) -> Result<()> {
+        expect!(self, AdminAsk::TrashPurge { which: which.to_owned() }, AdminAnswer::Done => ())
     }
 
     pub fn register_osd(&self, register: OsdRegister) -> Result<(ClusterId, OsdId)> {

@@ -5,6 +5,7 @@ use crate::completion;
 pub use crate::disk_args::Disk;
 use crate::errors::UserError;
 pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
+pub use crate::volume_args::{Trash, Volume};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use types::codes;
@@ -146,9 +147,12 @@ pub enum Command {
     /// Pools: create, ls, info, rm
     #[command(subcommand)]
     Pool(Pool),
-    /// Volumes: create, ls, info, rm
+    /// Volumes: create, ls, info, rename, set, resize, rm
     #[command(subcommand, visible_alias = "vol")]
     Volume(Volume),
+    /// Removed volumes whose data is still kept: ls, restore, purge
+    #[command(subcommand)]
+    Trash(Trash),
     /// Measure a volume, or the baseline of this machine
     Bench(BenchArgs),
     /// Explain an error code, a health check or a metric, and what to do about it; or where the time of a volume's requests goes
@@ -513,64 +517,6 @@ pub enum Pool {
         /// The pool
         #[arg(add = completion::pools())]
         name: String,
-    },
-}
-
-/// Stripe layout of a new volume.
-#[derive(Args, Debug, Clone, Copy)]
-pub struct Stripes {
-    /// Bytes that lie in one PG before the next bytes lie in another: a power of two, 4KiB to 16MiB [default: 1MiB divided by the
-    /// stripe count]
-    #[arg(long, value_name = "SIZE", requires = "stripe_count", value_parser = crate::stripes::unit)]
-    stripe_unit: Option<u64>,
-    /// PGs over which each segment of the volume is striped: a power of two, 1 to 64 [default: 1, not striped]
-    #[arg(long, value_name = "COUNT", value_parser = crate::stripes::count)]
-    stripe_count: Option<u32>,
-}
-
-impl Stripes {
-    /// Returns the layout.
-    pub fn layout(self) -> types::Stripe {
-        crate::stripes::layout(self.stripe_unit, self.stripe_count)
-    }
-}
-
-#[derive(Subcommand, Debug)]
-pub enum Volume {
-    /// Create a volume; space is taken when it is written
-    #[command(after_help = "Examples:\n  basalt volume create main/vm1 10GiB\n  \
-        basalt volume create main/db 100GiB --stripe-unit 64KiB --stripe-count 4")]
-    Create {
-        /// POOL/VOLUME
-        name: String,
-        /// 1MiB to 64TiB
-        #[arg(value_parser = crate::size::parse)]
-        size: u64,
-        #[command(flatten)]
-        stripes: Stripes,
-    },
-    /// List volumes
-    #[command(visible_alias = "list")]
-    Ls {
-        /// Only this pool
-        #[arg(long, value_name = "NAME", add = completion::pools())]
-        pool: Option<String>,
-    },
-    /// One volume: size, segments, client
-    Info {
-        /// POOL/VOLUME
-        #[arg(add = completion::volumes())]
-        name: String,
-    },
-    /// Delete a volume and its data
-    #[command(visible_aliases = ["remove", "delete"])]
-    Rm {
-        /// POOL/VOLUME
-        #[arg(add = completion::volumes())]
-        name: String,
-        /// Even while a client has it open
-        #[arg(long)]
-        force: bool,
     },
 }
 

@@ -67,6 +67,11 @@ pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) 
     }
 }
 
+/// Whether an error has this code.
+pub fn has_code(error: &anyhow::Error, code: u32) -> bool {
+    error.downcast_ref::<UserError>().is_some_and(|error| error.code == code)
+}
+
 /// Returns a refusal of meta in the user's terms: the failure first, the advice after it.
 pub fn refused(code: u32, text: &str) -> UserError {
     let text = text.trim_start_matches(&format!("{}: ", codes::label(code)));

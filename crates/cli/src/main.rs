@@ -41,6 +41,8 @@ mod top;
 mod usage;
 mod verify;
 mod version;
+mod volume_args;
+mod volumes;
 mod watch;
 
 use address::Address;
@@ -166,7 +168,8 @@ fn run(cli: Cli) -> Result<Exit> {
             watch::run(&watch, || show::pgs(&admin, pool.as_deref(), common.json).map(|()| Exit::Done))
         }
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
-        Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
+        Command::Volume(command) => volumes::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
+        Command::Trash(command) => volumes::trash(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
             let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();
             bench_cmd::run(args, || metas(&common), &pids, common.json)

@@ -9,7 +9,7 @@ use types::codes;
 /// Command, and the verbs under it that are missing.
 const MISSING: &[(&str, &[&str])] = &[
     ("osd", &["reweight", "crush"]),
-    ("volume", &["resize", "rename", "snapshot", "snap", "clone", "flatten", "copy", "cp", "mv", "import", "export"]),
+    ("volume", &["snapshot", "snap", "clone", "flatten", "copy", "cp", "import", "export"]),
     ("pool", &["set", "rename"]),
     ("pg", &["repair", "scrub"]),
 ];

@@ -12,7 +12,7 @@ use crate::verify::members;
 use anyhow::Result;
 use control::Records;
 use control::admin::{FoundSegment, RecoverAsk, StoreRecovery};
-use control::found::{Found, Table, segment_batches};
+use control::found::{Found, LongerVolume, Table, segment_batches};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use types::codes;
@@ -23,6 +23,8 @@ use types::{OsdId, PgId};
 const STEPS_MAX: u32 = 100_000;
 /// Most lines of one kind that are printed.
 const LINES_MAX: usize = 20;
+/// Volumes that one request lengthens.
+const LENGTHS_PER_REQUEST: usize = 30;
 /// Longest time until all ended sessions are fenced, and the pause between two looks.
 const FENCE_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(300);
@@ -41,7 +43,9 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
             if recovery.standing == "waiting" && without.is_empty() {
                 break;
             }
-            let ask = RecoverAsk { dry_run: false, standing: recovery.standing.clone(), ..look.clone() };
+            // The lengths come before any attach record of the recovery: one of a shorter volume would unmap its end.
+            let (standing, lengths) = (recovery.standing.clone(), found.lengths());
+            let ask = RecoverAsk { dry_run: false, standing, lengths, ..look.clone() };
             recovery = admin.recover(ask)?;
             moved |= recovery.moved;
             let next = admin.recover(look.clone())?;
@@ -53,9 +57,13 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
         }
         recovery.moved = moved;
         if recovery.standing == "sound" && recovery.recovering > 0 {
-            let emptied = std::mem::take(&mut found.emptied_volumes);
+            let (emptied, longer) =
+                (std::mem::take(&mut found.emptied_volumes), std::mem::take(&mut found.longer_volumes));
             found = finish(admin, &recovery, force)?;
             found.emptied_volumes = emptied;
+            let known = |v: &LongerVolume| longer.iter().any(|l| l.volume == v.volume);
+            found.longer_volumes.retain(|v| !known(v));
+            found.longer_volumes.extend(longer);
             recovery.recovering = 0;
         }
     }
@@ -110,6 +118,10 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
         std::thread::sleep(LOOK);
     };
     check_read(&found, force)?;
+    // Some in a request; the last one changes nothing.
+    for _ in 0..=found.longer_volumes.len() / LENGTHS_PER_REQUEST {
+        admin.recover(RecoverAsk { lengths: found.lengths(), ..ask.clone() })?;
+    }
     for segments in segment_batches(&found.segments) {
         admin.recover(RecoverAsk { segments, ..ask.clone() })?;
     }
@@ -186,6 +198,17 @@ fn show_contents(found: &Found, done: bool) {
         let done = if done { "were restored in the records" } else { "a recovery restores them" };
         out!("{} segments of known volumes that the records lacked; {done}:", segments_of(&found.segments));
         lines(&found.segments);
+    }
+    if !found.longer_volumes.is_empty() {
+        let done = if done { "now have" } else { "will have" };
+        out!(
+            "{} volumes were resized after this copy of the records was made; they {done} the length that their PGs know, in whole \
+             chunks:",
+            found.longer_volumes.len()
+        );
+    }
+    for v in found.longer_volumes.iter().take(LINES_MAX) {
+        out!("  {} (volume {}): {} bytes in the records, {} bytes now", v.name, v.volume, v.len_bytes, v.found_bytes);
     }
     if !found.emptied_volumes.is_empty() {
         out!(

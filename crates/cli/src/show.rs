@@ -1,15 +1,15 @@
 //! The commands that show the cluster or change its records.
 
 use crate::admin::Admin;
-use crate::args::{Pool, Volume};
-use crate::errors::{UserError, advise};
+use crate::args::Pool;
+use crate::errors::UserError;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{OsdView, PgView, PoolView, VolumeView};
+use control::admin::{OsdView, PgView, PoolView};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
-use types::{Stripe, codes};
+use types::codes;
 
 /// Returns versions with the daemons that run them: the leading meta, and the OSDs that have connected
 /// to it.
@@ -165,80 +165,8 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
     out!("state      {}", pool.state);
     out!("replicas   {}, each in a different {}", pool.replicas, pool.domain);
     out!("pgs        {}", pool.pg_count);
-    out!("volumes    {}, {} segments of 1 GiB", pool.volumes, pool.segments);
+    let trashed =
+        if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
+    out!("volumes    {}{trashed}; {} segments of 1 GiB", pool.volumes, pool.segments);
     Ok(())
-}
-
-/// Runs `basalt volume ...`.
-pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
-    match command {
-        Volume::Create { name, size, stripes } => {
-            let volume = admin.create_volume(name, *size, stripes.layout())?;
-            if as_json {
-                return json("volume.create", to_value(&volume)?);
-            }
-            match volume.stripe {
-                Some(stripe) => out!("volume {name}: {}, {}", show(volume.len_bytes), stripes_of(stripe)),
-                None => out!("volume {name}: {}", show(volume.len_bytes)),
-            }
-            Ok(())
-        }
-        Volume::Ls { pool } => {
-            let volumes = admin.volumes(pool.as_deref())?;
-            if as_json {
-                return json("volume.ls", json!({ "volumes": volumes }));
-            }
-            table(&["volume", "size", "allocated", "state", "client"], volumes.iter().map(volume_row));
-            Ok(())
-        }
-        Volume::Info { name } => {
-            let volume = admin.volume_info(name)?;
-            if as_json {
-                return json("volume.info", to_value(&volume)?);
-            }
-            out!("volume     {} ({})", volume.name, volume.volume);
-            out!("size       {}", show(volume.len_bytes));
-            out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
-            out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
-            out!("state      {}", volume.state);
-            out!("epoch      {}", volume.epoch.0);
-            out!("client     {}", holder(&volume));
-            Ok(())
-        }
-        Volume::Rm { name, force } => {
-            let volume = admin.volume_info(name)?;
-            let removed = admin.remove_volume(name, *force);
-            removed.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
-            if as_json {
-                let body =
-                    json!({ "done": true, "volume": volume.volume, "name": name, "len_bytes": volume.len_bytes });
-                return json("volume.rm", body);
-            }
-            out!("volume {name} is removed");
-            Ok(())
-        }
-    }
-}
-
-/// Returns the advice for the removal of a volume that is in use.
-fn held_by_another(name: &str) -> String {
-    format!(
-        "close it there (`basalt volume info {name}` names the client), or give --force: reads and writes of that \
-         client then fail"
-    )
-}
-
-fn stripes_of(stripe: Stripe) -> String {
-    format!("units of {} over {} PGs in each segment", show(stripe.unit_bytes()), stripe.count())
-}
-
-fn volume_row(v: &VolumeView) -> Vec<String> {
-    vec![v.name.clone(), show(v.len_bytes), show(v.allocated_bytes), v.state.clone(), holder(v)]
-}
-
-fn holder(v: &VolumeView) -> String {
-    match &v.holder {
-        Some(h) => format!("{} at {}{}", h.name, h.address, if h.alive { "" } else { " (silent)" }),
-        None => "-".to_owned(),
-    }
 }

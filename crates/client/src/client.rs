@@ -41,6 +41,8 @@ pub enum ClientEvent {
     Opened { ask: AskId, volume: VolumeKey, info: DeviceInfo },
     /// Meta refused [`Client::open`], or the client did.
     OpenRefused { ask: AskId, why: Refusal },
+    /// The volume is longer: its device takes requests up to the new end from now on.
+    Resized { volume: VolumeKey, len_bytes: u64 },
     /// No request will succeed on this volume any more: it is fenced or deleted. The owner still has to close it.
     Failed { volume: VolumeKey, errno: Errno },
     /// The answer to [`Client::close`].

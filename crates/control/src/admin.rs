@@ -5,6 +5,7 @@ use crate::health::Check;
 use crate::records::StoredItem;
 use crate::settings::SettingView;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use types::control::Watermarks;
 use types::{
@@ -58,6 +59,7 @@ pub enum AdminAsk {
         name: String,
         len_bytes: u64,
         stripe: Stripe,
+        text: VolumeText,
     },
     /// Volumes of one pool, or of all when `pool` is empty.
     VolumeList {
@@ -66,10 +68,38 @@ pub enum AdminAsk {
     VolumeInfo {
         name: String,
     },
-    /// `force` removes it even while a holder lives.
+    /// Moves a volume to the trash, or deletes it at once with `now`. `force` removes it even while a holder lives.
     VolumeRemove {
         name: String,
         force: bool,
+        now: bool,
+    },
+    /// Gives a volume another name in its pool: `new`, or `pool/new`.
+    VolumeRename {
+        name: String,
+        new: String,
+    },
+    VolumeSet {
+        name: String,
+        text: VolumeText,
+    },
+    /// Lengthens a volume while it is used.
+    VolumeResize {
+        name: String,
+        len_bytes: u64,
+    },
+    /// Volumes in the trash of one pool, or of all when `pool` is empty.
+    TrashList {
+        pool: String,
+    },
+    /// Gives a volume of the trash back, under `name` if that is set. `which` is its id, or the only one that had this name.
+    TrashRestore {
+        which: String,
+        name: Option<String>,
+    },
+    /// Deletes a volume of the trash.
+    TrashPurge {
+        which: String,
     },
     /// Mutes a check for `for_ms`, or until it is unmuted: the check no longer counts.
     HealthMute {
@@ -192,6 +222,16 @@ pub struct PoolCreate {
     pub force: bool,
 }
 
+/// Changes of the description and the labels of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeText {
+    /// `None`: it stays.
+    pub description: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// Keys of labels that go.
+    pub removed_labels: Vec<String>,
+}
+
 /// The answer to an [`AdminAsk`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminAnswer {
@@ -216,6 +256,9 @@ pub enum AdminAnswer {
     Pgs(Vec<PgView>),
     Volume(VolumeView),
     Volumes(Vec<VolumeView>),
+    /// The volume is in the trash.
+    Trashed(TrashView),
+    Trash(Vec<TrashView>),
     Events(EventsPage),
 }
 
@@ -348,6 +391,8 @@ pub struct RecoverAsk {
     pub attached: Vec<FoundAttach>,
     /// Columns to be put back, all that were found of a segment in one request ([`crate::found::segment_batches`]).
     pub segments: Vec<FoundSegment>,
+    /// Numbers of chunks of volumes that the records have shorter.
+    pub lengths: Vec<FoundLength>,
     /// All sessions are fenced and all segments are put back: volumes may be opened again.
     pub finish: bool,
 }
@@ -357,6 +402,13 @@ pub struct RecoverAsk {
 pub struct FoundAttach {
     pub volume: VolumeId,
     pub pg: PgId,
+}
+
+/// The number of chunks of a volume, as its PGs know it: a later length of the volume needs no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundLength {
+    pub volume: VolumeId,
+    pub chunk_count: u32,
 }
 
 /// A column of a segment whose data a PG holds; without stripes a segment is one column.
@@ -433,6 +485,9 @@ pub struct PoolView {
     pub state: String,
     pub volumes: u32,
     pub segments: u64,
+    /// Volumes in the trash, which `volumes` does not count.
+    #[serde(default)]
+    pub trashed: u32,
 }
 
 /// One PG.
@@ -500,6 +555,35 @@ pub struct VolumeView {
     /// `None`: the volume is not striped.
     #[serde(default)]
     pub stripe: Option<Stripe>,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The length that a resize gives it, once all its PGs have taken it.
+    #[serde(default)]
+    pub resize_bytes: Option<u64>,
+}
+
+/// One volume in the trash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrashView {
+    pub volume: VolumeId,
+    /// `pool/volume`, as it was called.
+    pub name: String,
+    pub len_bytes: u64,
+    /// Bytes of allocated segments.
+    pub allocated_bytes: u64,
+    /// `trashed`, `deleting`.
+    pub state: String,
+    /// Since when it is there, and when its deletion begins, in milliseconds of the Unix clock.
+    pub since_ms: u64,
+    pub until_ms: u64,
+    /// Whether that time has come.
+    pub expired: bool,
+    /// The administrator that removed it.
+    pub by: String,
+    pub description: String,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The holder of a volume.

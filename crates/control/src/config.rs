@@ -25,6 +25,13 @@ pub struct ControlConfig {
     pub osd_out_after: Duration,
     /// Replicas that may move to one OSD at once, unless `basalt config` says another number. Default 2; at least 1.
     pub osd_backfills: usize,
+    /// Time that a removed volume stays in the trash, unless `basalt config` says another one. Default 7 days; zero: the trash is not
+    /// used.
+    pub trash_retention: Duration,
+    /// Interval at which the trash is searched for volumes whose time is over. Default 1 s.
+    pub trash_every: Duration,
+    /// Time that the answer to a resize waits for the PGs of the volume. Default 6 s.
+    pub resize_patience: Duration,
     /// Interval at which moves are planned. Default 1 s.
     pub moves_every: Duration,
     /// Time for which a move waits for an OSD that is down. Default 60 s.
@@ -85,6 +92,9 @@ impl Default for ControlConfig {
             replace_pause: s(10),
             osd_out_after: s(600),
             osd_backfills: 2,
+            trash_retention: s(7 * 86_400),
+            trash_every: s(1),
+            resize_patience: s(6),
             moves_every: s(1),
             move_patience: s(60),
             avoid_for: s(600),
@@ -126,6 +136,8 @@ impl ControlConfig {
             ("ensure_every", self.ensure_every),
             ("orders_every", self.orders_every),
             ("replace_pause", self.replace_pause),
+            ("trash_every", self.trash_every),
+            ("resize_patience", self.resize_patience),
             ("moves_every", self.moves_every),
             ("move_patience", self.move_patience),
             ("avoid_for", self.avoid_for),
@@ -145,6 +157,7 @@ impl ControlConfig {
             check.within(field, time, ms(1)..=s(3600));
         }
         check.within("osd_out_after", self.osd_out_after, ms(1)..=s(30 * 86_400));
+        check.within("trash_retention", self.trash_retention, Duration::ZERO..=s(3650 * 86_400));
         check.within("osd_backfills", self.osd_backfills, 1..=1 << 10);
         check.within("leader_steady", self.leader_steady, Duration::ZERO..=s(3600));
         check.within("ensure_burst", self.ensure_burst, 1..=1 << 16);

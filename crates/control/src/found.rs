@@ -1,13 +1,13 @@
 //! Compares recovered records with the contents of PGs (ADR 0011): the tables that OSDs show come in, what a recovery must
 //! still do comes out. The command line and the simulator share it.
 
-use crate::admin::{FoundAttach, FoundSegment};
-use crate::{Records, VolumeRecord};
+use crate::admin::{FoundAttach, FoundLength, FoundSegment};
+use crate::{Records, VolumeRecord, VolumeState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use types::control::SEGMENTS_PER_ASK_MAX;
+use types::control::{AttachedVolume, CHUNKS_KEPT, SEGMENTS_PER_ASK_MAX};
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{ChunkKey, Epoch, PgId, SegmentIndex, VolumeId};
+use types::{ChunkKey, PgId, SegmentIndex, VolumeId};
 
 /// The contents of one PG, as one of its members shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,22 @@ pub struct Table {
     /// The member leads the PG and has heard a majority of it lately: it has applied all that is committed.
     pub leading: bool,
     pub chunks: Vec<ChunkKey>,
-    /// Volumes with an attach record in the PG, each with its epoch.
-    pub attached: Vec<(VolumeId, Epoch)>,
+    /// Volumes with an attach record in the PG.
+    pub attached: Vec<AttachedVolume>,
+}
+
+/// A volume of the records that its PGs know longer: it was resized after the copy of the records was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LongerVolume {
+    pub volume: VolumeId,
+    /// `pool/volume`.
+    pub name: String,
+    /// The length in the records.
+    pub len_bytes: u64,
+    /// The length that a recovery gives it: that of whole chunks, so the last one may be longer than it was.
+    pub found_bytes: u64,
+    #[serde(skip)]
+    pub chunk_count: u32,
 }
 
 /// A volume whose chunks PGs hold and that the records do not know. PGs keep neither its name nor its size.
@@ -51,6 +65,8 @@ pub struct Found {
     pub doubtful: Vec<FoundSegment>,
     /// Removed after the copy of the records was made, or never written to: these volumes read as zeros.
     pub emptied_volumes: Vec<EmptiedVolume>,
+    /// A recovery lengthens these.
+    pub longer_volumes: Vec<LongerVolume>,
     /// PGs of the records of which no leader showed its table.
     pub unread_pgs: Vec<PgId>,
     /// PGs in which a session from before the recovery may still write to a volume that waits for its end.
@@ -71,17 +87,19 @@ impl Found {
                 chunks.entry(key.volume).or_default().entry(table.pg).or_default().insert(key.index);
             }
             if table.leading {
-                led.insert(table.pg, table.attached.iter().map(|(volume, _)| *volume).collect());
-                let older = |(volume, epoch): &&(VolumeId, Epoch)| {
-                    records.volumes.get(volume).is_some_and(|known| known.recovering && *epoch < known.epoch)
+                led.insert(table.pg, table.attached.iter().map(|attached| attached.volume).collect());
+                let older = |attached: &&AttachedVolume| {
+                    let known = records.volumes.get(&attached.volume);
+                    known.is_some_and(|known| known.recovering && attached.epoch < known.epoch)
                 };
                 let older = table.attached.iter().filter(older);
-                found.attached.extend(older.map(|(volume, _)| FoundAttach { volume: *volume, pg: table.pg }));
+                found.attached.extend(older.map(|attached| FoundAttach { volume: attached.volume, pg: table.pg }));
             }
         }
         let unread = records.pgs.keys().filter(|pg| !led.contains_key(pg) && !gone.contains(pg));
         found.unread_pgs = unread.copied().collect();
         found.emptied_volumes = emptied(records, &led, &chunks);
+        found.longer_volumes = longer(records, tables, &chunks);
         for (volume, pgs) in chunks {
             match records.volumes.get(&volume) {
                 Some(known) => found.sort_segments(records, known, &pgs),
@@ -123,6 +141,14 @@ impl Found {
     }
 }
 
+impl Found {
+    /// Returns the lengths for the recovery.
+    pub fn lengths(&self) -> Vec<FoundLength> {
+        let length = |v: &LongerVolume| FoundLength { volume: v.volume, chunk_count: v.chunk_count };
+        self.longer_volumes.iter().map(length).collect()
+    }
+}
+
 /// Cuts found columns, which are in order, into requests. No request has a part of a segment, because the columns that a recovery
 /// is not told of get new PGs.
 pub fn segment_batches(found: &[FoundSegment]) -> Vec<Vec<FoundSegment>> {
@@ -146,4 +172,32 @@ fn emptied(
     }
     let gone = known.into_iter().filter(|(_, known)| !known).filter_map(|(volume, _)| records.volumes.get(&volume));
     gone.map(|volume| EmptiedVolume { volume: volume.id, name: records.full_name(volume) }).collect()
+}
+
+/// Volumes with more chunks in attach records of their PGs, or with data in a higher chunk, than the length in the records has. A
+/// follower may be behind, but no volume gets shorter, so what it shows counts.
+fn longer(
+    records: &Records,
+    tables: &[Table],
+    chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
+) -> Vec<LongerVolume> {
+    let mut counts: BTreeMap<VolumeId, u32> = BTreeMap::new();
+    let attached =
+        tables.iter().flat_map(|table| &table.attached).filter(|attached| attached.chunk_count != CHUNKS_KEPT);
+    let in_records = attached.map(|attached| (attached.volume, attached.chunk_count));
+    let highest =
+        |pgs: &BTreeMap<PgId, BTreeSet<u32>>| pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i + 1);
+    for (volume, count) in in_records.chain(chunks.iter().map(|(volume, pgs)| (*volume, highest(pgs)))) {
+        let most = counts.entry(volume).or_default();
+        *most = count.max(*most);
+    }
+    let mut longer = Vec::new();
+    for (volume, chunk_count) in counts {
+        let known = records.volumes.get(&volume).filter(|known| known.state != VolumeState::Deleting);
+        let Some(known) = known.filter(|known| chunk_count > known.chunk_count()) else { continue };
+        let found_bytes = known.len_of_chunks(chunk_count);
+        let (name, len_bytes) = (records.full_name(known), known.len_bytes);
+        longer.push(LongerVolume { volume, name, len_bytes, found_bytes, chunk_count });
+    }
+    longer
 }

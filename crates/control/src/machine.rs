@@ -22,6 +22,7 @@ mod recover;
 mod status;
 mod upkeep;
 mod view;
+mod volumes;
 mod watch;
 
 use crate::admin::{AdminAnswer, AdminAsk};
@@ -101,7 +102,7 @@ enum Input {
     OsdGone { stream: StreamId },
     Client(ClientReq),
     ClientGone { address: String },
-    Admin { token: Token, ask: AdminAsk },
+    Admin { token: Token, by: String, ask: AdminAsk },
     Cancel(Token),
 }
 
@@ -168,6 +169,13 @@ pub struct Control {
     /// PGs that are not active, and since when.
     idle: BTreeMap<PgId, Time>,
     watch: Watch,
+    /// The administrator whose command is being planned; empty otherwise.
+    asker: String,
+    /// Volumes that became longer under this leader, with the revision of that change. Before them, the revision of its start.
+    lengthened: BTreeMap<VolumeId, u64>,
+    lengths_from: u64,
+    /// When the trash is searched next.
+    trash_at: Time,
 }
 
 impl Control {
@@ -218,7 +226,12 @@ impl Control {
             unled: BTreeMap::new(),
             idle: BTreeMap::new(),
             watch: Watch::new(config),
+            asker: String::new(),
+            lengthened: BTreeMap::new(),
+            lengths_from: 0,
+            trash_at: Time::ZERO,
         };
+        control.lengths_from = control.records.counters.revision;
         control.take_up(now.mono);
         control
     }
@@ -295,11 +308,16 @@ impl Control {
 
     /// Takes a request of an administrator.
     pub fn handle_admin(&mut self, token: Token, ask: AdminAsk) {
+        self.handle_admin_of(token, String::new(), ask);
+    }
+
+    /// Takes a request of the administrator `by`, which its events name.
+    pub fn handle_admin_of(&mut self, token: Token, by: String, ask: AdminAsk) {
         if self.inbox.len() >= self.config.inbox_max {
             self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });
             return;
         }
-        self.inbox.push_back(Input::Admin { token, ask });
+        self.inbox.push_back(Input::Admin { token, by, ask });
     }
 
     /// Drops a waiting answer whose asker is gone. Work that was begun goes on.
@@ -369,7 +387,11 @@ impl Control {
             Input::OsdGone { stream } => self.take_osd_gone(stream),
             Input::Client(req) => self.take_client(now, req),
             Input::ClientGone { address } => self.take_client_gone(now.mono, &address),
-            Input::Admin { token, ask } => self.take_admin(now, token, ask),
+            Input::Admin { token, by, ask } => {
+                self.asker = by;
+                self.take_admin(now, token, ask);
+                self.asker.clear();
+            }
             Input::Cancel(token) => {
                 self.waits.retain(|w| w.token != token);
                 self.past.cancel(token);

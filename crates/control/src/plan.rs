@@ -4,13 +4,18 @@
 //! A plan writes at most what one transaction holds. Long work (a pool of thousands of PGs, a volume of
 //! thousands of segments) is a state in a record and a plan per step.
 
+mod changes;
 mod force;
+mod labels;
 mod members;
 mod osds;
 mod pools;
+mod trash;
 mod volumes;
 
+pub use changes::{volume_rename, volume_resize, volume_set};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
+pub use labels::label_changes;
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub use osds::{
     HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,
@@ -19,9 +24,10 @@ pub use osds::{
 pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
+pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub use volumes::{
-    OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open, pgs_of_volume,
-    settle, unpend, volume_create, volume_remove,
+    InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open,
+    pgs_of_volume, settle, unpend, volume_create, volume_remove,
 };
 
 use crate::records::Write;

@@ -5,6 +5,7 @@
 
 mod loads;
 mod pg;
+mod volume;
 
 use crate::events::{EVENTS_MAX, Event};
 use crate::refusal::refuse;
@@ -19,10 +20,11 @@ use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::OsdAddr;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, Stripe, VolumeId};
+use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, VolumeId};
 
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
+pub use volume::{Holder, Resize, Trash, VolumeRecord, VolumeState};
 
 /// Version of every record that this program writes.
 const RECORD_VERSION: u32 = 1;
@@ -207,57 +209,6 @@ pub struct PoolRecord {
     pub pgs_made: u32,
     pub state: PoolState,
     pub created_ms: u64,
-}
-
-/// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    pub name: String,
-    pub address: String,
-    pub since_ms: u64,
-    pub client: u64,
-    pub ask: u64,
-}
-
-/// Life cycle of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum VolumeState {
-    Ready,
-    Deleting,
-}
-
-/// A volume. With `session` 0 it has no holder. While it is not `settled`, its attach record of this epoch is not known to
-/// be committed in all its PGs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeRecord {
-    pub id: VolumeId,
-    pub pool: PoolId,
-    pub name: String,
-    pub len_bytes: u64,
-    pub epoch: Epoch,
-    pub session: SessionId,
-    pub holder: Option<Holder>,
-    pub settled: bool,
-    pub state: VolumeState,
-    pub created_ms: u64,
-    /// A recovery of the records ended its hold and is not finished: its segments may be incomplete (ADR 0011).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub recovering: bool,
-    /// Fixed at creation.
-    #[serde(default, skip_serializing_if = "is_whole")]
-    pub stripe: Stripe,
-}
-
-fn is_whole(stripe: &Stripe) -> bool {
-    !stripe.is_striped()
-}
-
-impl VolumeRecord {
-    /// Returns the number of chunks of the volume; the last ones may lie partly or wholly outside.
-    pub fn chunk_count(&self) -> u32 {
-        u32::try_from(self.stripe.chunk_count(self.len_bytes)).expect("VOLUME_LEN_MAX bounds it")
-    }
 }
 
 /// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be
@@ -588,6 +539,9 @@ impl Records {
                 self.pgs.insert(r.pg, r);
             }
             Record::Volume(r) => {
+                if let Some(before) = self.volumes.get(&r.id).filter(|before| before.name != r.name) {
+                    self.volume_names.remove(&(before.pool, before.name.clone()));
+                }
                 self.volume_names.insert((r.pool, r.name.clone()), r.id);
                 self.volumes.insert(r.id, r);
             }
@@ -672,8 +626,11 @@ impl Records {
     pub fn volume(&self, full: &str) -> Result<&VolumeRecord, Refusal> {
         let (pool, name) = crate::names::split(full)?;
         let pool = self.pool(pool)?.id;
-        self.volume_in(pool, name)
-            .ok_or_else(|| refuse(codes::VOLUME_UNKNOWN, format!("volume {full:?} does not exist")))
+        self.volume_in(pool, name).ok_or_else(|| {
+            let trashed = self.trash_of(pool).any(|(_, trash)| trash.name == name);
+            let trashed = if trashed { "; the trash holds one that had this name (`basalt trash ls`)" } else { "" };
+            refuse(codes::VOLUME_UNKNOWN, format!("volume {full:?} does not exist{trashed}"))
+        })
     }
 
     /// Finds a volume of a pool by its own name.
@@ -681,10 +638,10 @@ impl Records {
         self.volume_names.get(&(pool, name.to_string())).and_then(|id| self.volumes.get(id))
     }
 
-    /// Returns `pool/volume`.
+    /// Returns `pool/volume`; of a volume in the trash with the name that it had.
     pub fn full_name(&self, volume: &VolumeRecord) -> String {
         let pool = self.pools.get(&volume.pool).map_or("?", |p| p.name.as_str());
-        format!("{pool}/{}", volume.name)
+        format!("{pool}/{}", volume.shown_name())
     }
 
     /// Returns the segments of a volume, ascending.
@@ -717,7 +674,12 @@ impl Records {
         self.pgs.range(PgId { pool, n: 0 }..=PgId { pool, n: u32::MAX }).map(|(_, pg)| pg)
     }
 
-    /// Returns the volumes of a pool.
+    /// Returns the volumes of a pool that are in the trash, or are deleted from there.
+    pub fn trash_of(&self, pool: PoolId) -> impl Iterator<Item = (&VolumeRecord, &Trash)> {
+        self.volumes_of(pool).filter_map(|volume| volume.trash.as_ref().map(|trash| (volume, trash)))
+    }
+
+    /// Returns the volumes of a pool, with those in the trash.
     pub fn volumes_of(&self, pool: PoolId) -> impl Iterator<Item = &VolumeRecord> {
         self.volume_names
             .range((pool, String::new())..)

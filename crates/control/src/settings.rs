@@ -43,6 +43,7 @@ pub const NOOUT: &str = "noout";
 pub const NOREBALANCE: &str = "norebalance";
 const OSD_OUT_AFTER: &str = "osd_out_after";
 const OSD_BACKFILLS: &str = "osd_backfills";
+const TRASH_RETENTION: &str = "trash_retention";
 
 const fn setting(name: &'static str, kind: Kind, what: &'static str) -> Setting {
     Setting { name, kind, what }
@@ -58,6 +59,11 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Time(10, 30 * 86_400),
         "time after which an OSD that is down is out, and its replicas move to other OSDs",
     ),
+    setting(
+        TRASH_RETENTION,
+        Kind::Time(0, 3650 * 86_400),
+        "time that the data of a removed volume is kept in the trash; 0s: it is deleted at once",
+    ),
 ];
 
 /// A setting and its value, for display.
@@ -72,7 +78,7 @@ pub struct SettingView {
 }
 
 /// Prints a time in the largest unit that shows it as a whole number: `90s`, `10m`, `2h`, `3d`.
-fn time_words(time: Duration) -> String {
+pub(crate) fn time_words(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
     let whole = units.into_iter().find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit));
@@ -155,6 +161,7 @@ impl ConfigRecord {
         match setting.name {
             OSD_OUT_AFTER => time_words(config.osd_out_after),
             OSD_BACKFILLS => config.osd_backfills.to_string(),
+            TRASH_RETENTION => time_words(config.trash_retention),
             _ => "off".to_owned(),
         }
     }
@@ -181,6 +188,11 @@ impl ConfigRecord {
         self.set(OSD_OUT_AFTER).and_then(parse_seconds).map_or(config.osd_out_after, Duration::from_secs)
     }
 
+    /// Returns the time that a removed volume stays in the trash; zero: it does not go there.
+    pub fn trash_retention(&self, config: &ControlConfig) -> Duration {
+        self.set(TRASH_RETENTION).and_then(parse_seconds).map_or(config.trash_retention, Duration::from_secs)
+    }
+
     /// Returns the number of replicas that may move to one OSD at once.
     pub fn osd_backfills(&self, config: &ControlConfig) -> usize {
         self.set(OSD_BACKFILLS).and_then(|text| text.parse().ok()).unwrap_or(config.osd_backfills)
@@ -201,6 +213,8 @@ mod tests {
             ("osd_out_after", "48h", "2d"),
             ("osd_backfills", "07", "7"),
             ("noout", "on", "on"),
+            ("trash_retention", "0m", "0s"),
+            ("trash_retention", "336h", "14d"),
         ] {
             let set = none.with(name, Some(text)).expect("it is valid");
             let view = set.views(&config).into_iter().find(|view| view.name == name).expect("it is listed");
@@ -212,6 +226,7 @@ mod tests {
             ("osd_out_after", "10", "write a time"),
             ("osd_out_after", "99999999999999999999d", "write a time"),
             ("osd_backfills", "0", "write a number from 1 to 64"),
+            ("trash_retention", "3651d", "write a time from 0s to 3650d"),
             ("noout", "yes", "write on or off"),
             ("nout", "on", "there is no setting \"nout\""),
         ] {

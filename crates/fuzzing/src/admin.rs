@@ -110,6 +110,32 @@ impl Meta {
         Some(())
     }
 
+    /// Converts a message about one volume or the trash; its first byte says which one it is.
+    fn change(bytes: &[u8]) -> Option<AdminAsk> {
+        let (kind, bytes) = bytes.split_first()?;
+        Some(match kind % 7 {
+            0 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
+            1 => {
+                let r = decoded::<pb::VolumeRenameRequest>(bytes)?;
+                AdminAsk::VolumeRename { name: r.name, new: r.new }
+            }
+            2 => {
+                let r = decoded::<pb::VolumeSetRequest>(bytes)?;
+                AdminAsk::VolumeSet { name: r.name, text: api::text_in(r.text) }
+            }
+            3 => {
+                let r = decoded::<pb::VolumeResizeRequest>(bytes)?;
+                AdminAsk::VolumeResize { name: r.name, len_bytes: r.len_bytes }
+            }
+            4 => AdminAsk::TrashList { pool: decoded::<pb::TrashListRequest>(bytes)?.pool },
+            5 => {
+                let r = decoded::<pb::TrashRestoreRequest>(bytes)?;
+                AdminAsk::TrashRestore { which: r.which, name: r.name }
+            }
+            _ => AdminAsk::TrashPurge { which: decoded::<pb::TrashPurgeRequest>(bytes)?.which },
+        })
+    }
+
     /// Converts a message and hands it to the control logic as `meta::admin` does, field by field.
     fn take(&mut self, kind: u64, bytes: &[u8]) -> Option<()> {
         let ask = match kind {
@@ -132,12 +158,12 @@ impl Meta {
             6 => {
                 let r = decoded::<pb::VolumeCreateRequest>(bytes)?;
                 let stripe = api::stripe_in(r.stripe).ok()?;
-                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe }
+                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text: api::text_in(r.text) }
             }
-            7 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
+            7 => Meta::change(bytes)?,
             8 => {
                 let r = decoded::<pb::VolumeRemoveRequest>(bytes)?;
-                AdminAsk::VolumeRemove { name: r.name, force: r.force }
+                AdminAsk::VolumeRemove { name: r.name, force: r.force, now: r.now }
             }
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),
@@ -217,6 +243,20 @@ fn name(rng: &mut Rng) -> String {
     ["p/v1", "p/v2", "p/new", "p", "q", "q/v", "", "p/"][rng.below(8) as usize].to_owned()
 }
 
+fn which(rng: &mut Rng) -> String {
+    if rng.chance(1, 2) { name(rng) } else { rng.below(5).to_string() }
+}
+
+fn some_text(rng: &mut Rng) -> Option<pb::VolumeText> {
+    let label =
+        |rng: &mut Rng| (["a", "b/c", "-", ""][rng.below(4) as usize].to_owned(), "x".repeat(rng.below(200) as usize));
+    rng.chance(1, 2).then(|| pb::VolumeText {
+        description: rng.chance(1, 2).then(|| "d".repeat(rng.below(600) as usize)),
+        labels: (0..rng.below(3)).map(|_| label(rng)).collect(),
+        removed_labels: (0..rng.below(2)).map(|_| label(rng).0).collect(),
+    })
+}
+
 fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
     match kind {
         1 => pb::OsdRegisterRequest {
@@ -248,10 +288,28 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         5 => pb::PgListRequest { pool: name(rng) }.encode_to_vec(),
         6 => {
             let len_bytes = [0, 512, 1 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
-            pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng) }.encode_to_vec()
+            pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng), text: some_text(rng) }
+                .encode_to_vec()
         }
-        7 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
-        8 => pb::VolumeRemoveRequest { name: name(rng), force: rng.chance(1, 2) }.encode_to_vec(),
+        7 => {
+            let kind = rng.below(7) as u8;
+            let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
+            let bytes = match kind {
+                0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
+                1 => pb::VolumeRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec(),
+                2 => pb::VolumeSetRequest { name: name(rng), text: some_text(rng) }.encode_to_vec(),
+                3 => pb::VolumeResizeRequest { name: name(rng), len_bytes }.encode_to_vec(),
+                4 => pb::TrashListRequest { pool: name(rng) }.encode_to_vec(),
+                5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }
+                    .encode_to_vec(),
+                _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
+            };
+            [&[kind], &bytes[..]].concat()
+        }
+        8 => {
+            let (force, now) = (rng.chance(1, 2), rng.chance(1, 2));
+            pb::VolumeRemoveRequest { name: name(rng), force, now }.encode_to_vec()
+        }
         9 => pb::VolumeListRequest { pool: name(rng) }.encode_to_vec(),
         10 | 11 => client(rng).encode_to_vec(),
         12 | 13 => osd(rng, kind % 2).encode_to_vec(),

@@ -90,14 +90,14 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
-        ClientAsk::Keepalive { .. } => ClientAnswer::Alive,
+        ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0 },
         ClientAsk::Close { .. } => ClientAnswer::Closed,
     }
 }
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(7) {
-        0 => ClientAnswer::Alive,
+        0 => ClientAnswer::Alive { len_bytes: 0 },
         1 => ClientAnswer::Closed,
         2 => opened(Some(source)),
         3 => ClientAnswer::Refreshed(view(Some(source))),
@@ -216,7 +216,7 @@ impl Table {
             match event {
                 ClientEvent::Opened { volume, .. } => self.volumes.push(volume),
                 ClientEvent::Closed { volume } => self.volumes.retain(|v| *v != volume),
-                ClientEvent::OpenRefused { .. } | ClientEvent::Failed { .. } => {}
+                ClientEvent::OpenRefused { .. } | ClientEvent::Failed { .. } | ClientEvent::Resized { .. } => {}
             }
         }
         for volume in &self.volumes {

@@ -7,7 +7,7 @@ use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
     ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState,
-    Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
+    Record, Records, Resize, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
@@ -154,6 +154,29 @@ fn sample_osd(n: u32) -> OsdRecord {
     }
 }
 
+/// Returns a record of a volume; the second one is in a recovery, and is being resized.
+fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
+    let session = SessionId(if holder.is_some() { n } else { 0 });
+    VolumeRecord {
+        id: VolumeId(n),
+        pool: PoolId(1),
+        name: format!("v{n}"),
+        len_bytes: 3 << 30,
+        epoch: Epoch(2),
+        session,
+        holder,
+        settled: n == 1,
+        state: VolumeState::Ready,
+        created_ms: 7,
+        recovering: n == 2,
+        stripe: if n == 1 { Stripe::NONE } else { Stripe::new(65536, 2).expect("a layout") },
+        description: if n == 1 { "a disk".to_owned() } else { String::new() },
+        labels: (1..n).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
+        resize: (n == 2).then(|| Resize { len_bytes: 5 << 30, since_ms: 8, by: String::new() }),
+        trash: None,
+    }
+}
+
 /// Returns the records of a small cluster: three OSDs, a pool, two volumes.
 pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     let pool = PoolRecord {
@@ -187,20 +210,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     };
     let holder =
         source.flag().then(|| Holder { name: "vm".into(), address: "10.0.0.9".into(), since_ms: 9, client: 1, ask: 1 });
-    let volume = |n: u64| VolumeRecord {
-        id: VolumeId(n),
-        pool: PoolId(1),
-        name: format!("v{n}"),
-        len_bytes: 3 << 30,
-        epoch: Epoch(2),
-        session: SessionId(if holder.is_some() { n } else { 0 }),
-        holder: holder.clone(),
-        settled: n == 1,
-        state: VolumeState::Ready,
-        created_ms: 7,
-        recovering: n == 2,
-        stripe: if n == 1 { Stripe::NONE } else { Stripe::new(65536, 2).expect("a layout") },
-    };
+    let volume = |n: u64| sample_volume(n, holder.clone());
     let segment = |n: u32| SegmentRecord::new(VolumeId(1), SegmentIndex(n), &[pg(n % 2)], n == 1);
     let columns = SegmentRecord::new(VolumeId(2), SegmentIndex(0), &[pg(0), pg(1)], true);
     let counters = CountersRecord {

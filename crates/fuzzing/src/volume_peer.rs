@@ -150,7 +150,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
-        0 => ClientAnswer::Alive,
+        0 => ClientAnswer::Alive { len_bytes: 0 },
         1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
@@ -188,7 +188,7 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
-        _ => ClientAnswer::Alive,
+        _ => ClientAnswer::Alive { len_bytes: 0 },
     }
 }
 

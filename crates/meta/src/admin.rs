@@ -7,12 +7,26 @@ use api::pb::{self, admin_server};
 use api::status;
 use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate};
 use tonic::{Request, Response, Status};
+use types::limits::{HOLDER_LEN_MAX, clip};
 use types::{OsdId, OsdUuid, PgId};
 
 impl Gate {
+    /// Passes a question on that changes nothing.
     async fn admin(&self, ask: AdminAsk) -> Result<AdminAnswer, Status> {
-        self.ask(|answer| Input::Admin { ask, answer }).await?.map_err(|refusal| status::refused(&refusal))
+        self.admin_of(String::new(), ask).await
     }
+
+    /// Passes a command on; its events name `by`.
+    async fn admin_of(&self, by: String, ask: AdminAsk) -> Result<AdminAnswer, Status> {
+        self.ask(|answer| Input::Admin { by, ask, answer }).await?.map_err(|refusal| status::refused(&refusal))
+    }
+}
+
+/// Returns the administrator of a command as it names itself, and its address. The name is not verified.
+fn asked_by<T>(request: &Request<T>) -> String {
+    let name = request.metadata().get(api::BY_KEY).and_then(|name| name.to_str().ok()).unwrap_or("an administrator");
+    let address = request.remote_addr().map_or_else(|| "an unknown address".to_owned(), |a| a.to_string());
+    format!("{} at {address}", clip(name, HOLDER_LEN_MAX))
 }
 
 fn pg(pg: Option<pb::PgId>) -> Result<PgId, Status> {
@@ -47,8 +61,9 @@ impl admin_server::Admin for Gate {
         &self,
         request: Request<pb::MetaRecoverRequest>,
     ) -> Result<Response<pb::MetaRecoverReply>, Status> {
+        let by = asked_by(&request);
         let ask = api::recover_in(request.into_inner()).map_err(|e| Status::invalid_argument(e.to_string()))?;
-        expect!(self.admin(ask).await?, AdminAnswer::Recovery(r) => r.into())
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Recovery(r) => r.into())
     }
 
     type MetaBackupStream = tokio_stream::Iter<std::vec::IntoIter<Result<pb::MetaBackupPart, Status>>>;
@@ -67,14 +82,16 @@ impl admin_server::Admin for Gate {
     }
 
     async fn osd_remove(&self, request: Request<pb::OsdRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
         let ask = AdminAsk::OsdRemove { osd: OsdId(request.into_inner().osd) };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn osd_register(
         &self,
         request: Request<pb::OsdRegisterRequest>,
     ) -> Result<Response<pb::OsdRegisterReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let uuid = r.uuid.as_slice().try_into().map_err(|_| Status::invalid_argument("uuid has 16 bytes"))?;
         let ask = OsdRegister {
@@ -87,7 +104,7 @@ impl admin_server::Admin for Gate {
             replaces: r.replaces.map(OsdId),
         };
         expect!(
-            self.admin(AdminAsk::OsdRegister(ask)).await?,
+            self.admin_of(by, AdminAsk::OsdRegister(ask)).await?,
             AdminAnswer::OsdRegistered { cluster, osd } =>
                 pb::OsdRegisterReply { cluster: cluster.0.to_vec(), osd: osd.0 }
         )
@@ -101,8 +118,9 @@ impl admin_server::Admin for Gate {
     }
 
     async fn osd_set(&self, request: Request<pb::OsdSetRequest>) -> Result<Response<pb::OsdSetReply>, Status> {
+        let by = asked_by(&request);
         expect!(
-            self.admin(AdminAsk::OsdSet(request.into_inner().into())).await?,
+            self.admin_of(by, AdminAsk::OsdSet(request.into_inner().into())).await?,
             AdminAnswer::Moves(moves) => pb::OsdSetReply { moves: moves.into_iter().map(Into::into).collect() }
         )
     }
@@ -112,20 +130,22 @@ impl admin_server::Admin for Gate {
     }
 
     async fn config_set(&self, request: Request<pb::ConfigSetRequest>) -> Result<Response<pb::ConfigReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let ask = AdminAsk::ConfigSet { name: r.name, value: r.value };
-        expect!(self.admin(ask).await?, AdminAnswer::Config(all) => settings(all))
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Config(all) => settings(all))
     }
 
     async fn pool_create(
         &self,
         request: Request<pb::PoolCreateRequest>,
     ) -> Result<Response<pb::PoolCreateReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let ask =
             PoolCreate { name: r.name, replicas: r.replicas, domain: r.domain, pg_count: r.pg_count, force: r.force };
         expect!(
-            self.admin(AdminAsk::PoolCreate(ask)).await?,
+            self.admin_of(by, AdminAsk::PoolCreate(ask)).await?,
             AdminAnswer::PoolCreated { pool, warning } => pb::PoolCreateReply { pool: Some(pool.into()), warning }
         )
     }
@@ -138,8 +158,9 @@ impl admin_server::Admin for Gate {
     }
 
     async fn pool_remove(&self, request: Request<pb::PoolRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
         let ask = AdminAsk::PoolRemove { name: request.into_inner().name };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn pg_list(&self, request: Request<pb::PgListRequest>) -> Result<Response<pb::PgListReply>, Status> {
@@ -151,10 +172,11 @@ impl admin_server::Admin for Gate {
     }
 
     async fn pg_move(&self, request: Request<pb::PgMoveRequest>) -> Result<Response<pb::PgMoveReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let ask = PgMove { pg: pg(r.pg)?, from: OsdId(r.from), to: OsdId(r.to), dry_run: r.dry_run };
         expect!(
-            self.admin(AdminAsk::PgMove(ask)).await?,
+            self.admin_of(by, AdminAsk::PgMove(ask)).await?,
             AdminAnswer::Moves(moves) => pb::PgMoveReply { moves: moves.into_iter().map(Into::into).collect() }
         )
     }
@@ -163,24 +185,27 @@ impl admin_server::Admin for Gate {
         &self,
         request: Request<pb::PgMoveCancelRequest>,
     ) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
         let ask = AdminAsk::PgMoveCancel { pg: pg(request.into_inner().pg)? };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn pg_force(&self, request: Request<pb::PgForceRequest>) -> Result<Response<pb::PgForceReply>, Status> {
+        let by = asked_by(&request);
         let ask =
             PgForce::try_from(request.into_inner()).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        expect!(self.admin(AdminAsk::PgForce(ask)).await?, AdminAnswer::Forced(view) => view.into())
+        expect!(self.admin_of(by, AdminAsk::PgForce(ask)).await?, AdminAnswer::Forced(view) => view.into())
     }
 
     async fn volume_create(
         &self,
         request: Request<pb::VolumeCreateRequest>,
     ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let stripe = api::stripe_in(r.stripe).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe };
-        expect!(self.admin(ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text: api::text_in(r.text) };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
     async fn volume_list(
@@ -202,24 +227,82 @@ impl admin_server::Admin for Gate {
     async fn volume_remove(
         &self,
         request: Request<pb::VolumeRemoveRequest>,
-    ) -> Result<Response<pb::DoneReply>, Status> {
+    ) -> Result<Response<pb::VolumeRemoveReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
-        let ask = AdminAsk::VolumeRemove { name: r.name, force: r.force };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        let ask = AdminAsk::VolumeRemove { name: r.name, force: r.force, now: r.now };
+        match self.admin_of(by, ask).await? {
+            AdminAnswer::Done => Ok(Response::new(pb::VolumeRemoveReply { trash: None })),
+            AdminAnswer::Trashed(trash) => Ok(Response::new(pb::VolumeRemoveReply { trash: Some(trash.into()) })),
+            other => Err(strange(&other)),
+        }
+    }
+
+    async fn volume_rename(
+        &self,
+        request: Request<pb::VolumeRenameRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeRename { name: r.name, new: r.new };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn volume_set(&self, request: Request<pb::VolumeSetRequest>) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeSet { name: r.name, text: api::text_in(r.text) };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn volume_resize(
+        &self,
+        request: Request<pb::VolumeResizeRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeResize { name: r.name, len_bytes: r.len_bytes };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn trash_list(&self, request: Request<pb::TrashListRequest>) -> Result<Response<pb::TrashListReply>, Status> {
+        let ask = AdminAsk::TrashList { pool: request.into_inner().pool };
+        expect!(
+            self.admin(ask).await?,
+            AdminAnswer::Trash(v) => pb::TrashListReply { volumes: v.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn trash_restore(
+        &self,
+        request: Request<pb::TrashRestoreRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::TrashRestore { which: r.which, name: r.name };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn trash_purge(&self, request: Request<pb::TrashPurgeRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
+        let ask = AdminAsk::TrashPurge { which: request.into_inner().which };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn health_mute(&self, request: Request<pb::HealthMuteRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
         let r = request.into_inner();
         let ask = AdminAsk::HealthMute { code: r.code, for_ms: r.for_ms };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn health_unmute(
         &self,
         request: Request<pb::HealthUnmuteRequest>,
     ) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
         let ask = AdminAsk::HealthUnmute { code: request.into_inner().code };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn events(&self, request: Request<pb::EventsRequest>) -> Result<Response<pb::EventsReply>, Status> {

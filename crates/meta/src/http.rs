@@ -57,7 +57,7 @@ async fn healthz(State(pages): State<Pages>) -> Response {
 
 async fn status(State(pages): State<Pages>) -> Response {
     let (answer, answered) = oneshot::channel();
-    let sent = pages.inbox.send(Input::Admin { ask: AdminAsk::Status, answer }).await.is_ok();
+    let sent = pages.inbox.send(Input::Admin { by: String::new(), ask: AdminAsk::Status, answer }).await.is_ok();
     match answered.await {
         Ok(Answered::Answer(Ok(AdminAnswer::Status(status)))) if sent => {
             let mut page = serde_json::json!({ "schema": "basalt.status/1" });

@@ -47,6 +47,7 @@ pub(crate) enum Input {
         address: String,
     },
     Admin {
+        by: String,
         ask: AdminAsk,
         answer: oneshot::Sender<Answered<Result<AdminAnswer, Refusal>>>,
     },
@@ -354,9 +355,9 @@ impl Owner {
                 control.handle_client(ClientReq { token, client, id, address, ask });
             }
             Input::ClientGone { address } => control.handle_client_gone(address),
-            Input::Admin { ask, answer } => {
+            Input::Admin { by, ask, answer } => {
                 let token = self.token(Waiting::Admin(answer));
-                control.handle_admin(token, ask);
+                control.handle_admin_of(token, by, ask);
             }
         }
     }
@@ -467,7 +468,10 @@ mod tests {
         assert_eq!(*seen.borrow(), Role::Leading);
         let status = |owner: &mut Owner, leader: &mut Leader| {
             let (answer, told) = oneshot::channel();
-            owner.take(leader.control_mut().expect("it leads"), Input::Admin { ask: AdminAsk::Status, answer });
+            owner.take(
+                leader.control_mut().expect("it leads"),
+                Input::Admin { by: String::new(), ask: AdminAsk::Status, answer },
+            );
             told
         };
         let told = status(&mut owner, &mut leader);

@@ -10,8 +10,8 @@ use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use recovery::{DigestAnswer, DigestQuery};
 use std::collections::BTreeSet;
-use types::control::PgReport;
-use types::{ChunkKey, Epoch, Index, PgId, VolumeId};
+use types::control::{AttachedVolume, PgReport};
+use types::{ChunkKey, Index, PgId};
 
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub enum ToolAnswer {
     Stopped { reason: String },
     /// Sampled writes, oldest first.
     Ops(Vec<telemetry::ops::OpReport>),
-    /// The replica, its chunks in ascending order, and the epoch of each volume's attach record.
-    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<(VolumeId, Epoch)> },
+    /// The replica, its chunks in ascending order, and the attach record of each volume.
+    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<AttachedVolume> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The requested index has passed: `applied` is the present one.
@@ -129,10 +129,12 @@ impl Osd {
         ToolAnswer::Pg { report: Box::new(report), chunks, attached }
     }
 
-    fn attached_for_tools(&self, pg: PgId) -> Vec<(VolumeId, Epoch)> {
+    fn attached_for_tools(&self, pg: PgId) -> Vec<AttachedVolume> {
         let state = self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state);
         let Some(State::Running(group)) = state else { return Vec::new() };
-        group.decides().volumes.iter().map(|(volume, attached)| (*volume, attached.epoch)).collect()
+        let volumes = group.decides().volumes.iter();
+        let all = volumes.map(|(volume, attached)| (*volume, attached.epoch, attached.chunk_count));
+        all.map(|(volume, epoch, chunk_count)| AttachedVolume { volume, epoch, chunk_count }).collect()
     }
 
     fn replica_for_tools(&self, pg: PgId) -> Result<PgReport, ToolAnswer> {

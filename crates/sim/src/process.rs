@@ -117,6 +117,7 @@ impl Process {
                     Heard::Refused
                 }
                 ClientEvent::Failed { errno, .. } => Heard::Failed(errno),
+                ClientEvent::Resized { .. } => continue,
                 ClientEvent::Closed { .. } => unreachable!("it is never closed"),
             });
         }

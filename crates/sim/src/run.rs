@@ -338,7 +338,12 @@ impl Run {
         let options = &self.cluster.options;
         let (wanted, stripe) = (options.workload.volumes(&options.shape), options.stripe);
         for (name, len_bytes) in &wanted {
-            self.cluster.admin(AdminAsk::VolumeCreate { name: (*name).to_owned(), len_bytes: *len_bytes, stripe });
+            self.cluster.admin(AdminAsk::VolumeCreate {
+                name: (*name).to_owned(),
+                len_bytes: *len_bytes,
+                stripe,
+                text: Default::default(),
+            });
         }
         let made = |c: &Cluster| c.meta.records().map_or_else(Vec::new, |r| r.volumes.keys().copied().collect());
         self.until(SETUP, "the volumes are made", |c| made(c).len() == wanted.len())?;

@@ -143,7 +143,12 @@ impl Tenants {
                     }
                     // An earlier volume of this name is still on its way out.
                     Err(_) if self.is_to_ask(n, now) => {
-                        cluster.admin(AdminAsk::VolumeCreate { name, len_bytes, stripe: types::Stripe::NONE });
+                        cluster.admin(AdminAsk::VolumeCreate {
+                            name,
+                            len_bytes,
+                            stripe: types::Stripe::NONE,
+                            text: Default::default(),
+                        });
                     }
                     Err(_) => {}
                 }
@@ -168,7 +173,7 @@ impl Tenants {
                 let Some(records) = cluster.meta.records() else { return };
                 if records.volumes.contains_key(&volume) {
                     if self.is_to_ask(n, now) {
-                        cluster.admin(AdminAsk::VolumeRemove { name, force: true });
+                        cluster.admin(AdminAsk::VolumeRemove { name, force: true, now: true });
                     }
                 } else if cluster.tenant(n).workload.as_ref().is_none_or(|w| w.inflight() == 0) {
                     cluster.tenant(n).hang_up();

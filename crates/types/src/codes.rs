@@ -172,7 +172,7 @@ codes! {
         POOL_NOT_EMPTY = 2018:
             "the pool holds volumes",
             "A pool is removed only without volumes, so that no volume is deleted by accident.",
-            "remove them first with `basalt volume rm`";
+            "remove them first with `basalt volume rm`, and those in the trash with `basalt trash purge --all --pool POOL`";
         POOL_NOT_READY = 2019:
             "the pool is being created or removed",
             "The pool's PGs are being placed on OSDs, or its replicas are being dropped.",
@@ -289,6 +289,26 @@ codes! {
              columns; columns hold whole chunks of 16 MiB and units whole blocks of 4 KiB.",
             "use a --stripe-count of 1, 2, 4, … 64 that is not above the PGs of the pool (basalt pool ls), and a \
              --stripe-unit that is a power of two from 4KiB to 16MiB";
+        VOLUME_BUSY = 2055:
+            "another change of the volume is under way",
+            "The length of a volume changes in steps: each of its PGs takes the new number of chunks first. A PG without a \
+             leader that serves holds this up, and one change goes on at a time.",
+            "`basalt volume info` shows the change, `basalt pg ls` the PGs; it ends by itself when the PGs serve";
+        SHRINK_UNSAFE = 2059:
+            "a volume is not made shorter",
+            "What lies behind the new end would be lost, and this version cannot check that the client has stopped using it.",
+            "create a smaller volume and copy the data to it; free space inside the volume goes back with discards";
+        NOT_IN_TRASH = 2060:
+            "no such volume in the trash, or its name is taken",
+            "A volume leaves the trash when it is restored, and when its time is over. Several volumes in the trash may have had the \
+             same name, and a new volume may have it now.",
+            "`basalt trash ls` lists ids and names; restore with --name when the old name is taken";
+        BAD_LABEL = 2062:
+            "the description or a label is not possible",
+            "Descriptions and labels are kept in the record of the volume, so their sizes are bounded. They are printed in tables, so \
+             they have no control characters.",
+            "use at most 512 bytes of description and 32 labels: keys of a-z, A-Z, 0-9 and . _ / - (a letter or digit first, at most \
+             63 characters), values of at most 127 bytes";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

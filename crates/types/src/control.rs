@@ -265,6 +265,18 @@ pub struct Attach {
     pub chunk_count: u32,
 }
 
+/// The number of chunks in the attach record of a volume whose length is in doubt: more than any volume has, so a PG drops none.
+pub const CHUNKS_KEPT: u32 = u32::MAX;
+
+/// A volume with an attach record in a PG, for the comparison of recovered records with PGs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachedVolume {
+    pub volume: VolumeId,
+    pub epoch: Epoch,
+    /// 0: the OSD does not say.
+    pub chunk_count: u32,
+}
+
 /// From a client to the leading meta.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientAsk {
@@ -293,7 +305,10 @@ pub enum ClientAnswer {
         view: MapView,
     },
     Refreshed(MapView),
-    Alive,
+    /// The holder is known. `len_bytes`: the length of its volume, which only grows; 0: the metadata server does not say.
+    Alive {
+        len_bytes: u64,
+    },
     Closed,
     Refused(Refusal),
 }

@@ -40,6 +40,12 @@ pub const VOLUME_LEN_MAX: u64 = 64 << 40;
 pub const REPLICAS_MAX: usize = 5;
 /// Most bytes of a name of a pool or volume.
 pub const NAME_LEN_MAX: usize = 63;
+/// Most bytes of the description of a volume.
+pub const DESCRIPTION_LEN_MAX: usize = 512;
+/// Most labels of a volume, and most bytes of the key and of the value of one.
+pub const LABELS_MAX: usize = 32;
+pub const LABEL_KEY_LEN_MAX: usize = 63;
+pub const LABEL_VALUE_LEN_MAX: usize = 127;
 /// Most bytes of the name of a host, a rack or a zone.
 pub const LOCATION_LEN_MAX: usize = 255;
 /// Most bytes that are kept and reported of the reason why a store is poisoned; a longer one is cut.

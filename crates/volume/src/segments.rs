@@ -82,6 +82,16 @@ impl Segments {
         }
     }
 
+    /// Takes a longer volume: the segments behind the old end are holes.
+    ///
+    /// # Panics
+    /// When it is shorter: a segment with data would go.
+    pub fn grow(&mut self, len_bytes: u64) {
+        let slots = len_bytes.div_ceil(SEGMENT) as usize * self.stripe.count() as usize;
+        assert!(slots >= self.slots.len(), "{slots} columns after {}", self.slots.len());
+        self.slots.resize(slots, HOLE);
+    }
+
     /// Finds the place of a chunk, by its index in the volume.
     pub fn find(&self, chunk: u32) -> Found {
         match self.slots[(chunk / self.stripe.chunks_per_column()) as usize] {
@@ -290,6 +300,22 @@ mod tests {
         segments.answered(Time(3), true, &mut Rng::new(1));
         segments.written(3);
         assert_eq!(ask(&mut segments, 4), None, "there is no segment after the last");
+    }
+
+    #[test]
+    fn segments_behind_the_old_end_are_holes_once_the_volume_is_longer() {
+        let striped = Stripe::new(65536, 4).expect("a layout");
+        let mut segments = Segments::new(SEGMENT + 1, striped, VolumeTuning::default());
+        segments.place(SegmentIndex(1), &[0, 1, 2, 3]);
+        assert!(!segments.is_hole(2), "it does not exist");
+        segments.grow(2 * SEGMENT);
+        assert!(!segments.is_hole(2), "the last segment is whole");
+        segments.grow(3 * SEGMENT);
+        assert!(segments.is_hole(2) && !segments.is_hole(1) && !segments.is_hole(3));
+        segments.want(2, 7);
+        assert_eq!(ask(&mut segments, 0), Some(vec![2]));
+        assert_eq!(segments.place(SegmentIndex(2), &[4, 5, 6, 7]), Some(vec![7]));
+        assert!(matches!(segments.find(2 * 64 + 63), Found::Pg(7)) && matches!(segments.find(64), Found::Pg(0)));
     }
 
     #[test]

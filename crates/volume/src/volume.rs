@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 use types::control::{ClientAsk, Opened};
+use types::limits::VOLUME_LEN_MAX;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Stripe, Time, VolumeId};
+use types::{Epoch, Errno, IoBuf, OsdId, PgId, SECTOR, SessionId, Stripe, Time, VolumeId};
 
 /// Whether a message may leave for an OSD now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,6 +271,18 @@ impl Volume {
 
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// Takes the length that meta told. A volume only grows, and its PGs took the chunks of the new length before: requests behind the
+    /// old end need no new session. Returns whether it is longer now.
+    pub fn grow(&mut self, len_bytes: u64) -> bool {
+        // An answer that was on its way has an older length; a wrong one is as good as none.
+        if len_bytes <= self.len_bytes || len_bytes > VOLUME_LEN_MAX || !len_bytes.is_multiple_of(SECTOR) {
+            return false;
+        }
+        self.segments.grow(len_bytes);
+        self.len_bytes = len_bytes;
+        true
     }
 
     pub fn writable(&self) -> bool {

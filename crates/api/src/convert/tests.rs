@@ -159,7 +159,8 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive,
+        ClientAnswer::Alive { len_bytes: 0 },
+        ClientAnswer::Alive { len_bytes: 5 << 20 },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]

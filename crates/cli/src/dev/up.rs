@@ -7,7 +7,7 @@ use crate::dev::{AFTER_POISON, LOG_SIZE, READY_MAX, after_poison, not_ready, ser
 use crate::errors::{UserError, refused};
 use crate::{hint, output, size};
 use anyhow::Result;
-use control::admin::VolumeView;
+use control::admin::{VolumeText, VolumeView};
 use serde_json::json;
 use std::time::Duration;
 use types::codes;
@@ -211,7 +211,7 @@ fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) ->
 /// Creates the volume if it does not exist; an existing one keeps its size.
 fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
     let Some(there) = admin.volume(volume)? else {
-        admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES), Stripe::NONE)?;
+        admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES), Stripe::NONE, VolumeText::default())?;
         return Ok(());
     };
     match bytes {
@@ -319,6 +319,9 @@ mod tests {
                 holder: None,
                 created_ms: 0,
                 stripe: None,
+                description: String::new(),
+                labels: Default::default(),
+                resize_bytes: None,
             };
             fio(&volume, "U")
         };

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use types::control::CHUNKS_KEPT;
 use types::units::{CHUNK, CHUNKS_PER_SEGMENT};
 use types::{BLOCK, ChunkKey, PgId, Stripe, codes};
 
@@ -105,7 +106,9 @@ fn len_of(view: &View<'_>, plan: &[(ReplicaUse, Vec<ChunkKey>)], args: &DiskCp) 
     if args.chunk.is_some() {
         return CHUNK;
     }
-    let attached = view.applied.values().filter_map(|applied| applied.volumes.get(&args.volume)).max();
+    let counts = view.applied.values().filter_map(|applied| applied.volumes.get(&args.volume));
+    // In the middle of a recovery of the records no length is known.
+    let attached = counts.filter(|count| **count != CHUNKS_KEPT).max();
     let seen = plan.iter().flat_map(|(_, chunks)| chunks).map(|chunk| u64::from(chunk.index) + 1).max();
     attached.map(|count| u64::from(*count)).max(seen).unwrap_or(0) * CHUNK
 }

@@ -173,7 +173,8 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             "term": report.term,
             "applied": report.applied,
             "leading": report.leading.is_some_and(|lead| lead.active),
-            "attached": attached.iter().map(|(volume, epoch)| (volume.0, epoch.0)).collect::<Vec<_>>(),
+            "attached": attached.iter().map(|a| (a.volume.0, a.epoch.0)).collect::<Vec<_>>(),
+            "attached_chunks": attached.iter().map(|a| a.chunk_count).collect::<Vec<_>>(),
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
         }))
         .into_response(),

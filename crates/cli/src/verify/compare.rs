@@ -8,6 +8,7 @@ use super::http;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
+use types::control::AttachedVolume;
 use types::{ChunkKey, Epoch, OsdId, OsdUuid, PgId, VolumeId};
 
 /// Rounds after which a chunk that changes all the time is given up.
@@ -31,8 +32,8 @@ pub struct Table {
     /// Whether the member leads the PG and serves: it has applied all committed entries.
     pub leading: bool,
     pub chunks: Vec<ChunkKey>,
-    /// Volumes with the epochs of their attach records; an OSD of an older version does not tell them.
-    pub attached: Option<Vec<(VolumeId, Epoch)>>,
+    /// The attach records of volumes; an OSD of an older version does not tell them.
+    pub attached: Option<Vec<AttachedVolume>>,
 }
 
 /// The parts of one chunk at one index, with a row for each member in the order of asking.
@@ -97,8 +98,15 @@ pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
     let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
     let attached: Option<Vec<(u64, u64)>> =
         serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
-    let attached =
-        attached.map(|all| all.into_iter().map(|(volume, epoch)| (VolumeId(volume), Epoch(epoch))).collect());
+    let counts: Option<Vec<u32>> =
+        serde_json::from_value(body["attached_chunks"].clone()).map_err(|e| e.to_string())?;
+    let counts = counts.unwrap_or_default().into_iter().chain(std::iter::repeat(0));
+    let record = |((volume, epoch), chunk_count): ((u64, u64), u32)| AttachedVolume {
+        volume: VolumeId(volume),
+        epoch: Epoch(epoch),
+        chunk_count,
+    };
+    let attached = attached.map(|all| all.into_iter().zip(counts).map(record).collect());
     Ok(Table { applied, leading: body["leading"] == true, chunks, attached })
 }
 

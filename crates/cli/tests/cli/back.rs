@@ -102,7 +102,9 @@ fn a_volume_removed_since_the_backup_is_named(dev: &Dev) {
     let segments = || dev.json(&["status"])["segments"].as_u64().expect("a number");
     assert_eq!(dev.run(&["meta", "backup", backup]).code, 0);
     let before = segments();
-    assert_eq!(dev.run(&["volume", "rm", "main/back2"]).code, 0);
+    assert_eq!(dev.run(&["volume", "rm", "main/back2", "--now"]).code, 0);
+    // 100 MiB end within the seventh chunk.
+    assert_eq!(dev.run(&["volume", "resize", "main/back3", "100MiB"]).code, 0);
     dev.wait("the data to be removed", || segments() < before);
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     let dir = dev.dir().join("meta.0").to_string_lossy().into_owned();
@@ -111,6 +113,10 @@ fn a_volume_removed_since_the_backup_is_named(dev: &Dev) {
     let shown = dev.json(&["meta", "recover", "--dry-run"]);
     let named: Vec<_> = shown["emptied_volumes"].as_array().expect("a list").iter().map(|v| &v["name"]).collect();
     assert_eq!(named, ["main/back2"], "{shown}");
+    let longer = &shown["longer_volumes"][0];
+    assert!(longer["name"] == "main/back3" && longer["len_bytes"] == 64 * MIB && longer["found_bytes"] == 112 * MIB);
     let told = dev.run(&["meta", "recover"]);
+    assert_eq!(dev.json(&["volume", "info", "main/back3"])["len_bytes"], 112 * MIB);
+    assert!(told.out.contains("were resized after this copy"), "{told:?}");
     assert!(told.out.contains("they read as zeros") && told.out.contains("main/back2 (volume "), "{told:?}");
 }

@@ -1,52 +1,83 @@
-//! Reads all bytes of a volume over NBD, with the part of the protocol that a reader needs.
+//! Reads and writes volumes over NBD, with the part of the protocol that this needs.
 
 use crate::dev::Dev;
-use std::io::{Read, Write};
+use std::io::{Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 const STEP: usize = 1 << 20;
 
-/// Exports `volume` read-only for a moment and reads it.
-pub fn of(dev: &Dev, volume: &str) -> Vec<u8> {
-    let socket = dev.file("bytes.sock");
-    let mut export = dev.spawn(&["nbd", volume, "--socket", &socket, "--read-only"]);
-    let mut stream = None;
-    dev.wait("the export", || {
-        stream = UnixStream::connect(&socket).ok();
-        stream.is_some()
-    });
-    let mut stream = stream.expect("just connected");
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");
-    let bytes = read(&mut stream, volume);
-    let _ = Command::new("kill").arg(export.id().to_string()).status();
-    let _ = export.wait();
-    bytes.unwrap_or_else(|e| panic!("{volume} cannot be read: {e}"))
+/// A connection to an export.
+pub struct Nbd {
+    stream: UnixStream,
+    /// The size as the export told it to this connection.
+    pub len_bytes: usize,
 }
 
-fn read(stream: &mut UnixStream, volume: &str) -> std::io::Result<Vec<u8>> {
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting)?;
-    assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-    // Fixed newstyle, no zeroes; then NBD_OPT_EXPORT_NAME.
-    stream.write_all(&3u32.to_be_bytes())?;
-    stream.write_all(b"IHAVEOPT\0\0\0\x01")?;
-    stream.write_all(&(volume.len() as u32).to_be_bytes())?;
-    stream.write_all(volume.as_bytes())?;
-    let mut export = [0; 10];
-    stream.read_exact(&mut export)?;
-    let size = u64::from_be_bytes(export[..8].try_into().expect("eight bytes")) as usize;
-    let mut bytes = vec![0; size];
-    for (nth, part) in bytes.chunks_mut(STEP).enumerate() {
+impl Nbd {
+    /// Connects to the export of `volume` at `socket`.
+    pub fn connect(socket: &str, volume: &str) -> Result<Nbd> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        // Fixed newstyle, no zeroes; then NBD_OPT_EXPORT_NAME.
+        stream.write_all(&3u32.to_be_bytes())?;
+        stream.write_all(b"IHAVEOPT\0\0\0\x01")?;
+        stream.write_all(&(volume.len() as u32).to_be_bytes())?;
+        stream.write_all(volume.as_bytes())?;
+        let mut export = [0; 10];
+        stream.read_exact(&mut export)?;
+        let len_bytes = u64::from_be_bytes(export[..8].try_into().expect("eight bytes")) as usize;
+        Ok(Nbd { stream, len_bytes })
+    }
+
+    fn request(&mut self, kind: u16, at: usize, len: usize, payload: &[u8]) -> Result<()> {
         let mut request = [0; 28];
         request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
-        request[16..24].copy_from_slice(&((nth * STEP) as u64).to_be_bytes());
-        request[24..].copy_from_slice(&(part.len() as u32).to_be_bytes());
-        stream.write_all(&request)?;
+        request[6..8].copy_from_slice(&kind.to_be_bytes());
+        request[16..24].copy_from_slice(&(at as u64).to_be_bytes());
+        request[24..].copy_from_slice(&(len as u32).to_be_bytes());
+        self.stream.write_all(&request)?;
+        self.stream.write_all(payload)?;
         let mut reply = [0; 16];
-        stream.read_exact(&mut reply)?;
+        self.stream.read_exact(&mut reply)?;
         assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], "a simple reply without an error");
-        stream.read_exact(part)?;
+        Ok(())
     }
-    Ok(bytes)
+
+    pub fn read(&mut self, at: usize, part: &mut [u8]) -> Result<()> {
+        self.request(0, at, part.len(), &[])?;
+        self.stream.read_exact(part)
+    }
+
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.request(1, at, bytes.len(), bytes)
+    }
+}
+
+/// Exports `volume` read-only for a moment and reads it.
+pub fn of(dev: &Dev, volume: &str) -> Vec<u8> {
+    let all = |nbd: &mut Nbd| {
+        let mut bytes = vec![0; nbd.len_bytes];
+        let mut parts = bytes.chunks_mut(STEP).enumerate();
+        parts.try_for_each(|(nth, part)| nbd.read(nth * STEP, part)).map(|()| bytes)
+    };
+    exported(dev, volume, all)
+}
+
+/// Exports `volume` read-only for the time of `look`.
+pub fn exported<T>(dev: &Dev, volume: &str, look: impl FnOnce(&mut Nbd) -> Result<T>) -> T {
+    let socket = dev.file("bytes.sock");
+    let mut export = dev.spawn(&["nbd", volume, "--socket", &socket, "--read-only"]);
+    let mut nbd = None;
+    dev.wait("the export", || {
+        nbd = Nbd::connect(&socket, volume).ok();
+        nbd.is_some()
+    });
+    let seen = look(&mut nbd.expect("just connected"));
+    let _ = Command::new("kill").arg(export.id().to_string()).status();
+    let _ = export.wait();
+    seen.unwrap_or_else(|e| panic!("{volume} cannot be read: {e}"))
 }

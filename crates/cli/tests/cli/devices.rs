@@ -171,6 +171,6 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
     });
     for (volume, written) in volumes.into_iter().zip(written) {
         assert!(bytes::of(dev, volume) == written, "{volume} is not what was acknowledged");
-        assert_eq!(dev.run(&["volume", "rm", volume]).code, 0);
+        assert_eq!(dev.run(&["volume", "rm", volume, "--now"]).code, 0);
     }
 }

@@ -219,7 +219,7 @@ pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
     assert_eq!(long.wait().expect("it ended").code(), Some(130));
     let again = bench(&["--op", "randwrite", "--overwrite"]);
     assert_eq!(again.code, 0, "an interrupted run leaves no holder behind: {again:?}");
-    assert_eq!(dev.run(&["volume", "rm", "main/over"]).code, 0);
+    assert_eq!(dev.run(&["volume", "rm", "main/over", "--now"]).code, 0);
 }
 
 pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
@@ -248,7 +248,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     drop(held);
     assert!(exported(&first) && exported(&second), "exports are restarted");
     for volume in ["main-a/b", "main/a-b"] {
-        let removed = dev.run(&["volume", "rm", volume, "--force"]);
+        let removed = dev.run(&["volume", "rm", volume, "--force", "--now"]);
         assert_eq!(removed.code, 0, "{removed:?}");
     }
     dev.wait("all replicas", || is_whole(dev));
@@ -297,7 +297,7 @@ fn bench_and_open_end_without_a_majority(dev: &Dev) {
     // Two of three OSDs must remember a change.
     dev.wait("osd.2", || dev.run(&["health"]).code == 3);
     for volume in ["main/hung", "main/late"] {
-        assert_eq!(dev.run(&["volume", "rm", volume, "--force"]).code, 0);
+        assert_eq!(dev.run(&["volume", "rm", volume, "--force", "--now"]).code, 0);
     }
 }
 

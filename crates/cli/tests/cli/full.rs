@@ -108,8 +108,8 @@ fn a_full_pool_is_called_full_and_serves_again_when_space_is_freed() {
     three.says("BSLT-5003", "basalt osd ls");
     only_pgs_of_the_full_osd_wait(&dev);
 
-    assert_eq!(dev.run(&["volume", "rm", "one/fill"]).code, 0, "the reserve serves deletes");
-    assert_eq!(dev.run(&["volume", "rm", "main/other"]).code, 0);
+    assert_eq!(dev.run(&["volume", "rm", "one/fill", "--now"]).code, 0, "the reserve serves deletes");
+    assert_eq!(dev.run(&["volume", "rm", "main/other", "--now"]).code, 0);
     dev.wait("space after volumes were deleted", || !is_full(&dev));
 
     fill(&dev, "one/again");

@@ -88,7 +88,14 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("volume.ls", &["volume", "ls", "--pool", "main"]);
     golden("volume.info", &["volume", "info", "main/demo"]);
     golden("explain.volume", &["explain", "volume", "main/demo", "--for", "0s"]);
-    golden("volume.rm", &["volume", "rm", "main/bench"]);
+    golden("volume.rename", &["volume", "rename", "main/bench", "longer"]);
+    golden("volume.set", &["volume", "set", "main/longer", "--description", "a disk"]);
+    golden("volume.resize", &["volume", "resize", "main/longer", "80MiB"]);
+    golden("volume.rm", &["volume", "rm", "main/longer"]);
+    golden("trash.ls", &["trash", "ls"]);
+    golden("trash.restore", &["trash", "restore", "main/longer"]);
+    assert_eq!(dev.run(&["volume", "rm", "main/longer"]).code, 0);
+    golden("trash.purge", &["trash", "purge", "--all"]);
     // The removal of a pool is a check until the last OSD has completed it.
     dev.wait_for("a cluster without checks", Duration::from_secs(60), || {
         dev.json(&["status"])["checks"].as_array().is_some_and(Vec::is_empty)

@@ -87,7 +87,7 @@ pub fn every_daemon_serves_metrics_that_promtool_accepts(dev: &Dev) {
     assert_eq!(osds, 3);
     assert!(reads > 10.0 && read_seconds / reads > 1e-6, "{reads} reads took {read_seconds} s: no read takes no time");
     an_export_serves_metrics_too(dev);
-    dev.run(&["volume", "rm", "main/metrics"]);
+    dev.run(&["volume", "rm", "main/metrics", "--now"]);
 }
 
 pub fn every_daemon_tells_its_version_and_top_sees_the_io(dev: &Dev) {
@@ -115,7 +115,7 @@ pub fn every_daemon_tells_its_version_and_top_sees_the_io(dev: &Dev) {
     let table = dev.run(&["top", "--once"]).out;
     assert!(table.contains("osd.1") && table.contains("main/top") && table.contains("READ/S"), "{table}");
     let _ = bench.wait();
-    dev.run(&["volume", "rm", "main/top"]);
+    dev.run(&["volume", "rm", "main/top", "--now"]);
 }
 
 fn an_export_serves_metrics_too(dev: &Dev) {

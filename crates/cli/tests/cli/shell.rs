@@ -82,7 +82,7 @@ fn a_wrong_command_line_has_a_code_and_proposes_no_other_verb() {
     for args in [
         &["osd", "reweight", "1"][..],
         &["osd", "crush", "move", "/dev/x"],
-        &["volume", "resize", "main/a", "2GiB"],
+        &["volume", "clone", "main/a", "main/b"],
         &["volume", "snapshot", "--help"],
         &["pool", "set", "main", "replicas", "2"],
     ] {

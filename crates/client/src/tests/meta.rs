@@ -121,7 +121,7 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(asks[0].0, ClientAnswer::Alive);
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0 });
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
@@ -135,6 +135,36 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
     device.submit(now, Request::Flush, 3).expect("not busy");
     device.completions(&mut done);
     assert_eq!(done, [Completion { token: 3, result: Err(Errno::Fenced) }]);
+}
+
+#[test]
+fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
+    let mut b = Bench::new();
+    let volume = b.open(true);
+    let len = b.client.device(volume).expect("open").info().len_bytes;
+    let reads = |b: &mut Bench| {
+        let (now, mut done) = (b.now, Vec::new());
+        let device = b.client.device(volume).expect("open");
+        device.submit(now, Request::Read { offset: len, len: 512 }, 1).expect("not busy");
+        device.completions(&mut done);
+        done.first().map(|c| c.result.clone().err())
+    };
+    assert_eq!(reads(&mut b), Some(Some(Errno::Invalid)), "behind the end");
+    // No length, one that the volume has, a shorter one, and three that no volume has change nothing.
+    for told in [0, len, len - 512, len + 1, (64 << 40) + 512, u64::MAX] {
+        let asks = b.sleep();
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told });
+        assert_eq!(b.events(), []);
+        assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
+    }
+    let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
+    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes });
+    assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
+    assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
+    assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);
+    assert_eq!(reads(&mut b), None, "it waits for meta to say whether that segment is a hole");
+    let asks = b.turn();
+    assert!(asks.iter().any(|(_, ask)| matches!(ask, ClientAsk::Segments { .. })), "{asks:?}");
 }
 
 #[test]

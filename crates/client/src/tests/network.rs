@@ -195,7 +195,7 @@ impl Run {
                 ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
-            ClientAsk::Keepalive { .. } => ClientAnswer::Alive,
+            ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0 },
             ClientAsk::Close { .. } => ClientAnswer::Closed,
         }
     }

@@ -9,9 +9,9 @@ use crate::plan;
 use crate::records::{Key, MuteRecord, Record, Write};
 use crate::refusal::refuse;
 use crate::settings::NOOUT;
+use types::OsdId;
 use types::codes;
 use types::control::Refusal;
-use types::{OsdId, Stripe};
 
 impl Control {
     pub(super) fn take_admin(&mut self, now: Now, token: Token, ask: AdminAsk) {
@@ -47,9 +47,17 @@ impl Control {
             AdminAsk::OsdSet(ask) => return self.set_osds(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),
             AdminAsk::ConfigList => return Ok(Some(self.settings())),
             AdminAsk::ConfigSet { name, value } => return self.change_setting(now, &name, value.as_deref()).map(Some),
-            AdminAsk::VolumeCreate { name, len_bytes, stripe } => {
-                return self.create_volume(now, &name, len_bytes, stripe).map(Some);
+            AdminAsk::VolumeCreate { name, len_bytes, stripe, text } => {
+                return self.create_volume(now, &name, (len_bytes, stripe), &text).map(Some);
             }
+            AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
+            AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),
+            AdminAsk::VolumeResize { name, len_bytes } => return self.resize_volume(now, token, &name, len_bytes),
+            AdminAsk::TrashList { pool } => return Ok(Some(AdminAnswer::Trash(self.trash_views(now, &pool)?))),
+            AdminAsk::TrashRestore { which, name } => {
+                return self.restore_volume(now, &which, name.as_deref()).map(Some);
+            }
+            AdminAsk::TrashPurge { which } => return self.purge_volume(now, token, &which),
             AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {
@@ -72,17 +80,8 @@ impl Control {
                 self.pools_at = types::Time::ZERO;
                 self.wait(token, WaitFor::PoolGone { pool });
             }
-            AdminAsk::VolumeRemove { name, force } => {
-                let lease = self.records.volume(&name).ok().and_then(|v| self.lease_left(now.mono, v.id));
-                let (writes, volume) = plan::volume_remove(&self.records, &name, force, lease, now.wall_ms)?;
-                if !writes.is_empty() {
-                    self.write(writes);
-                    let text = format!("volume {name} is removed");
-                    self.note(now, Note::info("volume.removed", format!("volume {name}"), text));
-                    self.forget_holder(volume);
-                    self.attach_everywhere(volume);
-                }
-                self.wait(token, WaitFor::VolumeGone { volume });
+            AdminAsk::VolumeRemove { name, force, now: at_once } => {
+                return self.remove_volume(now, token, &name, force, at_once);
             }
             AdminAsk::HealthMute { code, for_ms } => return self.mute(now, &code, for_ms).map(Some),
             AdminAsk::HealthUnmute { code } => return self.unmute(now, &code).map(Some),
@@ -151,15 +150,6 @@ impl Control {
             self.moves_at = types::Time::ZERO;
         }
         Ok(self.settings())
-    }
-
-    fn create_volume(&mut self, now: Now, name: &str, len_bytes: u64, stripe: Stripe) -> Result<AdminAnswer, Refusal> {
-        let (writes, id) = plan::volume_create(&self.records, name, len_bytes, stripe, now.wall_ms)?;
-        self.write(writes);
-        let text = format!("volume {name} is created: {}", size(len_bytes));
-        self.note(now, Note::info("volume.created", format!("volume {name}"), text));
-        let volume = self.records.volumes.get(&id).expect("it was just written");
-        Ok(AdminAnswer::Volume(self.volume_view(now.mono, volume)))
     }
 
     fn mute(&mut self, now: Now, code: &str, for_ms: Option<u64>) -> Result<AdminAnswer, Refusal> {

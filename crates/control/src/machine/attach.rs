@@ -69,6 +69,12 @@ impl Attaching {
         self.jobs.range(whole).next().is_some() || self.finished.iter().any(|(v, _)| *v == volume)
     }
 
+    /// Returns the PGs that have not committed the volume's record yet.
+    pub fn pgs_of(&self, volume: VolumeId) -> impl Iterator<Item = PgId> {
+        let whole = (volume, PgId::default())..=(volume, PgId { pool: types::PoolId(u32::MAX), n: u32::MAX });
+        self.jobs.range(whole).map(|((_, pg), _)| *pg)
+    }
+
     /// Returns when a job is due; `NEVER` without jobs.
     pub fn wake(&self) -> Time {
         if self.jobs.is_empty() && self.finished.is_empty() { Time::NEVER } else { self.wake.unwrap_or(Time::ZERO) }

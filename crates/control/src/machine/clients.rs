@@ -45,6 +45,17 @@ pub(super) enum WaitFor {
     VolumeGone {
         volume: VolumeId,
     },
+    /// The volume is in the trash, and no session can write to it.
+    Trashed {
+        volume: VolumeId,
+        epoch: Epoch,
+    },
+    /// The volume has the length, or `until` has come.
+    Resized {
+        volume: VolumeId,
+        len_bytes: u64,
+        until: Time,
+    },
     PoolReady {
         pool: PoolId,
         warning: Option<String>,
@@ -130,7 +141,7 @@ impl Control {
                     self.renew(now.mono, volume);
                     self.lease_from.insert(volume, req.address);
                     self.take_unreached(volume, &unreached);
-                    ClientAnswer::Alive
+                    ClientAnswer::Alive { len_bytes: self.length_told(volume) }
                 } else if self.records.volumes.contains_key(&volume) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
                 } else {
@@ -245,7 +256,11 @@ impl Control {
                 WaitFor::Open { .. } | WaitFor::Segments { .. } | WaitFor::Close { .. } => {
                     self.answer(oldest.token, ClientAnswer::Refused(refusal));
                 }
-                WaitFor::VolumeGone { .. } | WaitFor::PoolReady { .. } | WaitFor::PoolGone { .. } => {
+                WaitFor::VolumeGone { .. }
+                | WaitFor::Trashed { .. }
+                | WaitFor::Resized { .. }
+                | WaitFor::PoolReady { .. }
+                | WaitFor::PoolGone { .. } => {
                     self.answer_admin(oldest.token, Err(refusal));
                 }
             }
@@ -260,7 +275,7 @@ impl Control {
         }
         let waits = std::mem::take(&mut self.waits);
         for wait in waits {
-            match self.outcome(&wait.what) {
+            match self.outcome(now, &wait.what) {
                 Some(Outcome::Client(answer)) => {
                     if let ClientAnswer::Opened(opened) = &answer
                         && opened.write
@@ -286,7 +301,7 @@ impl Control {
         volumes.into_iter().for_each(|volume| self.renew(now, volume));
     }
 
-    fn outcome(&self, what: &WaitFor) -> Option<Outcome> {
+    fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
         match what {
             WaitFor::Open { volume, session, epoch } => self.opened(*volume, *session, *epoch).map(Outcome::Client),
             WaitFor::Segments { volume, session, epoch, segments } => {
@@ -299,6 +314,20 @@ impl Control {
             WaitFor::VolumeGone { volume } => {
                 let gone = !self.records.volumes.contains_key(volume);
                 gone.then_some(Outcome::Admin(Ok(AdminAnswer::Done)))
+            }
+            WaitFor::Trashed { volume, epoch } => {
+                let Some(known) = self.records.volumes.get(volume) else {
+                    return Some(Outcome::Admin(Ok(AdminAnswer::Done)));
+                };
+                let answer = match &known.trash {
+                    Some(trash) => AdminAnswer::Trashed(self.trash_view(now.wall_ms, known, trash)),
+                    // It was restored meanwhile.
+                    None => AdminAnswer::Done,
+                };
+                (known.settled || known.epoch > *epoch).then_some(Outcome::Admin(Ok(answer)))
+            }
+            WaitFor::Resized { volume, len_bytes, until } => {
+                self.resized(now.mono, *volume, *len_bytes, *until).map(Outcome::Admin)
             }
             WaitFor::PoolGone { pool } => {
                 let gone = !self.records.pools.contains_key(pool);

@@ -102,7 +102,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
                 | OsdDown::ReplicaFloor(_)
         ),
         ControlAction::Answer { answer, .. } => {
-            matches!(answer, ClientAnswer::Refused(_) | ClientAnswer::Alive | ClientAnswer::Refreshed(_))
+            matches!(answer, ClientAnswer::Refused(_) | ClientAnswer::Alive { .. } | ClientAnswer::Refreshed(_))
         }
         ControlAction::AdminAnswer { answer, .. } => !matches!(
             answer,
@@ -110,6 +110,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
                 | AdminAnswer::OsdRegistered { .. }
                 | AdminAnswer::PoolCreated { .. }
                 | AdminAnswer::Volume(_)
+                | AdminAnswer::Trashed(_)
                 | AdminAnswer::Moves(_)
                 | AdminAnswer::Config(_)
                 | AdminAnswer::Recovery(_))
@@ -195,7 +196,7 @@ impl Control {
     }
 
     /// Returns the revision that a majority of the electors remembers.
-    fn agreed(&self) -> u64 {
+    pub(super) fn agreed(&self) -> u64 {
         let remembers = |osd| self.past.heard.get(&osd).map_or(0, |seen| seen.revision);
         let mut revisions: Vec<u64> = self.electors().map(remembers).collect();
         revisions.sort_unstable_by(|a, b| b.cmp(a));
@@ -378,6 +379,11 @@ impl Control {
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }
                     | AdminAsk::VolumeRemove { .. }
+                    | AdminAsk::VolumeRename { .. }
+                    | AdminAsk::VolumeSet { .. }
+                    | AdminAsk::VolumeResize { .. }
+                    | AdminAsk::TrashRestore { .. }
+                    | AdminAsk::TrashPurge { .. }
             ),
         }
     }

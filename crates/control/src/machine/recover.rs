@@ -2,12 +2,12 @@
 
 use super::past::Standing;
 use super::{Control, Now};
-use crate::admin::{FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::admin::{FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::batch::PLAN_WRITES_MAX;
 use crate::events::Note;
 use crate::plan;
 use crate::records::{
-    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write,
+    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, StoredItem, Trash, VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
@@ -30,6 +30,9 @@ const STRANGERS_PER_STEP: usize = 40;
 /// Most replicas that a report lists.
 const REPLICAS_SHOWN: usize = 1024;
 
+/// Most lengths of one request.
+const LENGTHS_MAX: usize = 1 << 16;
+
 /// Columns with their PGs, by segment.
 type Segments = BTreeMap<(VolumeId, SegmentIndex), Vec<(u32, PgId)>>;
 
@@ -41,6 +44,20 @@ fn columns_of_segments(found: &[FoundSegment]) -> Segments {
     segments
 }
 
+/// Returns the record of a volume whose PGs know more chunks than it has: it is as long as these. The bytes behind an end within
+/// the last chunk are zeros.
+fn lengthened(volume: VolumeRecord, lengths: &[FoundLength]) -> VolumeRecord {
+    let found = lengths.iter().filter(|found| found.volume == volume.id).map(|found| found.chunk_count).max();
+    match found.filter(|count| *count > volume.chunk_count()) {
+        Some(count) => {
+            let len_bytes = volume.len_of_chunks(count).max(volume.len_bytes);
+            let resize = volume.resize.clone().filter(|resize| resize.len_bytes > len_bytes);
+            VolumeRecord { len_bytes, resize, ..volume }
+        }
+        None => volume,
+    }
+}
+
 impl Control {
     /// Shows what the records lack. Unless `dry_run` is set, it takes the next step of a recovery. First all holds end in the
     /// records, then every watermark moves above all that OSDs know, and changes are taken again. The memory of the OSDs in
@@ -48,18 +65,22 @@ impl Control {
     /// follow fence the sessions of the ended holds, put segments back, and finish.
     ///
     /// # Errors
-    /// BSLT-2024 for an unknown OSD in `without`. BSLT-2031 when the standing is no longer the one that the administrator was
+    /// BSLT-2024 for an unknown OSD in `without`. BSLT-2027 for too many lengths. BSLT-2031 when the standing is no longer the one that the administrator was
     /// shown, and before a majority of the OSDs that count said Hello. The errors of [`Control::put_segments_back`].
     pub(super) fn recover(&mut self, now: Now, ask: &RecoverAsk) -> Result<StoreRecovery, Refusal> {
         let RecoverAsk { dry_run, without, standing, .. } = ask;
         if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
             return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
         }
+        if ask.lengths.len() > LENGTHS_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{} lengths in one request", ask.lengths.len())));
+        }
         let behind = self.standing() == Standing::Behind;
         let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
-        let repairs = ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty();
+        let repairs =
+            ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty() || !moves && !ask.lengths.is_empty();
         if *dry_run || !moves && !repairs {
             return Ok(report);
         }
@@ -74,7 +95,7 @@ impl Control {
             return Ok(report);
         }
         self.heard_without(without)?;
-        if self.end_holds(now) {
+        if self.end_holds(now, &ask.lengths) {
             return Ok(report);
         }
         if behind {
@@ -118,8 +139,9 @@ impl Control {
 
     /// Ends the holds on some volumes in the records; returns whether it did. A client may have allocated segments since the copy
     /// was made, and may go on to write them: so no session from before a recovery stays. The records must not be changed
-    /// otherwise meanwhile: the mark of a restored copy stays in them.
-    fn end_holds(&mut self, now: Now) -> bool {
+    /// otherwise meanwhile: the mark of a restored copy stays in them. A volume that is longer in its PGs gets that length here, before
+    /// any attach record of the shorter one. One in the trash may have been restored since, so it has its whole time again.
+    fn end_holds(&mut self, now: Now, lengths: &[FoundLength]) -> bool {
         if self.standing() == Standing::Sound {
             return false;
         }
@@ -127,7 +149,7 @@ impl Control {
         // recovery, so the mark alone does not tell that the hold has ended.
         let epoch = Epoch(self.highest().revision.max(self.records.counters.revision).saturating_add(LEAP));
         let open = self.records.volumes.values();
-        let open = open.filter(|v| v.state == VolumeState::Ready && !(v.recovering && v.epoch >= epoch));
+        let open = open.filter(|v| v.state != VolumeState::Deleting && !(v.recovering && v.epoch >= epoch));
         let open: Vec<VolumeRecord> = open.take(VOLUMES_PER_STEP).cloned().collect();
         if open.is_empty() {
             return false;
@@ -139,6 +161,8 @@ impl Control {
             let (id, volume_holder) = (volume.id, volume.holder.clone());
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.segments_of(id).next().is_none();
+            let trash = volume.trash.clone().map(|trash| self.kept_anew(now, trash));
+            let volume = lengthened(VolumeRecord { trash, ..volume }, lengths);
             let ended =
                 VolumeRecord { session: SessionId(0), holder: None, epoch, settled, recovering: true, ..volume };
             let name = self.records.full_name(&ended);
@@ -151,6 +175,12 @@ impl Control {
             self.attach_everywhere(id);
         }
         true
+    }
+
+    fn kept_anew(&self, now: Now, trash: Trash) -> Trash {
+        let keep = self.records.config.trash_retention(&self.config);
+        let until_ms = now.wall_ms.saturating_add(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+        Trash { until_ms: until_ms.max(trash.until_ms), ..trash }
     }
 
     fn recovering(&self) -> u64 {
@@ -175,20 +205,43 @@ impl Control {
                 self.attaching.ensure(volume, pg);
             }
         }
+        if self.lengthen(now, &ask.lengths) {
+            return Ok(());
+        }
         self.put_segments_back(segments)?;
         if ask.finish {
             // An open waits for the attach records by itself: a PG that is gone must not keep other volumes here.
             let recovering = self.records.volumes.values().filter(|v| v.recovering);
             let whole: Vec<VolumeRecord> = recovering.take(VOLUMES_PER_STEP).cloned().collect();
-            let put = |v: VolumeRecord| Write::Put(Record::Volume(VolumeRecord { recovering: false, ..v }));
             let some = !whole.is_empty();
-            self.write(whole.into_iter().map(put).collect());
+            for volume in whole {
+                // The attach records of the recovery name no number of chunks.
+                let (id, settled) = (volume.id, self.records.segments_of(volume.id).next().is_none());
+                let given_back = VolumeRecord { recovering: false, settled, ..volume };
+                self.write(vec![Write::Put(Record::Volume(given_back))]);
+                self.attach_everywhere(id);
+            }
             if some && self.recovering() == 0 {
                 let text = "all volumes can be opened again: the recovery of the metadata is finished";
                 self.note(now, Note::info("meta.recovered", "meta", text.to_owned()));
             }
         }
         Ok(())
+    }
+
+    /// Lengthens some volumes of the recovery; returns whether it did. Then the request does nothing else, and is repeated.
+    fn lengthen(&mut self, now: Now, lengths: &[FoundLength]) -> bool {
+        let of = |found: &FoundLength| self.records.volumes.get(&found.volume).filter(|v| v.recovering).cloned();
+        let longer = |before: VolumeRecord| (before.clone(), lengthened(before, lengths));
+        let all = lengths.iter().filter_map(of).map(longer).filter(|(before, after)| before != after);
+        let some: Vec<_> = all.take(VOLUMES_PER_STEP).collect();
+        let changes = !some.is_empty();
+        for (before, after) in some {
+            let id = after.id;
+            self.write(vec![Write::Put(Record::Volume(after))]);
+            self.note_resized(now, id, before.len_bytes, String::new());
+        }
+        changes
     }
 
     /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write

@@ -189,7 +189,7 @@ impl Control {
             osds_in: count(started.iter().filter(|o| o.is_in).count()),
             osds_new: count(osds.len() - started.len()),
             pools: count(self.records.pools.len()),
-            volumes: count(self.records.volumes.len()),
+            volumes: count(self.records.volumes.values().filter(|v| v.trash.is_none()).count()),
             segments: self.records.segments.len() as u64,
             pgs: count(pgs.len()),
             pgs_active,

@@ -11,7 +11,9 @@ mod pairs;
 mod past;
 mod reach;
 mod rebalance;
+mod resize;
 mod stripes;
+mod trash;
 mod world;
 
 use super::*;
@@ -61,7 +63,7 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
     let first = opened(world.ask(1, open("p/v", true, false)));
     world.pass(Duration::from_secs(9));
     let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
-    assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive);
+    assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
     world.pass(Duration::from_secs(2));
@@ -88,7 +90,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
 
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(2));
-    assert_eq!(from(&mut world, "10.0.0.7:2", keepalive), ClientAnswer::Alive);
+    assert_eq!(from(&mut world, "10.0.0.7:2", keepalive), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD, "it came back elsewhere");
@@ -126,7 +128,7 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
     assert_eq!(places.iter().map(|p| !p.pgs.is_empty()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
         world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
-        ClientAnswer::Alive
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT }
     );
 }
 
@@ -176,7 +178,7 @@ fn long_work_is_cut_into_transactions_that_fit() {
     }
     let stolen = opened(world.ask(2, open("p/v", true, true)));
     assert_eq!(stolen.segments.len(), 400);
-    world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true }).expect("removed");
+    world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true, now: true }).expect("removed");
     world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
     assert!(world.largest_txn <= TXN_WRITES_MAX && world.largest_txn > 30, "{}", world.largest_txn);
     let kept = |k: &&String| !["osd/", "event/", "watch"].iter().any(|kind| k.starts_with(kind));
@@ -290,7 +292,7 @@ fn ids_are_never_used_twice() {
         world.make_volume("p/v", SEGMENT);
         let held = opened(world.ask(1, open("p/v", true, false)));
         assert_eq!((held.volume.0, held.session.0, held.epoch), (round, round, Epoch(1)));
-        world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true }).expect("removed");
+        world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true, now: true }).expect("removed");
         world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
         world.crash();
         world.connect_all();
@@ -318,7 +320,12 @@ fn invalid_admin_request_is_refused_with_its_code() {
     let pool = |replicas, domain: &str, pg_count| {
         AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })
     };
-    let create = |name: &str, len_bytes| AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe: Stripe::NONE };
+    let create = |name: &str, len_bytes| AdminAsk::VolumeCreate {
+        name: name.into(),
+        len_bytes,
+        stripe: Stripe::NONE,
+        text: Default::default(),
+    };
     for (ask, code) in [
         (pool(4, "osd", 8), codes::BAD_POOL),
         (pool(0, "osd", 8), codes::BAD_POOL),

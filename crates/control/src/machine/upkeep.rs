@@ -12,7 +12,8 @@ impl Control {
         self.record_floors();
         self.move_pools(now.mono);
         self.drive_attaches(now);
-        self.settle_volumes();
+        self.settle_volumes(now);
+        self.expire_trash(now);
         self.replace_failed(now);
         self.rebalance(now);
         self.drive_changes(now);
@@ -52,7 +53,7 @@ impl Control {
     }
 
     /// Settles or erases the volumes whose attach record is in all their PGs.
-    fn settle_volumes(&mut self) {
+    fn settle_volumes(&mut self, now: Now) {
         let volumes: Vec<VolumeId> = self.unsettled.iter().copied().collect();
         for id in volumes {
             if self.batch.is_full() {
@@ -66,9 +67,9 @@ impl Control {
                 continue;
             };
             match volume.state {
-                VolumeState::Ready => {
+                VolumeState::Ready | VolumeState::Trashed => {
                     if !volume.settled {
-                        self.write(vec![plan::settle(&volume)]);
+                        self.settle_volume(now, &volume);
                     }
                     self.unsettled.remove(&id);
                 }
@@ -76,6 +77,7 @@ impl Control {
                     let (writes, done) = plan::erase(&self.records, &volume);
                     self.write(writes);
                     if done {
+                        self.lengthened.remove(&id);
                         self.unsettled.remove(&id);
                     }
                 }

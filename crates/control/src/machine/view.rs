@@ -22,6 +22,7 @@ impl Control {
         };
         // The columns of a striped segment lie in several PGs.
         let chunks: u64 = self.records.pgs_of(pool.id).map(|pg| u64::from(self.records.load_of(pg.pg).chunks)).sum();
+        let trashed = self.records.trash_of(pool.id).count();
         PoolView {
             pool: pool.id,
             name: pool.name.clone(),
@@ -29,14 +30,16 @@ impl Control {
             domain: pool.domain.clone(),
             pg_count: pool.pg_count,
             state: state.to_string(),
-            volumes: u32::try_from(self.records.volumes_of(pool.id).count()).unwrap_or(u32::MAX),
+            volumes: u32::try_from(self.records.volumes_of(pool.id).count() - trashed).unwrap_or(u32::MAX),
             segments: chunks / u64::from(CHUNKS_PER_SEGMENT),
+            trashed: u32::try_from(trashed).unwrap_or(u32::MAX),
         }
     }
 
     pub(super) fn volume_view(&self, now: Time, volume: &VolumeRecord) -> VolumeView {
         let state = match volume.state {
             VolumeState::Ready => "ready",
+            VolumeState::Trashed => "trashed",
             VolumeState::Deleting => "deleting",
         };
         let holder = volume.holder.as_ref().map(|h| HolderView {
@@ -56,14 +59,10 @@ impl Control {
             holder,
             created_ms: volume.created_ms,
             stripe: volume.stripe.is_striped().then_some(volume.stripe),
+            description: volume.description.clone(),
+            labels: volume.labels.clone(),
+            resize_bytes: volume.resize.as_ref().map(|resize| resize.len_bytes),
         }
-    }
-
-    /// Returns the volumes of one pool, or of all when `pool` is empty.
-    pub(super) fn volume_views(&self, now: Time, pool: &str) -> Result<Vec<VolumeView>, Refusal> {
-        let only = if pool.is_empty() { None } else { Some(self.records.pool(pool)?.id) };
-        let volumes = self.records.volumes.values().filter(|v| only.is_none_or(|pool| v.pool == pool));
-        Ok(volumes.map(|v| self.volume_view(now, v)).collect())
     }
 
     /// Returns every OSD as it is seen now, for the metrics.

@@ -115,9 +115,16 @@ fn rank(state: &str) -> u8 {
 impl Control {
     /// Records an event in this turn's transaction; it is written to the log when that is committed.
     pub(super) fn note(&mut self, now: Now, note: Note) {
+        let note = self.asked(note);
         let event = note.record(&self.records, now.wall_ms);
         self.record(vec![event.write()]);
         self.held.push(ControlAction::Event(event));
+    }
+
+    /// Returns the event with the administrator whose command is planned, unless it names another origin.
+    fn asked(&self, note: Note) -> Note {
+        let by = if note.by.is_empty() { self.asker.clone() } else { note.by };
+        Note { by, ..note }
     }
 
     /// Records an event of a volume, at once or when the volume may have one again.
@@ -125,6 +132,7 @@ impl Control {
         if !self.watch.volumes.contains_key(&volume) && self.watch.take(now.mono, &volume_entity(volume)) {
             return self.note(now, note);
         }
+        let note = self.asked(note);
         let waiting = self.watch.volumes.entry(volume).or_default();
         let before = waiting.iter().position(|w| w.note.kind == note.kind).map(|at| waiting.remove(at));
         let replaced = before.map_or(0, |before| before.replaced.saturating_add(1));
@@ -162,6 +170,8 @@ impl Control {
             return;
         }
         self.watch.at = now.mono + self.config.watch_every;
+        // An answer may wait for a time, too.
+        self.waits_due = true;
         self.watch.dampers.retain(|_, damper| now.mono.since(damper.next) <= self.config.event_quiet);
         if let Some(address) = self.watch.takes_lead.take() {
             self.note(now, Note::info("meta.leads", "meta", format!("the meta at {address} leads")));

@@ -205,9 +205,11 @@ pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool
 /// BSLT-2010, BSLT-2018.
 pub fn pool_remove(records: &Records, name: &str) -> Plan<PoolId> {
     let pool = records.pool(name)?;
-    let volumes = records.volumes_of(pool.id).count();
+    let (volumes, trashed) = (records.volumes_of(pool.id).count(), records.trash_of(pool.id).count());
     if volumes > 0 {
-        return Err(refuse(codes::POOL_NOT_EMPTY, format!("pool {name:?} holds {volumes} volume(s)")));
+        let named = volumes - trashed;
+        let trashed = if trashed > 0 { format!(" and {trashed} volume(s) in the trash") } else { String::new() };
+        return Err(refuse(codes::POOL_NOT_EMPTY, format!("pool {name:?} holds {named} volume(s){trashed}")));
     }
     let writes = match pool.state {
         PoolState::Deleting => Vec::new(),

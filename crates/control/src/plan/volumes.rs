@@ -4,14 +4,16 @@
 //! afterwards, PG by PG, always under the epoch and session of that moment. So no allocation or attach of an older
 //! opener can come after them.
 
+use super::labels::changed;
 use super::{Plan, checked_size};
+use crate::admin::VolumeText;
 use crate::names;
 use crate::records::{
     Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
@@ -25,8 +27,15 @@ const SEGMENTS_PER_STEP: usize = 48;
 /// Makes a volume, without segments.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019; BSLT-2049 when the pool has fewer PGs than `stripe` has columns.
-pub fn volume_create(records: &Records, name: &str, len_bytes: u64, stripe: Stripe, wall_ms: u64) -> Plan<VolumeId> {
+/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019, BSLT-2062; BSLT-2049 when the pool has fewer PGs than `stripe` has
+/// columns.
+pub fn volume_create(
+    records: &Records,
+    name: &str,
+    (len_bytes, stripe): (u64, Stripe),
+    text: &VolumeText,
+    wall_ms: u64,
+) -> Plan<VolumeId> {
     let (pool_name, volume_name) = names::split(name)?;
     let pool = records.pool(pool_name)?;
     if pool.state != PoolState::Ready {
@@ -35,9 +44,10 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, stripe: Stri
     if records.volume_in(pool.id, volume_name).is_some() {
         return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
     }
-    if !(VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) || !len_bytes.is_multiple_of(SECTOR) {
+    if !is_len(len_bytes) {
         return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))));
     }
+    let (description, labels) = changed("", &BTreeMap::new(), text)?;
     if stripe.count() > pool.pg_count {
         let (columns, pgs) = (stripe.count(), pool.pg_count);
         let text = format!("{columns} columns of volume {name:?} need a PG each, and pool {pool_name:?} has {pgs} PGs");
@@ -59,12 +69,21 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, stripe: Stri
         created_ms: wall_ms,
         recovering: false,
         stripe,
+        description,
+        labels,
+        resize: None,
+        trash: None,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
 
+/// Whether a volume can have this length.
+pub(super) fn is_len(len_bytes: u64) -> bool {
+    (VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(SECTOR)
+}
+
 /// Returns a size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
-fn shown(bytes: u64) -> String {
+pub(super) fn shown(bytes: u64) -> String {
     let unit = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter();
     let unit = unit.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{}{name}", bytes / unit))
@@ -73,35 +92,52 @@ fn shown(bytes: u64) -> String {
 /// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2043, and BSLT-2020 while the holder is alive, unless `force`. `lease` is the time left of a living
-/// holder's lease.
-pub fn volume_remove(
-    records: &Records,
-    name: &str,
-    force: bool,
-    lease: Option<Duration>,
-    wall_ms: u64,
-) -> Plan<VolumeId> {
+/// Those of [`check_free`].
+pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
     }
-    check_recovered(name, volume)?;
-    if let Some(lease) = lease.filter(|_| !force) {
-        return Err(held(name, volume, lease, wall_ms));
-    }
-    let record = VolumeRecord {
+    check_free(name, volume, use_)?;
+    Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))
+}
+
+/// Returns the record of a volume whose deletion begins.
+pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
+    VolumeRecord {
         state: VolumeState::Deleting,
         session: SessionId(0),
         holder: None,
         epoch: next_epoch(records, volume),
         settled: false,
+        resize: None,
         ..volume.clone()
-    };
-    Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+    }
 }
 
-fn check_recovered(name: &str, volume: &VolumeRecord) -> Result<(), Refusal> {
+/// Whether a client uses a volume that is to be removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InUse {
+    /// Remove the volume although its holder is alive.
+    pub force: bool,
+    /// Time left of the lease of a living holder.
+    pub lease: Option<Duration>,
+    pub wall_ms: u64,
+}
+
+/// Checks that a volume may be taken from its users.
+///
+/// # Errors
+/// BSLT-2043, and BSLT-2020 while the holder is alive, unless `force`.
+pub(super) fn check_free(name: &str, volume: &VolumeRecord, use_: &InUse) -> Result<(), Refusal> {
+    check_recovered(name, volume)?;
+    match use_.lease.filter(|_| !use_.force) {
+        Some(lease) => Err(held(name, volume, lease, use_.wall_ms)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_recovered(name: &str, volume: &VolumeRecord) -> Result<(), Refusal> {
     let text = || format!("volume {name:?} waits for the end of a recovery of the metadata");
     if volume.recovering { Err(refuse(codes::VOLUME_RECOVERING, text())) } else { Ok(()) }
 }
@@ -117,7 +153,7 @@ fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Ref
 }
 
 /// Returns an epoch above every one that the volume ever had.
-fn next_epoch(records: &Records, volume: &VolumeRecord) -> Epoch {
+pub(super) fn next_epoch(records: &Records, volume: &VolumeRecord) -> Epoch {
     Epoch(volume.epoch.max(records.counters.epoch_floor).0 + 1)
 }
 
@@ -307,10 +343,7 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 
 /// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
-    let chunk_count = match volume.state {
-        VolumeState::Ready => volume.chunk_count(),
-        VolumeState::Deleting => 0,
-    };
+    let chunk_count = volume.attached_chunks();
     Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count }
 }
 
@@ -328,10 +361,14 @@ pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId)
     checked_size((writes, done))
 }
 
-/// Marks that the volume's attach record is committed in all its PGs.
-pub fn settle(volume: &VolumeRecord) -> Write {
+/// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on.
+pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     assert!(!volume.settled, "{} is settled already", volume.id);
-    Write::Put(Record::Volume(VolumeRecord { settled: true, ..volume.clone() }))
+    // The attach records of a recovering volume name no length.
+    let resize = volume.resize.as_ref().filter(|_| !volume.recovering);
+    let len_bytes = resize.map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
+    let rest = if volume.recovering { volume.resize.clone() } else { None };
+    VolumeRecord { settled: true, len_bytes, resize: rest, ..volume.clone() }
 }
 
 /// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments go, and with the last

@@ -65,7 +65,12 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         assert!(first.is_leading() && !second.is_leading());
         make_pool(&admin, "rbd", 3, 16).await;
         admin
-            .ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: 4 * SEGMENT, stripe: types::Stripe::NONE })
+            .ask(AdminAsk::VolumeCreate {
+                name: "rbd/v".into(),
+                len_bytes: 4 * SEGMENT,
+                stripe: types::Stripe::NONE,
+                text: Default::default(),
+            })
             .await
             .expect("a volume");
         let mut client = Client::new(&metas, 1);
@@ -88,7 +93,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
 
         // The hold survives, and so does every segment.
         let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
-        assert_eq!(client.ask(alive).await, ClientAnswer::Alive);
+        assert_eq!(client.ask(alive).await, ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
         cluster.all_up(&admin, 3).await;
         let ClientAnswer::Segments { segments: after, .. } = client.segments(&held, &[0, 1, 2]).await else {
             panic!("not placed")

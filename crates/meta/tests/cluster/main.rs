@@ -158,7 +158,12 @@ fn a_volume_lives_from_pool_creation_to_removal() {
 
         let len_bytes = 3 * SEGMENT + 512;
         admin
-            .ask(AdminAsk::VolumeCreate { name: "rbd/v1".into(), len_bytes, stripe: types::Stripe::NONE })
+            .ask(AdminAsk::VolumeCreate {
+                name: "rbd/v1".into(),
+                len_bytes,
+                stripe: types::Stripe::NONE,
+                text: Default::default(),
+            })
             .await
             .expect("a volume");
         let mut first = Client::new(&metas, 1);
@@ -194,7 +199,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         assert_eq!(refusal(first.ask(alive).await).code, codes::SESSION_FENCED);
 
         // A held volume is not removed by accident; a closed one is removed without a trace.
-        let rm = AdminAsk::VolumeRemove { name: "rbd/v1".into(), force: false };
+        let rm = AdminAsk::VolumeRemove { name: "rbd/v1".into(), force: false, now: true };
         assert_eq!(admin.ask(rm.clone()).await.expect_err("held").code(), codes::VOLUME_HELD);
         let close = ClientAsk::Close { volume: stolen.volume, session: stolen.session };
         assert_eq!(second.ask(close).await, ClientAnswer::Closed);
@@ -222,7 +227,12 @@ fn restarted_meta_knows_its_records_and_gives_holders_their_lease() {
         let cluster = Cluster::start(&admin, &metas, 3).await;
         make_pool(&admin, "rbd", 3, 8).await;
         admin
-            .ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: SEGMENT, stripe: types::Stripe::NONE })
+            .ask(AdminAsk::VolumeCreate {
+                name: "rbd/v".into(),
+                len_bytes: SEGMENT,
+                stripe: types::Stripe::NONE,
+                text: Default::default(),
+            })
             .await
             .expect("a volume");
         let mut client = Client::new(&metas, 1);
@@ -263,7 +273,12 @@ fn strangers_and_garbage_are_refused_with_a_code() {
         let admin = admin(&[meta.addr]);
         for (name, code) in [("nopool/v", codes::POOL_UNKNOWN), ("x", codes::BAD_NAME), ("A/b", codes::BAD_NAME)] {
             let refused = admin
-                .ask(AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe: types::Stripe::NONE })
+                .ask(AdminAsk::VolumeCreate {
+                    name: name.into(),
+                    len_bytes: SEGMENT,
+                    stripe: types::Stripe::NONE,
+                    text: Default::default(),
+                })
                 .await;
             let refused = refused.expect_err(name);
             assert!(matches!(refused, AdminError::Refused(_)) && refused.code() == code, "{name}: {refused}");

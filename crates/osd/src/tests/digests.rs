@@ -22,7 +22,7 @@ pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
 fn applied(rig: &mut Rig, i: usize) -> Index {
     match ask(rig, i, ToolAsk::Pg { pg: pg(0) }) {
         ToolAnswer::Pg { report, chunks, attached } => {
-            assert_eq!(attached.iter().map(|(volume, _)| *volume).collect::<Vec<_>>(), [CHUNK.volume]);
+            assert_eq!(attached.iter().map(|attached| attached.volume).collect::<Vec<_>>(), [CHUNK.volume]);
             assert_eq!(chunks, [CHUNK], "it holds one chunk");
             report.applied
         }

@@ -177,6 +177,10 @@ fn finish(s: &mut Strike<'_>) {
         s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { attached: some.to_vec(), ..ask.clone() }));
     }
     if found.attached.is_empty() && found.unread_pgs.is_empty() {
+        let lengths = found.lengths();
+        if !lengths.is_empty() {
+            s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { lengths, ..ask.clone() }));
+        }
         for segments in segment_batches(&found.segments) {
             s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { segments, ..ask.clone() }));
         }
@@ -198,6 +202,7 @@ fn change(s: &mut Strike<'_>) {
             name: format!("main/lost{n}"),
             len_bytes,
             stripe: types::Stripe::NONE,
+            text: Default::default(),
         });
     }
 }

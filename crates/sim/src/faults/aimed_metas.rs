@@ -52,8 +52,9 @@ fn around_a_volume(s: &mut Strike<'_>) {
             name,
             len_bytes: s.rng.between(1, 4096) << 20,
             stripe: types::Stripe::NONE,
+            text: Default::default(),
         }),
-        false => s.cluster.admin(AdminAsk::VolumeRemove { name, force: true }),
+        false => s.cluster.admin(AdminAsk::VolumeRemove { name, force: true, now: true }),
     }
     soon(s, 5);
 }
@@ -86,7 +87,12 @@ fn commit_fails(s: &mut Strike<'_>, n: usize) {
     let fate = fates[s.rng.below(6) as usize];
     s.cluster.meta.set_fate(n, fate);
     let name = format!("main/between{}", s.rng.below(NAMES));
-    s.cluster.admin(AdminAsk::VolumeCreate { name, len_bytes: 1 << 30, stripe: types::Stripe::NONE });
+    s.cluster.admin(AdminAsk::VolumeCreate {
+        name,
+        len_bytes: 1 << 30,
+        stripe: types::Stripe::NONE,
+        text: Default::default(),
+    });
     s.mend(100, 8000, |s| s.cluster.start_meta());
 }
 

@@ -15,10 +15,15 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::Volumes => {
             let name = format!("main/spare{}", s.rng.below(NAMES));
             let len_bytes = s.rng.between(1, 4096) << 20;
-            s.cluster.admin(AdminAsk::VolumeCreate { name: name.clone(), len_bytes, stripe: types::Stripe::NONE });
+            s.cluster.admin(AdminAsk::VolumeCreate {
+                name: name.clone(),
+                len_bytes,
+                stripe: types::Stripe::NONE,
+                text: Default::default(),
+            });
             let force = s.rng.chance(1, 2);
             let delay = Duration::from_millis(s.rng.between(0, 3000));
-            s.after(delay, move |s| s.cluster.admin(AdminAsk::VolumeRemove { name, force }));
+            s.after(delay, move |s| s.cluster.admin(AdminAsk::VolumeRemove { name, force, now: true }));
         }
         Class::Pools => {
             let name = format!("spare{}", s.rng.below(NAMES));

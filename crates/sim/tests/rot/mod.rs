@@ -48,6 +48,7 @@ fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<VolumeId
             name: (*name).to_owned(),
             len_bytes: *len_bytes,
             stripe: types::Stripe::NONE,
+            text: Default::default(),
         });
     }
     let made = |c: &Cluster| c.meta.records().map_or_else(Vec::new, |r| r.volumes.keys().copied().collect::<Vec<_>>());

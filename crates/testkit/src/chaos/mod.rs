@@ -236,7 +236,7 @@ impl Storm {
         self.judge(from, summary);
         self.cluster.basalt.verify_deep()?;
         for volume in self.volumes.drain(..) {
-            self.cluster.basalt.run(&["volume", "rm", &volume.name])?;
+            self.cluster.basalt.run(&["volume", "rm", &volume.name, "--now"])?;
         }
         self.past.clear();
         self.lost = None;

@@ -45,7 +45,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
         bail!("rot made replicas differ: {text}");
     }
     // The rotten blocks are deleted with their volume: the storm goes on with whole replicas.
-    storm.cluster.basalt.run(&["volume", "rm", &name])?;
+    storm.cluster.basalt.run(&["volume", "rm", &name, "--now"])?;
     storm.cluster.basalt.wait_healthy(HEAL_MAX).context("without the volume that rotted")?;
     Ok(())
 }

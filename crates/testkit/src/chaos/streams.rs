@@ -58,7 +58,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
         died.join(", "),
         whole.as_millis()
     ));
-    storm.cluster.basalt.run(&["volume", "rm", &name]).map(drop)
+    storm.cluster.basalt.run(&["volume", "rm", &name, "--now"]).map(drop)
 }
 
 /// Returns the points in drawn order; the last one leaves nothing to be streamed.

@@ -111,7 +111,7 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let full = write_on(&mut session, 2, 1, end, VOLUME)?;
 
     // A deleted volume frees space, too.
-    cluster.basalt.run(&["volume", "rm", &first])?;
+    cluster.basalt.run(&["volume", "rm", &first, "--now"])?;
     let end = full + FIRST / 2;
     let (took, _) = refill(&mut session, 2, 1, full, end).context("after a volume was deleted")?;
     outcome.figure(format!(

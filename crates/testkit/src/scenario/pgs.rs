@@ -130,7 +130,7 @@ fn one_cycle(cluster: &Cluster, cycle: u64) -> Result<()> {
         session.close()?;
     }
     for n in 0..VOLUMES {
-        cluster.basalt.run(&["volume", "rm", &format!("{pool}/v{n}")])?;
+        cluster.basalt.run(&["volume", "rm", &format!("{pool}/v{n}"), "--now"])?;
     }
     cluster.basalt.run(&["pool", "rm", &pool])?;
     Ok(())

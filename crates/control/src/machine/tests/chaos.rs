@@ -55,7 +55,7 @@ impl Insister {
                 }
                 self.places += 1;
             }
-            ClientAnswer::Alive => {}
+            ClientAnswer::Alive { .. } => {}
             ClientAnswer::Closed => self.held = None,
             ClientAnswer::Refused(refusal) => match refusal.code {
                 codes::SESSION_FENCED => self.held = None,
@@ -175,7 +175,7 @@ fn granted_open_stays_valid_across_steals_and_meta_crashes() {
         }
         deaths += world.deaths;
         for name in ["p/a", "p/b"] {
-            world.admin(AdminAsk::VolumeRemove { name: name.into(), force: true }).expect("removed");
+            world.admin(AdminAsk::VolumeRemove { name: name.into(), force: true, now: true }).expect("removed");
         }
         assert!(!world.store.keys().any(|k| k.starts_with("segment/") || k.starts_with("volume/")), "seed {seed}");
         assert!(world.attached.values().all(|a| a.chunk_count == 0), "seed {seed}: every PG dropped what it held");

@@ -37,7 +37,7 @@ fn volume_with_more_columns_than_the_pool_has_pgs_is_refused() {
     world.make_pool("p", 3, 3);
     let create = |name: &str, count| {
         let stripe = Stripe::with_count(count).expect("a layout");
-        AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe }
+        AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe, text: Default::default() }
     };
     let refusal = world.admin(create("p/four", 4)).expect_err("three PGs");
     assert_eq!(refusal.code, codes::BAD_STRIPE);
@@ -65,7 +65,7 @@ fn columns_of_a_segment_lie_in_distinct_pgs_and_are_counted_once() {
     assert_eq!(pools[0].segments, 3, "columns are no segments");
     let again = opened(world.ask(2, open("p/s", true, true)));
     assert_eq!((again.stripe, again.segments), (STRIPE, placed));
-    world.admin(AdminAsk::VolumeRemove { name: "p/s".into(), force: true }).expect("removed");
+    world.admin(AdminAsk::VolumeRemove { name: "p/s".into(), force: true, now: true }).expect("removed");
     assert!(world.control.records().pgs.keys().all(|pg| world.control.records().segments_in(*pg) == 0));
     assert!(world.attached.values().all(|attach| attach.chunk_count == 0), "every PG dropped what it held");
 }

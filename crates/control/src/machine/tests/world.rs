@@ -5,7 +5,9 @@ use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::Stripe;
-use types::control::{Attach, AttachRefusal, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
+use types::control::{
+    Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks,
+};
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
 use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, Term};
@@ -76,6 +78,8 @@ pub struct World {
     /// The highest order that each PG has committed.
     pub orders: BTreeMap<PgId, u64>,
     pub attached: BTreeMap<(PgId, VolumeId), Attach>,
+    /// The most chunks that an attach record of a volume named in a PG. A later record with fewer would unmap data.
+    chunks: BTreeMap<(PgId, VolumeId), u32>,
     /// Session and epoch that an opener was told: no older attach record may take effect any more.
     pub told: BTreeMap<VolumeId, Attach>,
     pub answers: BTreeMap<Token, ClientAnswer>,
@@ -168,6 +172,7 @@ impl World {
             leaderless: BTreeSet::new(),
             orders: BTreeMap::new(),
             attached: BTreeMap::new(),
+            chunks: BTreeMap::new(),
             told: BTreeMap::new(),
             answers: BTreeMap::new(),
             admin_answers: BTreeMap::new(),
@@ -393,7 +398,8 @@ impl World {
     }
 
     pub fn make_striped(&mut self, name: &str, len_bytes: u64, stripe: Stripe) {
-        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe }).expect("a volume");
+        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe, text: Default::default() })
+            .expect("a volume");
     }
 
     pub fn admin(&mut self, ask: AdminAsk) -> Result<AdminAnswer, Refusal> {
@@ -691,8 +697,15 @@ impl World {
                 "{attach:?} takes effect after {told:?} was told that it owns the volume"
             );
         }
+        let most = self.chunks.entry((pg, attach.volume)).or_default();
+        assert!(attach.chunk_count >= *most || attach.chunk_count == 0, "{attach:?} unmaps chunks of {most}");
+        if attach.chunk_count != CHUNKS_KEPT {
+            *most = attach.chunk_count;
+        }
         if let Some(old) = self.attached.insert((pg, attach.volume), attach) {
-            assert!(old.epoch <= attach.epoch && old.chunk_count != 0, "{old:?} then {attach:?}");
+            // A new leader repeats the removal, because it does not know how far the last one came.
+            let removed = old.chunk_count == 0 && attach.chunk_count != 0;
+            assert!(old.epoch <= attach.epoch && !removed, "{old:?} then {attach:?}");
         }
         Ok(())
     }

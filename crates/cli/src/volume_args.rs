@@ -1,0 +1,187 @@
+//! Arguments of `basalt volume` and `basalt trash`.
+
+use crate::completion;
+use clap::{Args, Subcommand};
+use control::admin::VolumeText;
+
+/// Stripe layout of a new volume.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct Stripes {
+    /// Bytes that lie in one PG before the next bytes lie in another: a power of two, 4KiB to 16MiB [default: 1MiB divided by the
+    /// stripe count]
+    #[arg(long, value_name = "SIZE", requires = "stripe_count", value_parser = crate::stripes::unit)]
+    stripe_unit: Option<u64>,
+    /// PGs over which each segment of the volume is striped: a power of two, 1 to 64 [default: 1, not striped]
+    #[arg(long, value_name = "COUNT", value_parser = crate::stripes::count)]
+    stripe_count: Option<u32>,
+}
+
+impl Stripes {
+    /// Returns the layout.
+    pub fn layout(self) -> types::Stripe {
+        crate::stripes::layout(self.stripe_unit, self.stripe_count)
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "write a label as KEY=VALUE".to_owned())
+}
+
+/// A label that listed volumes have: a key, and a value if one is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Which {
+    key: String,
+    value: Option<String>,
+}
+
+impl Which {
+    /// Whether a volume has it.
+    pub fn fits(&self, labels: &std::collections::BTreeMap<String, String>) -> bool {
+        labels.get(&self.key).is_some_and(|is| self.value.as_ref().is_none_or(|value| value == is))
+    }
+}
+
+fn which(text: &str) -> Result<Which, String> {
+    let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
+    if key.is_empty() { Err("write KEY or KEY=VALUE".to_owned()) } else { Ok(Which { key: key.to_owned(), value }) }
+}
+
+/// Description and labels.
+#[derive(Args, Debug, Clone, Default)]
+pub struct Texts {
+    /// Free text, at most 512 bytes
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    description: Option<String>,
+    /// A label, as KEY=VALUE; repeat for several
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+}
+
+impl Texts {
+    /// Returns the change, with the keys of labels that go.
+    pub fn change(&self, removed_labels: &[String]) -> VolumeText {
+        VolumeText {
+            description: self.description.clone(),
+            labels: self.labels.iter().cloned().collect(),
+            removed_labels: removed_labels.to_vec(),
+        }
+    }
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Volume {
+    /// Create a volume; space is taken when it is written
+    #[command(after_help = "Examples:\n  basalt volume create main/vm1 10GiB\n  \
+        basalt volume create main/db 100GiB --stripe-unit 64KiB --stripe-count 4\n  \
+        basalt volume create main/web 20GiB --description 'web server' --label tier=front")]
+    Create {
+        /// POOL/VOLUME
+        name: String,
+        /// 1MiB to 64TiB
+        #[arg(value_parser = crate::size::parse)]
+        size: u64,
+        #[command(flatten)]
+        stripes: Stripes,
+        #[command(flatten)]
+        texts: Texts,
+    },
+    /// List volumes
+    #[command(visible_alias = "list")]
+    Ls {
+        /// Only this pool
+        #[arg(long, value_name = "NAME", add = completion::pools())]
+        pool: Option<String>,
+        /// Only volumes with this label, as KEY or KEY=VALUE; repeat for several
+        #[arg(long = "label", value_name = "KEY[=VALUE]", value_parser = which)]
+        labels: Vec<Which>,
+    },
+    /// One volume: size, segments, client, description, labels
+    Info {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+    },
+    /// Give a volume another name in its pool, also while it is open
+    #[command(visible_alias = "mv", after_help = "Example:\n  basalt volume rename main/vm1 web")]
+    Rename {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        /// The new name, without the pool or with the same one
+        new: String,
+    },
+    /// Change the description and the labels of a volume
+    #[command(after_help = "Example:\n  \
+        basalt volume set main/vm1 --description 'web server' --label tier=front --remove-label old")]
+    Set {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        #[command(flatten)]
+        texts: Texts,
+        /// Remove the label with this key; repeat for several
+        #[arg(long = "remove-label", value_name = "KEY")]
+        removed: Vec<String>,
+    },
+    /// Make a volume longer, also while it is open
+    #[command(after_help = "Example:\n  basalt volume resize main/vm1 20GiB")]
+    Resize {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        /// The new size, up to 64TiB; not below the present one
+        #[arg(value_parser = crate::size::parse)]
+        size: u64,
+    },
+    /// Move a volume to the trash; its data is deleted after the time that `basalt config ls` shows as trash_retention
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        /// Even while a client has it open
+        #[arg(long)]
+        force: bool,
+        /// Delete its data at once, without the trash
+        #[arg(long)]
+        now: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Trash {
+    /// List removed volumes whose data is still kept
+    #[command(visible_alias = "list", after_help = "Example:\n  basalt trash ls --pool main")]
+    Ls {
+        /// Only this pool
+        #[arg(long, value_name = "NAME", add = completion::pools())]
+        pool: Option<String>,
+    },
+    /// Give a removed volume back to its pool
+    #[command(after_help = "Examples:\n  basalt trash restore main/vm1\n  basalt trash restore 12 --name vm1-old")]
+    Restore {
+        /// POOL/VOLUME as it was called, or its id
+        #[arg(add = completion::trash())]
+        which: String,
+        /// A new name [default: the one that it had]
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Delete the data of removed volumes at once
+    #[command(after_help = "Examples:\n  basalt trash purge main/vm1\n  basalt trash purge --all --pool main")]
+    Purge {
+        /// POOL/VOLUME as it was called, or its id
+        #[arg(add = completion::trash(), required_unless_present_any = ["all", "expired"])]
+        which: Option<String>,
+        /// All removed volumes
+        #[arg(long, conflicts_with_all = ["which", "expired"])]
+        all: bool,
+        /// All whose time is over
+        #[arg(long, conflicts_with = "which")]
+        expired: bool,
+        /// With --all and --expired: only this pool
+        #[arg(long, value_name = "NAME", add = completion::pools(), conflicts_with = "which")]
+        pool: Option<String>,
+    },
+}

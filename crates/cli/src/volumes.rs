@@ -1,0 +1,210 @@
+//! `basalt volume` and `basalt trash`.
+
+use crate::admin::Admin;
+use crate::args::{Trash, Volume};
+use crate::duration::moment;
+use crate::errors::{advise, has_code};
+use crate::output::{json, table};
+use crate::size::show;
+use anyhow::Result;
+use control::admin::{TrashView, VolumeView};
+use serde_json::{json, to_value};
+use types::{Stripe, codes};
+
+/// Runs `basalt volume ...`.
+pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
+    match command {
+        Volume::Create { name, size, stripes, texts } => {
+            let volume = admin.create_volume(name, *size, stripes.layout(), texts.change(&[]))?;
+            if as_json {
+                return json("volume.create", to_value(&volume)?);
+            }
+            match volume.stripe {
+                Some(stripe) => out!("volume {name}: {}, {}", show(volume.len_bytes), stripes_of(stripe)),
+                None => out!("volume {name}: {}", show(volume.len_bytes)),
+            }
+            Ok(())
+        }
+        Volume::Ls { pool, labels } => {
+            let mut volumes = admin.volumes(pool.as_deref())?;
+            volumes.retain(|volume| labels.iter().all(|label| label.fits(&volume.labels)));
+            if as_json {
+                return json("volume.ls", json!({ "volumes": volumes }));
+            }
+            table(&["volume", "size", "allocated", "state", "client"], volumes.iter().map(volume_row));
+            Ok(())
+        }
+        Volume::Info { name } => {
+            let volume = admin.volume_info(name)?;
+            if as_json {
+                return json("volume.info", to_value(&volume)?);
+            }
+            show_info(&volume);
+            Ok(())
+        }
+        Volume::Rename { name, new } => {
+            let volume = admin.rename_volume(name, new)?;
+            if as_json {
+                return json("volume.rename", to_value(&volume)?);
+            }
+            out!("volume {name} is now {}", volume.name);
+            Ok(())
+        }
+        Volume::Set { name, texts, removed } => {
+            let volume = admin.set_volume(name, texts.change(removed))?;
+            if as_json {
+                return json("volume.set", to_value(&volume)?);
+            }
+            show_info(&volume);
+            Ok(())
+        }
+        Volume::Resize { name, size } => {
+            let volume = admin.resize_volume(name, *size)?;
+            if as_json {
+                return json("volume.resize", to_value(&volume)?);
+            }
+            let client = if volume.holder.is_some() { "; its client learns it within a few seconds" } else { "" };
+            out!("volume {name}: {}{client}", show(volume.len_bytes));
+            Ok(())
+        }
+        Volume::Rm { name, force, now } => remove(admin, name, *force, *now, as_json),
+    }
+}
+
+fn remove(admin: &Admin, name: &str, force: bool, now: bool, as_json: bool) -> Result<()> {
+    let volume = admin.volume_info(name)?;
+    let removed = admin.remove_volume(name, force, now);
+    let trash = removed.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
+    if as_json {
+        let until_ms = trash.as_ref().map(|trash| trash.until_ms);
+        let (volume, len_bytes, trashed) = (volume.volume, volume.len_bytes, trash.is_some());
+        let body = json!({
+            "done": true, "volume": volume, "name": name, "len_bytes": len_bytes, "trashed": trashed, "until_ms": until_ms,
+        });
+        return json("volume.rm", body);
+    }
+    match trash {
+        Some(trash) => {
+            out!(
+                "volume {name} is in the trash until {}: basalt trash restore {}",
+                moment(trash.until_ms),
+                trash.volume.0
+            );
+        }
+        None => out!("volume {name} is removed"),
+    }
+    Ok(())
+}
+
+/// Prints the page of one volume.
+fn show_info(volume: &VolumeView) {
+    out!("volume     {} ({})", volume.name, volume.volume);
+    let resize = volume.resize_bytes.map(|to| format!(", being resized to {}", show(to))).unwrap_or_default();
+    out!("size       {}{resize}", show(volume.len_bytes));
+    out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
+    out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
+    out!("state      {}", volume.state);
+    out!("epoch      {}", volume.epoch.0);
+    out!("client     {}", holder(volume));
+    if !volume.description.is_empty() {
+        out!("about      {}", volume.description);
+    }
+    for (key, value) in &volume.labels {
+        out!("label      {key}={value}");
+    }
+}
+
+/// Runs `basalt trash ...`.
+pub fn trash(admin: &Admin, command: &Trash, as_json: bool) -> Result<()> {
+    match command {
+        Trash::Ls { pool } => {
+            let volumes = admin.trash(pool.as_deref())?;
+            if as_json {
+                return json("trash.ls", json!({ "volumes": volumes }));
+            }
+            table(
+                &["id", "volume", "size", "allocated", "state", "removed", "until", "by"],
+                volumes.iter().map(trash_row),
+            );
+            Ok(())
+        }
+        Trash::Restore { which, name } => {
+            let volume = admin.restore_volume(which, name.as_deref())?;
+            if as_json {
+                return json("trash.restore", to_value(&volume)?);
+            }
+            out!("volume {} is back: {}", volume.name, show(volume.len_bytes));
+            Ok(())
+        }
+        Trash::Purge { which: Some(which), .. } => {
+            admin.purge_volume(which)?;
+            if as_json {
+                return json("trash.purge", json!({ "done": true, "purged": [which] }));
+            }
+            out!("volume {which} is deleted");
+            Ok(())
+        }
+        Trash::Purge { expired, pool, .. } => purge(admin, *expired, pool.as_deref(), as_json),
+    }
+}
+
+/// Deletes all volumes of the trash, or those whose time is over.
+fn purge(admin: &Admin, expired: bool, pool: Option<&str>, as_json: bool) -> Result<()> {
+    let volumes = admin.trash(pool)?;
+    let mut purged = Vec::new();
+    for volume in volumes.into_iter().filter(|volume| !expired || volume.expired) {
+        let id = volume.volume.0.to_string();
+        match admin.purge_volume(&id) {
+            Ok(()) => purged.push(volume),
+            // Its time was over meanwhile, or it was restored.
+            Err(error) if has_code(&error, codes::NOT_IN_TRASH) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if as_json {
+        let ids: Vec<String> = purged.iter().map(|volume| volume.volume.0.to_string()).collect();
+        return json("trash.purge", json!({ "done": true, "purged": ids }));
+    }
+    purged.iter().for_each(|volume| out!("volume {} ({}) is deleted", volume.name, volume.volume));
+    if purged.is_empty() {
+        out!("no volume in the trash is to be deleted");
+    }
+    Ok(())
+}
+
+fn trash_row(v: &TrashView) -> Vec<String> {
+    let until = if v.expired { "now".to_owned() } else { moment(v.until_ms) };
+    vec![
+        v.volume.0.to_string(),
+        v.name.clone(),
+        show(v.len_bytes),
+        show(v.allocated_bytes),
+        v.state.clone(),
+        moment(v.since_ms),
+        until,
+        v.by.clone(),
+    ]
+}
+
+/// Returns the advice for the removal of a volume that is in use.
+fn held_by_another(name: &str) -> String {
+    format!(
+        "close it there (`basalt volume info {name}` names the client), or give --force: reads and writes of that \
+         client then fail"
+    )
+}
+
+fn stripes_of(stripe: Stripe) -> String {
+    format!("units of {} over {} PGs in each segment", show(stripe.unit_bytes()), stripe.count())
+}
+
+fn volume_row(v: &VolumeView) -> Vec<String> {
+    vec![v.name.clone(), show(v.len_bytes), show(v.allocated_bytes), v.state.clone(), holder(v)]
+}
+
+fn holder(v: &VolumeView) -> String {
+    match &v.holder {
+        Some(h) => format!("{} at {}{}", h.name, h.address, if h.alive { "" } else { " (silent)" }),
+        None => "-".to_owned(),
+    }
+}

@@ -1,0 +1,248 @@
+//! Commands about volumes and the trash, and the work that follows from them.
+
+use super::clients::WaitFor;
+use super::{Control, Now, Standing, Token};
+use crate::admin::{AdminAnswer, TrashView, VolumeText, VolumeView};
+use crate::events::{Note, size};
+use crate::plan::{self, InUse};
+use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
+use crate::refusal::refuse;
+use crate::settings::time_words;
+use types::codes;
+use types::control::Refusal;
+use types::{PgId, SEGMENT, Stripe, Time, VolumeId};
+
+/// PGs that a refusal names.
+const PGS_NAMED: usize = 8;
+
+/// The answer to a command; `None` when it waits.
+type Planned = Result<Option<AdminAnswer>, Refusal>;
+
+impl Control {
+    pub(super) fn create_volume(
+        &mut self,
+        now: Now,
+        name: &str,
+        layout: (u64, Stripe),
+        text: &VolumeText,
+    ) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::volume_create(&self.records, name, layout, text, now.wall_ms)?;
+        self.write(writes);
+        let text = format!("volume {name} is created: {}", size(layout.0));
+        self.note(now, Note::info("volume.created", format!("volume {name}"), text));
+        Ok(self.volume_answer(now.mono, id))
+    }
+
+    fn volume_answer(&self, now: Time, id: VolumeId) -> AdminAnswer {
+        AdminAnswer::Volume(self.volume_view(now, self.volume_of(id)))
+    }
+
+    fn volume_of(&self, id: VolumeId) -> &VolumeRecord {
+        self.records.volumes.get(&id).expect("a plan names a volume that exists")
+    }
+
+    /// Moves a volume to the trash, or begins its deletion when it is to go `at_once` or the trash is not used.
+    pub(super) fn remove_volume(&mut self, now: Now, token: Token, name: &str, force: bool, at_once: bool) -> Planned {
+        let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
+        let in_use = InUse { force, lease, wall_ms: now.wall_ms };
+        let keep = self.records.config.trash_retention(&self.config);
+        let deletes = at_once || keep.is_zero();
+        let (writes, id) = match deletes {
+            true => plan::volume_remove(&self.records, name, &in_use)?,
+            false => plan::volume_trash(&self.records, name, &in_use, keep, &self.asker)?,
+        };
+        if !writes.is_empty() {
+            self.write(writes);
+            let (kind, text) = match deletes {
+                true => ("volume.removed", format!("volume {name} is removed")),
+                false => {
+                    let keep = time_words(keep);
+                    ("volume.trashed", format!("volume {name} ({id}) is in the trash for {keep}"))
+                }
+            };
+            self.note(now, Note::info(kind, format!("volume {name}"), text));
+            self.forget_holder(id);
+            if !self.volume_of(id).settled {
+                self.attach_everywhere(id);
+            }
+        }
+        let volume = self.volume_of(id);
+        let what = match volume.state {
+            VolumeState::Trashed => WaitFor::Trashed { volume: id, epoch: volume.epoch },
+            VolumeState::Ready | VolumeState::Deleting => WaitFor::VolumeGone { volume: id },
+        };
+        self.wait(token, what);
+        Ok(None)
+    }
+
+    pub(super) fn rename_volume(&mut self, now: Now, name: &str, new: &str) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::volume_rename(&self.records, name, new)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            let now_called = self.records.full_name(self.volume_of(id));
+            let text = format!("volume {name} is now {now_called}");
+            self.note(now, Note::info("volume.renamed", format!("volume {now_called}"), text));
+        }
+        Ok(self.volume_answer(now.mono, id))
+    }
+
+    pub(super) fn set_volume(&mut self, now: Now, name: &str, text: &VolumeText) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::volume_set(&self.records, name, text)?;
+        if !writes.is_empty() {
+            let before = self.volume_of(id).clone();
+            self.write(writes);
+            let words = plan::label_changes(&before, self.volume_of(id));
+            let note = Note::info("volume.changed", format!("volume {name}"), format!("volume {name}: {words}"));
+            self.note_volume(now, id, note);
+        }
+        Ok(self.volume_answer(now.mono, id))
+    }
+
+    /// Begins to lengthen a volume; the answer waits until the length is valid.
+    pub(super) fn resize_volume(&mut self, now: Now, token: Token, name: &str, len_bytes: u64) -> Planned {
+        let (writes, id) = plan::volume_resize(&self.records, name, len_bytes, now.wall_ms, &self.asker)?;
+        if !writes.is_empty() {
+            let before = self.volume_of(id).len_bytes;
+            self.write(writes);
+            if self.volume_of(id).settled {
+                let by = self.asker.clone();
+                self.note_resized(now, id, before, by);
+            } else {
+                self.attach_everywhere(id);
+            }
+        }
+        let until = now.mono + self.config.resize_patience;
+        self.wait(token, WaitFor::Resized { volume: id, len_bytes, until });
+        Ok(None)
+    }
+
+    /// Records the event of a length that is valid with this turn's transaction.
+    pub(super) fn note_resized(&mut self, now: Now, id: VolumeId, before: u64, by: String) {
+        // The holder may learn the length when a majority remembers this turn's revision (R17).
+        self.lengthened.insert(id, self.records.counters.revision.saturating_add(1));
+        let volume = self.volume_of(id);
+        let (name, len_bytes) = (self.records.full_name(volume), volume.len_bytes);
+        let text = format!("volume {name} has {} (had {})", size(len_bytes), size(before));
+        self.note(now, Note { by, ..Note::info("volume.resized", format!("volume {name}"), text) });
+    }
+
+    /// Notes that each PG of the volume has committed its attach record. A resize ends with it.
+    pub(super) fn settle_volume(&mut self, now: Now, volume: &VolumeRecord) {
+        let settled = plan::settle(volume);
+        let grown = settled.len_bytes > volume.len_bytes;
+        self.write(vec![Write::Put(Record::Volume(settled))]);
+        if grown {
+            let by = volume.resize.as_ref().map_or_else(String::new, |resize| resize.by.clone());
+            self.note_resized(now, volume.id, volume.len_bytes, by);
+        }
+    }
+
+    /// Returns the length that the holder of a volume may work with; 0 while a majority of the electors does not remember it. A
+    /// store that went back in time could have the shorter one, and its attach records would unmap what was written behind it.
+    pub(super) fn length_told(&self, volume: VolumeId) -> u64 {
+        let since = self.lengthened.get(&volume).copied().unwrap_or(self.lengths_from);
+        let stands = self.standing() == Standing::Sound && self.agreed() >= since;
+        self.records.volumes.get(&volume).filter(|_| stands).map_or(0, |volume| volume.len_bytes)
+    }
+
+    /// Returns the answer to a resize; `None` while it waits.
+    pub(super) fn resized(
+        &self,
+        now: Time,
+        volume: VolumeId,
+        len_bytes: u64,
+        until: Time,
+    ) -> Option<Result<AdminAnswer, Refusal>> {
+        let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
+            return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
+        };
+        if known.resize.is_none() && known.len_bytes >= len_bytes {
+            return Some(Ok(self.volume_answer(now, volume)));
+        }
+        if now < until {
+            return None;
+        }
+        let pgs: Vec<PgId> = self.attaching.pgs_of(volume).collect();
+        let named: Vec<String> = pgs.iter().take(PGS_NAMED).map(PgId::to_string).collect();
+        let text = format!(
+            "the resize of volume {:?} to {} goes on: {} of its PGs have not taken the new length ({})",
+            self.records.full_name(known),
+            size(len_bytes),
+            pgs.len(),
+            named.join(" ")
+        );
+        Some(Err(refuse(codes::VOLUME_BUSY, text)))
+    }
+
+    pub(super) fn trash_view(&self, wall_ms: u64, volume: &VolumeRecord, trash: &Trash) -> TrashView {
+        TrashView {
+            volume: volume.id,
+            name: self.records.full_name(volume),
+            len_bytes: volume.len_bytes,
+            allocated_bytes: self.records.segments_of(volume.id).count() as u64 * SEGMENT,
+            state: if volume.state == VolumeState::Deleting { "deleting" } else { "trashed" }.to_owned(),
+            since_ms: trash.since_ms,
+            until_ms: trash.until_ms,
+            expired: trash.until_ms <= wall_ms,
+            by: trash.by.clone(),
+            description: volume.description.clone(),
+            labels: volume.labels.clone(),
+        }
+    }
+
+    /// Returns the trash of one pool, or of all when `pool` is empty.
+    pub(super) fn trash_views(&self, now: Now, pool: &str) -> Result<Vec<TrashView>, Refusal> {
+        let only = if pool.is_empty() { None } else { Some(self.records.pool(pool)?.id) };
+        let volumes = self.records.volumes.values().filter(|v| only.is_none_or(|pool| v.pool == pool));
+        let view = |v: &VolumeRecord| v.trash.as_ref().map(|trash| self.trash_view(now.wall_ms, v, trash));
+        Ok(volumes.filter_map(view).collect())
+    }
+
+    pub(super) fn restore_volume(&mut self, now: Now, which: &str, new: Option<&str>) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::trash_restore(&self.records, which, new)?;
+        let was = self.records.full_name(self.volume_of(id));
+        self.write(writes);
+        let name = self.records.full_name(self.volume_of(id));
+        let renamed = if was == name { String::new() } else { format!("; it was {was}") };
+        let text = format!("volume {name} is back from the trash{renamed}");
+        self.note(now, Note::info("volume.restored", format!("volume {name}"), text));
+        Ok(self.volume_answer(now.mono, id))
+    }
+
+    pub(super) fn purge_volume(&mut self, now: Now, token: Token, which: &str) -> Planned {
+        let (writes, id) = plan::trash_purge(&self.records, which)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            self.note_purged(now, id, "");
+        }
+        self.wait(token, WaitFor::VolumeGone { volume: id });
+        Ok(None)
+    }
+
+    fn note_purged(&mut self, now: Now, id: VolumeId, why: &str) {
+        let name = self.records.full_name(self.volume_of(id));
+        let text = format!("volume {name} ({id}) in the trash is deleted{why}");
+        self.note(now, Note::info("volume.purged", format!("volume {name}"), text));
+        self.forget_holder(id);
+        self.attach_everywhere(id);
+    }
+
+    /// Begins the deletion of volumes whose time in the trash is over.
+    pub(super) fn expire_trash(&mut self, now: Now) {
+        if now.mono < self.trash_at || self.batch.is_full() {
+            return;
+        }
+        self.trash_at = now.mono + self.config.trash_every;
+        let (writes, ids) = plan::trash_expire(&self.records, now.wall_ms);
+        self.write(writes);
+        ids.into_iter().for_each(|id| self.note_purged(now, id, ": its time is over"));
+    }
+
+    /// Returns the volumes of one pool, or of all when `pool` is empty; without those of the trash.
+    pub(super) fn volume_views(&self, now: Time, pool: &str) -> Result<Vec<VolumeView>, Refusal> {
+        let only = if pool.is_empty() { None } else { Some(self.records.pool(pool)?.id) };
+        let volumes = self.records.volumes.values().filter(|v| v.trash.is_none());
+        let volumes = volumes.filter(|v| only.is_none_or(|pool| v.pool == pool));
+        Ok(volumes.map(|v| self.volume_view(now, v)).collect())
+    }
+}

@@ -1,0 +1,98 @@
+//! Changes of a volume that is in use: its name, its description and labels, and a longer length.
+
+use super::Plan;
+use super::labels::changed;
+use super::volumes::{check_recovered, is_len, shown};
+use crate::admin::VolumeText;
+use crate::names;
+use crate::records::{Record, Records, Resize, VolumeRecord, VolumeState, Write};
+use crate::refusal::refuse;
+use types::control::Refusal;
+use types::{VolumeId, codes};
+
+/// Finds a volume that is not being removed.
+fn live<'a>(records: &'a Records, name: &str) -> Result<&'a VolumeRecord, Refusal> {
+    let volume = records.volume(name)?;
+    match volume.state {
+        VolumeState::Ready => Ok(volume),
+        VolumeState::Trashed | VolumeState::Deleting => {
+            Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")))
+        }
+    }
+}
+
+/// Gives a volume another name in its pool. A client that has it open goes on: it knows the volume by its id.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2011, BSLT-2013, BSLT-2014.
+pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId> {
+    let volume = live(records, name)?;
+    let pool = records.pools.get(&volume.pool).map_or("", |pool| pool.name.as_str());
+    let new = match new.split_once('/') {
+        Some((of, new)) if of == pool => new,
+        Some(_) => {
+            let new: String = new.chars().take(140).collect();
+            return Err(refuse(
+                codes::BAD_NAME,
+                format!("a volume of pool {pool:?} cannot become {new:?}: it stays in its pool"),
+            ));
+        }
+        None => new,
+    };
+    let new = names::checked("volume", new)?;
+    if new == volume.name {
+        return Ok((Vec::new(), volume.id));
+    }
+    if records.volume_in(volume.pool, new).is_some() {
+        return Err(refuse(codes::VOLUME_EXISTS, format!("volume {:?} exists", format!("{pool}/{new}"))));
+    }
+    let record = VolumeRecord { name: new.to_owned(), ..volume.clone() };
+    Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}
+
+/// Changes description and labels of a volume.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062.
+pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<VolumeId> {
+    let volume = live(records, name)?;
+    let (description, labels) = changed(&volume.description, &volume.labels, text)?;
+    let record = VolumeRecord { description, labels, ..volume.clone() };
+    let writes = if record == *volume { Vec::new() } else { vec![Write::Put(Record::Volume(record))] };
+    Ok((writes, volume.id))
+}
+
+/// Begins to lengthen a volume. The record of the intent comes first, then an attach record with the new number of chunks goes into
+/// each PG of the volume, and then [`super::settle`] makes the length valid. A volume without segments has no PG that must know.
+/// A repeated request joins the change that is under way.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2015, BSLT-2043, BSLT-2055 during another resize, BSLT-2059 for a shorter length.
+pub fn volume_resize(records: &Records, name: &str, len_bytes: u64, wall_ms: u64, by: &str) -> Plan<VolumeId> {
+    let volume = live(records, name)?;
+    check_recovered(name, volume)?;
+    if !is_len(len_bytes) {
+        return Err(refuse(codes::BAD_SIZE, format!("volume {name:?} cannot have {}", shown(len_bytes))));
+    }
+    match &volume.resize {
+        Some(resize) if resize.len_bytes == len_bytes => return Ok((Vec::new(), volume.id)),
+        Some(resize) => {
+            let text = format!("volume {name:?} is being resized to {}", shown(resize.len_bytes));
+            return Err(refuse(codes::VOLUME_BUSY, text));
+        }
+        None if len_bytes == volume.len_bytes => return Ok((Vec::new(), volume.id)),
+        None if len_bytes < volume.len_bytes => {
+            let text = format!("volume {name:?} has {}, more than {}", shown(volume.len_bytes), shown(len_bytes));
+            return Err(refuse(codes::SHRINK_UNSAFE, text));
+        }
+        None => {}
+    }
+    let record = match records.segments_of(volume.id).next() {
+        None => VolumeRecord { len_bytes, ..volume.clone() },
+        Some(_) => {
+            let resize = Some(Resize { len_bytes, since_ms: wall_ms, by: by.to_owned() });
+            VolumeRecord { resize, settled: false, ..volume.clone() }
+        }
+    };
+    Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}

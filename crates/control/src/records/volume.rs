@@ -1,0 +1,166 @@
+//! The record of a volume: its session, its length, and its place in the trash.
+//!
+//! Fields that came after the first version have defaults, so records of that version can still be read.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use types::control::CHUNKS_KEPT;
+use types::limits::VOLUME_LEN_MAX;
+use types::units::CHUNKS_PER_SEGMENT;
+use types::{CHUNK, Epoch, PoolId, SessionId, Stripe, VolumeId};
+
+/// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub name: String,
+    pub address: String,
+    pub since_ms: u64,
+    pub client: u64,
+    pub ask: u64,
+}
+
+/// Life cycle of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    Ready,
+    /// Its data is kept until the time in `trash`. A program that does not know the state refuses the records: it would give the
+    /// name away, or the data.
+    Trashed,
+    Deleting,
+}
+
+/// A volume. With `session` 0 it has no holder. While it is not `settled`, its attach record of this epoch is not known to
+/// be committed in all its PGs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    pub id: VolumeId,
+    pub pool: PoolId,
+    pub name: String,
+    pub len_bytes: u64,
+    pub epoch: Epoch,
+    pub session: SessionId,
+    pub holder: Option<Holder>,
+    pub settled: bool,
+    pub state: VolumeState,
+    pub created_ms: u64,
+    /// A recovery of the records ended its hold and is not finished: its segments may be incomplete (ADR 0011).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovering: bool,
+    /// Fixed at creation.
+    #[serde(default, skip_serializing_if = "is_whole")]
+    pub stripe: Stripe,
+    /// Free text and labels of administrators.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// A longer length that is not valid yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<Resize>,
+    /// Set while the volume is in the trash, and while it is deleted from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trash: Option<Trash>,
+}
+
+/// The intent to lengthen a volume. The length becomes `len_bytes` when each PG of the volume has committed an attach record with
+/// the chunks of that length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resize {
+    pub len_bytes: u64,
+    pub since_ms: u64,
+    /// The administrator that asked for it.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// A removed volume whose data is still kept. The record's own name is a key that no administrator can give, so the old one is free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trash {
+    /// The name that it had in its pool.
+    pub name: String,
+    pub since_ms: u64,
+    /// Its deletion begins then, by the wall clock of the leading metadata server.
+    pub until_ms: u64,
+    #[serde(default)]
+    pub by: String,
+}
+
+fn is_whole(stripe: &Stripe) -> bool {
+    !stripe.is_striped()
+}
+
+impl VolumeRecord {
+    /// Returns the number of chunks of the volume; the last ones may lie partly or wholly outside.
+    pub fn chunk_count(&self) -> u32 {
+        self.chunks_of(self.len_bytes)
+    }
+
+    /// Returns the number of chunks of the volume if it had this length.
+    pub fn chunks_of(&self, len_bytes: u64) -> u32 {
+        u32::try_from(self.stripe.chunk_count(len_bytes)).expect("VOLUME_LEN_MAX bounds it")
+    }
+
+    /// Returns the least length at which the volume has so many chunks, in whole ones. The columns of a striped segment come
+    /// together.
+    pub fn len_of_chunks(&self, count: u32) -> u64 {
+        let unit = if self.stripe.is_striped() { CHUNKS_PER_SEGMENT } else { 1 };
+        (u64::from(count.div_ceil(unit)) * u64::from(unit) * CHUNK).min(VOLUME_LEN_MAX)
+    }
+
+    /// Returns the number of chunks that its PGs must take. It comes before the length: a write above the old end finds its chunk in
+    /// each PG. During a recovery the length may be an older, shorter one, and no PG may drop what lies above it (R17).
+    pub fn attached_chunks(&self) -> u32 {
+        match (self.state, &self.resize) {
+            (VolumeState::Deleting, _) => 0,
+            _ if self.recovering => CHUNKS_KEPT,
+            (_, Some(resize)) => self.chunks_of(resize.len_bytes.max(self.len_bytes)),
+            (_, None) => self.chunk_count(),
+        }
+    }
+
+    /// Returns the name that users gave it, without the pool.
+    pub fn shown_name(&self) -> &str {
+        self.trash.as_ref().map_or(&self.name, |trash| &trash.name)
+    }
+
+    /// Returns the key of a volume in the trash, in place of its name. It is no legal name, so no volume has it.
+    pub fn trash_key(&self) -> String {
+        format!(".trash.{}", self.id.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = r#"{"id":7,"pool":1,"name":"v","len_bytes":1073741824,"epoch":3,"session":0,"holder":null,
+        "settled":true,"state":"ready","created_ms":5}"#;
+
+    #[test]
+    fn record_of_the_first_version_is_read_and_written_as_it_was() {
+        let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
+        assert!(record.trash.is_none() && record.resize.is_none() && record.labels.is_empty());
+        assert_eq!((record.attached_chunks(), record.shown_name()), (64, "v"));
+        let written = serde_json::to_value(&record).expect("plain data");
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(FIRST).expect("JSON"), "no field more");
+    }
+
+    #[test]
+    fn attach_records_name_the_longer_length_and_none_in_a_recovery() {
+        let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
+        let resize = Some(Resize { len_bytes: (3 << 30) + 512, since_ms: 0, by: String::new() });
+        let longer = VolumeRecord { resize, ..record.clone() };
+        assert_eq!(longer.attached_chunks(), 3 * 64 + 1);
+        let striped = VolumeRecord { stripe: Stripe::new(65536, 4).expect("a layout"), ..longer.clone() };
+        assert_eq!(striped.attached_chunks(), 4 * 64);
+        assert_eq!((striped.len_of_chunks(3 * 64 + 1), longer.len_of_chunks(3 * 64 + 1)), (4 << 30, (3 << 30) + CHUNK));
+        assert_eq!(VolumeRecord { recovering: true, ..longer.clone() }.attached_chunks(), CHUNKS_KEPT);
+        assert_eq!(VolumeRecord { state: VolumeState::Deleting, ..longer }.attached_chunks(), 0);
+        let trash = Trash { name: "v".into(), since_ms: 0, until_ms: 9, by: String::new() };
+        let trashed =
+            VolumeRecord { name: record.trash_key(), state: VolumeState::Trashed, trash: Some(trash), ..record };
+        assert_eq!((trashed.attached_chunks(), trashed.shown_name()), (64, "v"));
+        assert!(!crate::names::is_valid(&trashed.name), "no administrator can give that name");
+    }
+}
