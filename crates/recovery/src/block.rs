@@ -62,8 +62,6 @@ struct Unable {
     is_bad: bool,
     /// Its copy of a run with this block is bad somewhere: it is asked for each block alone from then on.
     is_bad_in_run: bool,
-    /// It has no part in the PG, by its last answer.
-    is_idle: bool,
     /// It has no part, or lacks the contents at the checkpoint index, by its last answer of them.
     lacks: bool,
 }
@@ -73,7 +71,7 @@ struct Unable {
 pub enum Named {
     /// None: a member may have a good copy.
     No,
-    /// It is bad on every member that is up and has a part in the PG; another may have it.
+    /// It is bad on every member that is up and has the contents of the PG; another may have it.
     Here,
     /// It is bad on every member.
     Everywhere,
@@ -135,10 +133,6 @@ impl Bad {
 
     fn is_bad_on(&self, peer: Member) -> bool {
         self.query.answers.get(&peer).is_some_and(|unable| unable.is_bad)
-    }
-
-    fn is_idle(&self, peer: Member) -> bool {
-        self.query.answers.get(&peer).is_some_and(|unable| unable.is_idle)
     }
 
     /// Whether the member may lack what this replica has: while that is so, this one may be the last that has it.
@@ -241,8 +235,9 @@ impl BlockRepairs {
             tracing::warn!(replica = replica.0, %chunk, block, reason, is_alone,
                 "a block is damaged: fetching it from the other replicas, if there are any");
             let named = if is_alone { Named::Everywhere } else { Named::No };
-            // The first bad block had its neighbours read with it.
+            // The first bad block had its neighbours read with it, or has: it may have been forgotten meanwhile.
             let is_read = self.run_mut(window_of(key), WINDOW_BLOCKS).any(|(_, bad)| bad.tries > 0);
+            let is_read = is_read || self.reads_window(window_of(key));
             self.bad.insert(key, Bad::new(host.now(), reason.to_owned(), is_read.into(), named));
         }
     }
@@ -378,7 +373,8 @@ impl BlockRepairs {
         let bad = self.bad.get_mut(&key).expect("the caller found it");
         let all_here = voters().all(|peer| host.reaches(peer.osd));
         let idle = voters().filter(|peer| bad.lacks_contents(*peer)).count();
-        if all_here && idle == 0 && bad.named == Named::Here {
+        let mut others = part.others.iter();
+        if bad.named == Named::Here && others.all(|peer| host.reaches(peer.osd) && !bad.lacks_contents(*peer)) {
             bad.named = Named::No;
         }
         let is_last = voters().count() == 0 || !can_lack_one_more(voters().count() + 1, idle);
@@ -416,9 +412,12 @@ impl BlockRepairs {
             return;
         }
         let unable = bad.query.answers.entry(from).or_default();
-        unable.is_idle = matches!(msg.body, MendBody::NoPart);
         // A busy member says nothing of its contents.
-        unable.lacks = unable.is_idle || unable.lacks && matches!(msg.body, MendBody::NotNow);
+        unable.lacks = match msg.body {
+            MendBody::NoPart => true,
+            MendBody::NotNow => unable.lacks,
+            _ => false,
+        };
         match &msg.body {
             MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
             MendBody::Blocks { low, high, crcs, payload } => {
@@ -467,7 +466,14 @@ impl BlockRepairs {
                 match is_unknown && bad.brings_older {
                     // It is being filled, perhaps from here, and its log does not make the block of an older copy.
                     true => self.is_bad_on(host, key, by),
-                    false => bad.pause(host.now(), &self.tuning),
+                    false => {
+                        let is_asked_again = bad.brings_older;
+                        bad.pause(host.now(), &self.tuning);
+                        // Still behind: perhaps only a stream from here brings it further, which waits for this block.
+                        if is_asked_again {
+                            self.name_if_lost(host, key);
+                        }
+                    }
                 }
             }
             Err(MendRefusal::Bytes) => bad.pause(host.now(), &self.tuning),
@@ -494,7 +500,7 @@ impl BlockRepairs {
         let others: Vec<Member> = part.others.iter().copied().filter(|peer| !bad.is_bad_on(*peer)).collect();
         let named = match &others[..] {
             [] => Named::Everywhere,
-            others if others.iter().all(|peer| !host.reaches(peer.osd) || bad.is_idle(*peer)) => Named::Here,
+            others if others.iter().all(|peer| !host.reaches(peer.osd) || bad.lacks_contents(*peer)) => Named::Here,
             _ => return,
         };
         if bad.named == named {

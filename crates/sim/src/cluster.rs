@@ -451,11 +451,12 @@ impl Cluster {
                 break;
             }
         }
-        let mut refused = false;
+        let (mut refused, mut log_lost) = (false, false);
         if let Err(error) = turn {
             // The real process logs the error and ends, too.
             tracing::error!("{error}");
             refused = matches!(error, osd::OsdError::Mount(engine::MountError::Poisoned { .. }));
+            log_lost = matches!(error, osd::OsdError::Mount(engine::MountError::LogLost));
             node.ended = Some(error.to_string());
             self.world.crash(node.node);
         }
@@ -463,6 +464,9 @@ impl Cluster {
             self.gone(i);
             if refused {
                 self.confirm_poison(i);
+            }
+            if log_lost {
+                self.note_lost_log(i);
             }
             return;
         }
@@ -685,6 +689,13 @@ impl Cluster {
                 let _ = write!(text, " [{} term {} applied {}{lead}]", r.pg, r.term, r.applied);
             }
             text.push_str("; ");
+        }
+        for osd in &self.osds {
+            let _ = osd
+                .ended
+                .as_ref()
+                .filter(|_| osd.running.is_none())
+                .map(|why| write!(text, "{} ended: {why}; ", osd.id));
         }
         for client in &self.clients {
             let waits = client.workload.as_ref().map(|w| w.waiting()).unwrap_or_default();

@@ -8,6 +8,7 @@
 use crate::check::device::Place;
 use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
+use crate::rot;
 use crate::stranger::Stranger;
 use layout::home::Geometry;
 use layout::log::{SALT_KEY_LEN, SaltKey};
@@ -69,6 +70,14 @@ impl Cluster {
             image.read(*at, &mut page);
             image.is_unreadable(*at, page.len() as u64) || Superblock::decode(&page).is_err()
         })
+    }
+
+    /// Counts the disk of OSD `i` as lost when lies have left no batch of its log: only an administrator goes on (BSLT-3013).
+    pub(crate) fn note_lost_log(&mut self, i: usize) {
+        let log = self.superblock(i).log_identity();
+        if self.budget.has_mendable_lies_only(i) && !rot::has_whole_batch(&self.image(i), &log) {
+            self.budget.lose(i);
+        }
     }
 
     /// Measures the lies of OSD `i` by its log, and follows the claims of its replicas from now on.

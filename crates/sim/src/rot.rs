@@ -7,12 +7,12 @@ use crate::hurt::Region;
 use crate::options::Options;
 use crate::run::{End, Run};
 use engine::Superblock;
-use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::log::{BATCH_ALIGN, BatchHeader, LogIdentity, Record, decode_records, verified_area};
 use simenv::DiskImage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::rng::Rng;
-use types::{Index, ReplicaId, Time};
+use types::{Index, IoBuf, ReplicaId, Time};
 
 /// A late destage: much of the log must not be at home yet, nor be dropped by the others.
 const LATE: Duration = Duration::from_secs(5);
@@ -42,6 +42,20 @@ pub(crate) fn batches(image: &DiskImage) -> Vec<(u64, BatchHeader)> {
         }
     }
     found
+}
+
+/// Whether a batch of the log can be read as a whole, with all payloads that lie in it.
+pub(crate) fn has_whole_batch(image: &DiskImage, log: &LogIdentity) -> bool {
+    batches(image).iter().any(|(at, header)| {
+        if image.is_unreadable(*at, header.len_bytes()) {
+            return false;
+        }
+        let mut bytes = vec![0; header.len_bytes() as usize];
+        image.read(*at, &mut bytes);
+        let area = IoBuf::copy_of(&bytes[header.header_len as usize..]);
+        let records = header.records(&bytes).and_then(|records| decode_records(records, header.record_count).ok());
+        records.is_some_and(|records| verified_area(log, header, &records, area).1)
+    })
 }
 
 /// Flips a bit of each payload that `which` chooses and that is known to be durable. Returns their number.

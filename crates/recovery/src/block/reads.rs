@@ -67,6 +67,12 @@ impl BlockRepairs {
         }
     }
 
+    /// Whether the window of this first block is being read once more.
+    pub(super) fn reads_window(&self, first: BlockKey) -> bool {
+        let reads = |reading: &Reading| matches!(reading, Reading::Again(key, WINDOW_BLOCKS) if *key == first);
+        self.readings.iter().any(|(_, reading)| reads(reading))
+    }
+
     /// Counts the queries since the start.
     pub fn queries_for_tools(&self) -> u64 {
         self.next_id

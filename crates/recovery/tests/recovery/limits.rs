@@ -1,11 +1,11 @@
-//! Several streams of one leader: the limits of their number, and their shares of the budget.
+//! Limits: the number of a leader's streams and their shares of the budget, and bad blocks that are tracked.
 
-use crate::host::{Fake, ME, PG};
-use recovery::{Action, Lead, Read, StreamTuning, Streams};
+use crate::host::{CHUNK, Fake, ME, PG};
+use recovery::{Action, BlockRepairs, Lead, Read, RepairTuning, StreamTuning, Streams};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use types::store::ReadData;
-use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
+use types::store::{ReadData, ReadError};
+use types::{Index, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{Message, StreamBody, StreamMsg};
 
 const FOLLOWER: ReplicaId = ReplicaId(2);
@@ -197,4 +197,33 @@ fn a_pg_that_needs_a_filling_follower_has_a_pace_before_its_stream_begins() {
     streams.lift_paces(&mut host);
     streams.step(&mut host);
     assert!(host.actions.iter().all(|action| !matches!(action, Action::SetPace { .. })), "{:?}", host.actions);
+}
+
+/// Blocks are bad that no member can give, more than are tracked. A read of a window finds them again, and makes room by forgetting others.
+#[test]
+fn windows_with_more_bad_blocks_than_are_tracked_are_read_once() {
+    let tuning = RepairTuning { bad_blocks_max: 80, ..RepairTuning::default() };
+    let (mut repairs, mut host) = (BlockRepairs::new(tuning), Fake::new(3));
+    host.down.extend([OsdId(2), OsdId(3)]);
+    let find = |repairs: &mut BlockRepairs, host: &mut Fake, window: u32| {
+        let range = SectorRange::new(window * 128 * 8, 80 * 8);
+        repairs.blocks_are_bad(host, (ME, CHUNK, range), "a checksum", true);
+    };
+    (0..2).rev().for_each(|window| find(&mut repairs, &mut host, window));
+    let mut windows = 0;
+    for _ in 0..200 {
+        repairs.step(&mut host);
+        for action in std::mem::take(&mut host.actions).into_iter().rev() {
+            let Action::Read { read: Read::Block(key), range, .. } = action else { continue };
+            if range.count == 128 * 8 {
+                windows += 1;
+                // The engine reports the blocks, and then the end of the read.
+                find(&mut repairs, &mut host, range.start / (128 * 8));
+            }
+            let reason = "a checksum".to_owned();
+            repairs.handle_read(&mut host, key, Err(ReadError::Damaged { replica: ME, chunk: CHUNK, reason }));
+        }
+        host.now = host.now + Duration::from_millis(10);
+    }
+    assert!((2..=6).contains(&windows), "{windows} reads of windows");
 }
