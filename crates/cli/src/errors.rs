@@ -85,7 +85,9 @@ pub fn refused(code: u32, text: &str) -> UserError {
 pub fn ended(volume: &str, errno: Errno) -> UserError {
     let next = match errno {
         Errno::Fenced => "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002",
-        Errno::NoSpace => "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back",
+        Errno::NoSpace => {
+            "basalt osd ls   # shows which OSD is full; basalt trash purge --all and volume rm --now give space back"
+        }
         Errno::Damaged => "basalt pg verify --deep",
         Errno::Gone | Errno::ReadOnly => "basalt volume ls",
         Errno::Invalid => "add --help to the command: it shows examples",

@@ -123,9 +123,11 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
         admin.recover(RecoverAsk { lengths: found.lengths(), ..ask.clone() })?;
     }
     for segments in segment_batches(&found.segments) {
-        admin.recover(RecoverAsk { segments, ..ask.clone() })?;
+        admin.recover(RecoverAsk { segments, lengths: found.lengths(), ..ask.clone() })?;
     }
-    while admin.recover(RecoverAsk { finish: true, ..ask.clone() })?.recovering > 0 {}
+    // A request that lengthens a volume does not finish.
+    let last = RecoverAsk { finish: true, lengths: found.lengths(), ..ask };
+    while admin.recover(last.clone())?.recovering > 0 {}
     Ok(found)
 }
 

@@ -30,6 +30,8 @@ pub struct ControlConfig {
     pub trash_retention: Duration,
     /// Interval at which the trash is searched for volumes whose time is over. Default 1 s.
     pub trash_every: Duration,
+    /// Time for which a new leader deletes nothing of the trash: its clock may be wrong. Default 1 h.
+    pub trash_grace: Duration,
     /// Time that the answer to a resize waits for the PGs of the volume. Default 6 s.
     pub resize_patience: Duration,
     /// Interval at which moves are planned. Default 1 s.
@@ -94,6 +96,7 @@ impl Default for ControlConfig {
             osd_backfills: 2,
             trash_retention: s(7 * 86_400),
             trash_every: s(1),
+            trash_grace: s(3600),
             resize_patience: s(6),
             moves_every: s(1),
             move_patience: s(60),
@@ -137,6 +140,7 @@ impl ControlConfig {
             ("orders_every", self.orders_every),
             ("replace_pause", self.replace_pause),
             ("trash_every", self.trash_every),
+            ("trash_grace", self.trash_grace),
             ("resize_patience", self.resize_patience),
             ("moves_every", self.moves_every),
             ("move_patience", self.move_patience),

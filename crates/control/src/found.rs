@@ -6,6 +6,7 @@ use crate::{Records, VolumeRecord, VolumeState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use types::control::{AttachedVolume, CHUNKS_KEPT, SEGMENTS_PER_ASK_MAX};
+use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{ChunkKey, PgId, SegmentIndex, VolumeId};
 
@@ -185,8 +186,9 @@ fn longer(
     let attached =
         tables.iter().flat_map(|table| &table.attached).filter(|attached| attached.chunk_count != CHUNKS_KEPT);
     let in_records = attached.map(|attached| (attached.volume, attached.chunk_count));
-    let highest =
-        |pgs: &BTreeMap<PgId, BTreeSet<u32>>| pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i + 1);
+    let highest = |pgs: &BTreeMap<PgId, BTreeSet<u32>>| {
+        pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i.saturating_add(1))
+    };
     for (volume, count) in in_records.chain(chunks.iter().map(|(volume, pgs)| (*volume, highest(pgs)))) {
         let most = counts.entry(volume).or_default();
         *most = count.max(*most);
@@ -195,6 +197,10 @@ fn longer(
     for (volume, chunk_count) in counts {
         let known = records.volumes.get(&volume).filter(|known| known.state != VolumeState::Deleting);
         let Some(known) = known.filter(|known| chunk_count > known.chunk_count()) else { continue };
+        // No volume has that many: an OSD errs.
+        if u64::from(chunk_count) > known.stripe.chunk_count(VOLUME_LEN_MAX) {
+            continue;
+        }
         let found_bytes = known.len_of_chunks(chunk_count);
         let (name, len_bytes) = (records.full_name(known), known.len_bytes);
         longer.push(LongerVolume { volume, name, len_bytes, found_bytes, chunk_count });

@@ -99,7 +99,7 @@ pub const RULES: &[Rule] = &[
         "OSD_FULL",
         Severity::Error,
         "the OSD has no space: its PGs take no new data",
-        "remove volumes, or discard inside them; add OSDs",
+        "empty the trash (`basalt trash purge --all`), remove volumes (`basalt volume rm --now`), or discard inside them; add OSDs",
     ),
     rule(
         "OSD_DOWN",
@@ -147,7 +147,7 @@ pub const RULES: &[Rule] = &[
         "OSD_NEARFULL",
         Severity::Warning,
         "the OSD is filled to 85 % or more",
-        "add OSDs, remove volumes, or discard inside them",
+        "add OSDs, empty the trash, remove volumes (`basalt volume rm --now`), or discard inside them",
     ),
     rule(
         "OSD_DESTAGE_STUCK",

@@ -8,7 +8,7 @@ use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
-use types::control::Attach;
+use types::control::{Attach, CHUNKS_KEPT};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
@@ -126,7 +126,8 @@ impl Decision {
         }
     }
 
-    /// Applies an attach record. Fence, resize and delete are the same record (R6).
+    /// Applies an attach record. Fence, resize and delete are the same record (R6). No volume gets shorter: a smaller number of chunks
+    /// comes from records that are older than a resize, and must cost no data.
     fn attach(&mut self, attach: &Attach) -> Outcome {
         if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order };
@@ -136,21 +137,19 @@ impl Decision {
             return Outcome::TooMany;
         }
         self.order = attach.order;
-        let shrinks = old.is_some_and(|old| attach.chunk_count < old.chunk_count);
-        let effect = match shrinks {
-            true => Effect::Unmap { volume: attach.volume, from_chunk: attach.chunk_count },
-            false => Effect::None,
-        };
         if attach.chunk_count == 0 {
-            self.volumes.remove(&attach.volume);
-            return Outcome::Done(effect);
+            let was_known = self.volumes.remove(&attach.volume).is_some();
+            let all = Effect::Unmap { volume: attach.volume, from_chunk: 0 };
+            return Outcome::Done(if was_known { all } else { Effect::None });
         }
+        let known = old.map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
+        let chunk_count = known.map_or(attach.chunk_count, |known| known.max(attach.chunk_count));
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
-        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count: attach.chunk_count, window };
+        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window };
         self.volumes.insert(attach.volume, record);
-        Outcome::Done(effect)
+        Outcome::Done(Effect::None)
     }
 
     /// Encodes the state for a checkpoint.

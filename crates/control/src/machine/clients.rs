@@ -142,7 +142,7 @@ impl Control {
                     self.lease_from.insert(volume, req.address);
                     self.take_unreached(volume, &unreached);
                     ClientAnswer::Alive { len_bytes: self.length_told(volume) }
-                } else if self.records.volumes.contains_key(&volume) {
+                } else if self.records.volumes.get(&volume).is_some_and(|v| v.trash.is_none()) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
                 } else {
                     refused(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist"))

@@ -180,7 +180,7 @@ impl Control {
         new.replaces.filter(leaves).filter(|_| !is_late && !has_no_room)
     }
 
-    fn wall_ms(&self, now: Time) -> u64 {
+    pub(super) fn wall_ms(&self, now: Time) -> u64 {
         let led = now.since(self.started.mono).as_millis();
         self.started.wall_ms.saturating_add(u64::try_from(led).unwrap_or(u64::MAX))
     }

@@ -178,7 +178,8 @@ impl Control {
     }
 
     fn kept_anew(&self, now: Now, trash: Trash) -> Trash {
-        let keep = self.records.config.trash_retention(&self.config);
+        // A client may have had the volume back, and the setting may be that of another time.
+        let keep = self.records.config.trash_retention(&self.config).max(self.config.trash_retention);
         let until_ms = now.wall_ms.saturating_add(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
         Trash { until_ms: until_ms.max(trash.until_ms), ..trash }
     }

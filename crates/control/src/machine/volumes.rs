@@ -227,13 +227,15 @@ impl Control {
         self.attach_everywhere(id);
     }
 
-    /// Begins the deletion of volumes whose time in the trash is over.
+    /// Begins the deletion of volumes whose time in the trash is over. A jump of the clock under this leader does not count, and a
+    /// leader whose clock is wrong from the start is given time to be noticed.
     pub(super) fn expire_trash(&mut self, now: Now) {
-        if now.mono < self.trash_at || self.batch.is_full() {
+        let is_new = now.mono < self.started.mono + self.config.trash_grace;
+        if is_new || now.mono < self.trash_at || self.batch.is_full() {
             return;
         }
         self.trash_at = now.mono + self.config.trash_every;
-        let (writes, ids) = plan::trash_expire(&self.records, now.wall_ms);
+        let (writes, ids) = plan::trash_expire(&self.records, self.wall_ms(now.mono));
         self.write(writes);
         ids.into_iter().for_each(|id| self.note_purged(now, id, ": its time is over"));
     }

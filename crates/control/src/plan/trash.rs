@@ -17,8 +17,11 @@ const EXPIRED_PER_STEP: usize = 8;
 /// Ids that a refusal names.
 const IDS_SHOWN: usize = 8;
 
+/// Longest time after its end for which a volume of the trash is deleted without a command.
+const OVERDUE_MAX: Duration = Duration::from_secs(90 * 86_400);
+
 /// Returns milliseconds that a time takes.
-fn millis(time: Duration) -> u64 {
+pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -120,13 +123,15 @@ pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
     Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))
 }
 
-/// Begins the deletion of some volumes whose time in the trash is over. Those of a recovery that is not finished stay: a client
+/// Begins the deletion of some volumes whose time in the trash is over. When it has been over for very long, a clock is wrong, or was
+/// wrong when the volume was removed: that one waits for a command. Those of a recovery that is not finished stay: a client
 /// may have had one back when the records were lost.
 pub fn trash_expire(records: &Records, wall_ms: u64) -> (Vec<Write>, Vec<VolumeId>) {
+    let over = wall_ms.saturating_sub(millis(OVERDUE_MAX))..=wall_ms;
     let is_over = |volume: &&VolumeRecord| {
         volume.state == VolumeState::Trashed
             && !volume.recovering
-            && volume.trash.as_ref().is_some_and(|trash| trash.until_ms <= wall_ms)
+            && volume.trash.as_ref().is_some_and(|trash| over.contains(&trash.until_ms))
     };
     let over: Vec<&VolumeRecord> = records.volumes.values().filter(is_over).take(EXPIRED_PER_STEP).collect();
     let writes = over.iter().map(|volume| Write::Put(Record::Volume(deleting(records, volume)))).collect();

@@ -66,7 +66,7 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
         );
     }
     let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
-    assert_eq!(refused(world.ask(1, alive)).code, codes::SESSION_FENCED);
+    assert_eq!(refused(world.ask(1, alive)).code, codes::VOLUME_UNKNOWN, "no other client has it");
     let why = refused(world.ask(2, open("p/v", true, false)));
     assert!(why.code == codes::VOLUME_UNKNOWN && why.message.contains("basalt trash ls"), "{why:?}");
     assert_eq!(refused(world.ask(2, segments(&held, 0..1, false))).code, codes::VOLUME_UNKNOWN);
@@ -130,6 +130,10 @@ fn volume_is_deleted_once_when_its_time_in_the_trash_is_over() {
     world.crash();
     world.connect_all();
     world.seconds(8, &[]);
+    assert_eq!(trash(&mut world).len(), 1, "the clock of a new leader may be wrong");
+    world.pass(Duration::from_secs(3600));
+    world.connect_all();
+    world.seconds(4, &[]);
     assert!(world.control.records().volumes.is_empty() && world.control.records().segments.is_empty());
     let last = world.attached.iter().filter(|((_, volume), _)| *volume == held.volume);
     assert!(last.map(|(_, attach)| attach.chunk_count).all(|count| count == 0), "each PG has dropped it");
@@ -219,4 +223,25 @@ fn recovery_gives_a_volume_in_the_trash_its_whole_time_again() {
     let left = trash(&mut world);
     assert!(left.len() == 1 && !left[0].expired, "{left:?}");
     assert_eq!(volume(world.admin(restore("p/v", None))).allocated_bytes, 2 * SEGMENT);
+}
+
+#[test]
+fn a_clock_that_jumps_or_was_wrong_deletes_nothing_of_the_trash() {
+    let (mut world, _) = held();
+    world.admin(rm("p/v", true, false)).expect("removed");
+    let forward = 8 * 86_400_000;
+    world.now.wall_ms += forward;
+    world.pass(Duration::from_secs(7200));
+    world.connect_all();
+    world.seconds(3, &[]);
+    assert_eq!(trash(&mut world).len(), 1, "it has led for two hours only");
+    // It was removed under a clock that was years behind: nothing says for how long it has been there.
+    world.now.wall_ms += 100 * forward;
+    world.crash();
+    world.connect_all();
+    world.pass(Duration::from_secs(7200));
+    world.connect_all();
+    world.seconds(3, &[]);
+    assert_eq!((trash(&mut world).len(), trash(&mut world)[0].expired), (1, true));
+    world.admin(purge("p/v")).expect("purged");
 }
