@@ -139,7 +139,7 @@ int basalt_close(struct basalt_volume *volume);
 
 struct basalt_volume_info {
     size_t size;                      /* set it to sizeof(struct basalt_volume_info) before the call */
-    uint64_t length_bytes;            /* length of the volume */
+    uint64_t length_bytes;            /* length of the volume when it was opened */
     uint32_t block_bytes;             /* offsets and lengths of requests are multiples of this: 512 */
     uint32_t block_preferred_bytes;   /* requests aligned to this are cheaper: 4096 */
     uint32_t request_preferred_bytes; /* a request is cut at multiples of this offset: 512 KiB */

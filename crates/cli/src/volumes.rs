@@ -151,15 +151,19 @@ pub fn trash(admin: &Admin, command: &Trash, as_json: bool) -> Result<()> {
 /// Deletes all volumes of the trash, or those whose time is over.
 fn purge(admin: &Admin, expired: bool, pool: Option<&str>, as_json: bool) -> Result<()> {
     let volumes = admin.trash(pool)?;
-    let mut purged = Vec::new();
+    let (mut purged, mut failed) = (Vec::new(), None);
     for volume in volumes.into_iter().filter(|volume| !expired || volume.expired) {
         let id = volume.volume.0.to_string();
         match admin.purge_volume(&id) {
             Ok(()) => purged.push(volume),
             // Its time was over meanwhile, or it was restored.
             Err(error) if has_code(&error, codes::NOT_IN_TRASH) => {}
-            Err(error) => return Err(error),
+            // A PG without a leader must not keep the others.
+            Err(error) => _ = failed.get_or_insert(error),
         }
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     if as_json {
         let ids: Vec<String> = purged.iter().map(|volume| volume.volume.0.to_string()).collect();

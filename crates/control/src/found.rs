@@ -76,6 +76,12 @@ pub struct Found {
 }
 
 impl Found {
+    /// Returns the lengths for the recovery.
+    pub fn lengths(&self) -> Vec<FoundLength> {
+        let length = |v: &LongerVolume| FoundLength { volume: v.volume, chunk_count: v.chunk_count };
+        self.longer_volumes.iter().map(length).collect()
+    }
+
     /// Compares. `gone`: PGs that all their members say that they do not have.
     pub fn compare(records: &Records, tables: &[Table], gone: &BTreeSet<PgId>) -> Found {
         let mut found = Found::default();
@@ -139,14 +145,6 @@ impl Found {
             let list = if sure { &mut self.segments } else { &mut self.doubtful };
             list.append(&mut found);
         }
-    }
-}
-
-impl Found {
-    /// Returns the lengths for the recovery.
-    pub fn lengths(&self) -> Vec<FoundLength> {
-        let length = |v: &LongerVolume| FoundLength { volume: v.volume, chunk_count: v.chunk_count };
-        self.longer_volumes.iter().map(length).collect()
     }
 }
 

@@ -88,6 +88,9 @@ pub const REDIRECT_FROM: u64 = 2_100_000;
 /// From this seed on, some of them have segments with room for batches that place as much as they may.
 pub const LONG_SEGMENTS_FROM: u64 = 2_120_000;
 
+/// From this seed on, tenants lengthen their volumes, and remove them by way of the trash.
+pub const LENGTHENED_FROM: u64 = 2_130_000;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.

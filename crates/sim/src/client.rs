@@ -264,6 +264,9 @@ impl ClientNode {
                         self.just_opened = true;
                     }
                 }
+                Heard::Resized { slot, len_bytes } => {
+                    self.workload.iter_mut().for_each(|work| work.grown(slot, len_bytes));
+                }
                 Heard::Refused if self.stolen || self.removed => {}
                 Heard::Refused => self.open_at = now + OPEN_AGAIN,
                 Heard::Failed(types::Errno::Fenced) if self.stolen => self.open = false,

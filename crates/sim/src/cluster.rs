@@ -375,10 +375,10 @@ impl Cluster {
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).min()
     }
 
-    /// Starts the tenants, which come and go by these dice.
-    pub fn let_in_tenants(&mut self, mut rng: Rng) {
+    /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
+    pub fn let_in_tenants(&mut self, mut rng: Rng, lengthens: bool) {
         self.clients.extend(Tenants::machines(&self.world, self.options.tuned.client, &mut rng));
-        self.tenants = Some(Tenants::new(rng, self.world.now()));
+        self.tenants = Some(Tenants::new(rng, lengthens, self.world.now()));
     }
 
     pub fn tenants(&self) -> Option<&Tenants> {

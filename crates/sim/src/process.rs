@@ -40,6 +40,11 @@ pub enum Heard {
         volume: VolumeId,
         all: bool,
     },
+    /// The volume of this slot is longer.
+    Resized {
+        slot: usize,
+        len_bytes: u64,
+    },
     Refused,
     Failed(Errno),
 }
@@ -117,7 +122,10 @@ impl Process {
                     Heard::Refused
                 }
                 ClientEvent::Failed { errno, .. } => Heard::Failed(errno),
-                ClientEvent::Resized { .. } => continue,
+                ClientEvent::Resized { volume, len_bytes } => {
+                    let slot = self.volumes.iter().find(|(_, key)| **key == volume).map(|(slot, _)| *slot);
+                    Heard::Resized { slot: slot.expect("it is open"), len_bytes }
+                }
                 ClientEvent::Closed { .. } => unreachable!("it is never closed"),
             });
         }

@@ -5,7 +5,7 @@
 //!   → calm: all is answered, all PGs lead, all replicas have applied the same → read all → compare
 //! ```
 
-use crate::aim::Aim;
+use crate::aim::{Aim, LENGTHENED_FROM};
 use crate::check::replicas;
 use crate::cluster::Cluster;
 use crate::faults::{Class, Faults, Struck};
@@ -124,7 +124,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     let (asked_per_client, depth, striped) =
         (options.shape.operations, options.shape.depth, options.stripe.is_striped());
     let mut run = Run::new(seed, options, rng, away, overrides);
-    run.many = many;
+    (run.many, run.lengthens) = (many, seed >= LENGTHENED_FROM);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -178,8 +178,9 @@ pub(crate) struct Run {
     schedule: Vec<Struck>,
     states: BTreeMap<(Class, PgState), u64>,
     pub(crate) compared: u64,
-    /// Dice of the tenants.
+    /// Dice of the tenants, and whether they lengthen volumes.
     many: Rng,
+    lengthens: bool,
     /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
     electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.
@@ -206,6 +207,7 @@ impl Run {
             states: BTreeMap::new(),
             compared: 0,
             many: Rng::new(seed),
+            lengthens: false,
             electing,
             calm_since: None,
             longest: Duration::ZERO,
@@ -355,7 +357,7 @@ impl Run {
         let options = self.cluster.options.clone();
         self.cluster.begin(&self.volumes, options.faults, &mut self.rng);
         if options.workload == Kind::Many {
-            self.cluster.let_in_tenants(self.many.clone());
+            self.cluster.let_in_tenants(self.many.clone(), self.lengthens);
         }
         if self.away {
             self.miss_a_log()?;

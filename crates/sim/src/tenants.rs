@@ -1,8 +1,8 @@
 //! Many small volumes that come and go, each with I/O of its own: tenants of the cluster.
 //!
 //! ```text
-//! rest → an administrator makes a volume → its machine opens it and works → it is removed, often in the middle
-//!      → rest, the next one often under the same name
+//! rest → an administrator makes a volume → its machine opens it and works, and the volume becomes longer → it is removed,
+//!      often in the middle, and perhaps by way of the trash and back → rest, the next one often under the same name
 //! ```
 //!
 //! A tenant's history goes to the same checker as all others. So a volume that begins with an earlier one's bytes, or
@@ -15,6 +15,7 @@ use crate::client::ClientNode;
 use crate::cluster::{CLIENTS, Cluster};
 use crate::workload::{Block, Pattern, Shape, Workload};
 use ::client::ClientTuning;
+use control::VolumeState;
 use control::admin::AdminAsk;
 use simenv::World;
 use std::fmt::Write;
@@ -27,8 +28,9 @@ use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
 const TENANTS: usize = 3;
 /// Number of names that a tenant uses again and again.
 const NAMES: u64 = 2;
-/// Length of the longest volume.
-const LEN_MAX: u64 = 3 * CHUNK;
+/// Length of the longest new volume, and of the longest one.
+const NEW_LEN_MAX: u64 = 3 * CHUNK;
+const LEN_MAX: u64 = 6 * CHUNK;
 /// Time between two looks of a tenant at meta's records, and between two submissions of its command.
 const LOOK: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -53,19 +55,22 @@ struct Tenant {
 pub struct Tenants {
     all: Vec<Tenant>,
     rng: Rng,
+    /// Dice of commands that lengthen volumes and use the trash, in a run with such commands.
+    later: Option<Rng>,
     /// Tenants create no more volumes.
     closing: bool,
     removed: Vec<VolumeId>,
 }
 
 impl Tenants {
-    pub fn new(mut rng: Rng, now: Time) -> Tenants {
+    pub fn new(mut rng: Rng, lengthens: bool, now: Time) -> Tenants {
+        let later = lengthens.then(|| rng.clone().fork());
         let tenant = |_| {
             let at = now + Duration::from_millis(rng.below(1000));
             Tenant { stage: Stage::Resting, at, asked_at: Time::ZERO, leaves_at: Time::NEVER }
         };
         let all = (0..TENANTS).map(tenant).collect();
-        Tenants { all, rng, closing: false, removed: Vec::new() }
+        Tenants { all, rng, later, closing: false, removed: Vec::new() }
     }
 
     /// Returns the machines of the tenants.
@@ -130,7 +135,7 @@ impl Tenants {
             Stage::Resting if self.closing => self.all[n].at = Time::NEVER,
             Stage::Resting => {
                 let name = format!("main/tenant{n}-{}", self.rng.below(NAMES));
-                let len_bytes = self.rng.between(1, LEN_MAX >> 20) << 20;
+                let len_bytes = self.rng.between(1, NEW_LEN_MAX >> 20) << 20;
                 self.all[n].stage = Stage::Making { name, len_bytes };
                 self.all[n].asked_at = Time::ZERO;
             }
@@ -158,6 +163,7 @@ impl Tenants {
                 if self.closing && !work.is_finishing() {
                     work.finish();
                 }
+                let is_at_work = !work.is_finishing();
                 let over = if self.closing { work.is_done() } else { now >= self.all[n].leaves_at };
                 if over {
                     // Half of the tenants end their process before.
@@ -167,13 +173,16 @@ impl Tenants {
                     cluster.tenant(n).removed();
                     self.all[n].asked_at = Time::ZERO;
                     self.all[n].stage = Stage::Leaving { name, volume };
+                } else if is_at_work && self.later.as_mut().is_some_and(|dice| dice.chance(1, 10)) {
+                    self.lengthen(name, volume, cluster);
                 }
             }
             Stage::Leaving { name, volume } => {
                 let Some(records) = cluster.meta.records() else { return };
-                if records.volumes.contains_key(&volume) {
+                if let Some(known) = records.volumes.get(&volume) {
+                    let state = known.state;
                     if self.is_to_ask(n, now) {
-                        cluster.admin(AdminAsk::VolumeRemove { name, force: true, now: true });
+                        cluster.admin(self.removal(name, volume, state));
                     }
                 } else if cluster.tenant(n).workload.as_ref().is_none_or(|w| w.inflight() == 0) {
                     cluster.tenant(n).hang_up();
@@ -182,6 +191,25 @@ impl Tenants {
                     self.all[n].at = now + Duration::from_millis(self.rng.below(500));
                 }
             }
+        }
+    }
+
+    /// Lengthens a volume, perhaps by a part of a chunk. Its machine hears of it, and uses the new end.
+    fn lengthen(&mut self, name: String, volume: VolumeId, cluster: &mut Cluster) {
+        let known = cluster.meta.records().and_then(|records| records.volumes.get(&volume));
+        let (Some(dice), Some(known)) = (&mut self.later, known) else { return };
+        let len_bytes = (known.len_bytes + (dice.between(1, (2 * CHUNK) >> 20) << 20)).min(LEN_MAX);
+        cluster.admin(AdminAsk::VolumeResize { name, len_bytes });
+    }
+
+    /// Returns the next command of the removal of a volume: at once, or by way of the trash, from which it may come back.
+    fn removal(&mut self, name: String, volume: VolumeId, state: VolumeState) -> AdminAsk {
+        let other = self.later.as_mut().is_some_and(|dice| dice.chance(1, 2));
+        let which = volume.0.to_string();
+        match state {
+            VolumeState::Trashed if other => AdminAsk::TrashRestore { which, name: None },
+            VolumeState::Trashed => AdminAsk::TrashPurge { which },
+            _ => AdminAsk::VolumeRemove { name, force: true, now: !other },
         }
     }
 

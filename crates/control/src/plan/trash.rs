@@ -115,9 +115,18 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
 /// # Errors
 /// Those of [`in_trash`]; BSLT-2043.
 pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
-    let (volume, _) = in_trash(records, which)?;
+    let (volume, trash) = in_trash(records, which)?;
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
+    }
+    let goes = |(other, of): (&VolumeRecord, &Trash)| other.state == VolumeState::Deleting && of.name == trash.name;
+    // A command that is repeated must not delete another volume.
+    if which.contains('/') && records.trash_of(volume.pool).any(goes) {
+        let text = format!(
+            "the deletion of a volume that was called {which:?} has begun: name another one by its id ({})",
+            volume.id.0
+        );
+        return Err(refuse(codes::NOT_IN_TRASH, text));
     }
     check_recovered(&records.full_name(volume), volume)?;
     Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))

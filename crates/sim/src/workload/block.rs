@@ -376,6 +376,12 @@ impl Workload for Block {
         Ok(())
     }
 
+    fn grown(&mut self, _slot: usize, len_bytes: u64) {
+        assert!(len_bytes > self.shape.len_bytes, "no volume gets shorter");
+        self.shape.len_bytes = len_bytes;
+        self.windows.push(len_bytes - self.shape.window);
+    }
+
     fn forget_inflight(&mut self) {
         self.inflight.clear();
     }

@@ -166,6 +166,9 @@ pub trait Workload {
     /// Notes that a process has the volume of this slot open.
     fn opened(&mut self, _slot: usize) {}
 
+    /// Notes that the volume of this slot is longer.
+    fn grown(&mut self, _slot: usize, _len_bytes: u64) {}
+
     /// Whether [`Workload::next`] would give something.
     fn wants_more(&self) -> bool;
 

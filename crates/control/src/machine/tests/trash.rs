@@ -99,6 +99,12 @@ fn volumes_of_one_name_in_the_trash_are_told_apart_by_their_ids() {
     for wrong in ["p/none", "99", "v99", "what", "", "99999999999999999999999"] {
         assert_eq!(code(world.admin(purge(wrong))), codes::NOT_IN_TRASH, "{wrong:?}");
     }
+    // A purge by name that is repeated must not meet the other volume.
+    let mut records = world.control.records().clone();
+    let first = records.volumes.values_mut().find(|v| v.id.0.to_string() == ids[0]).expect("it is in the trash");
+    first.state = VolumeState::Deleting;
+    assert_eq!(crate::plan::trash_purge(&records, "p/v").expect_err("which?").code, codes::NOT_IN_TRASH);
+    crate::plan::trash_purge(&records, &ids[1]).expect("the id says which");
     let live = volume(world.admin(AdminAsk::VolumeInfo { name: "p/v".into() })).volume;
     assert_eq!(code(world.admin(purge(&live.0.to_string()))), codes::NOT_IN_TRASH, "it is in use");
     assert_eq!(world.admin(purge(&ids[0])), Ok(AdminAnswer::Done));
