@@ -79,6 +79,16 @@ pub(super) fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> Counts 
     run(Rig::new(seed, volatile, config(seed)), lives, steps)
 }
 
+/// Kills the process or cuts the power, restarts, and compares all bytes.
+pub(super) fn end_life(rig: &mut Rig) {
+    if rig.rng().chance(1, 4) {
+        rig.disk.kill();
+    } else {
+        rig.disk.power_cut();
+    }
+    rig.restart_and_check();
+}
+
 /// Does the same with this rig.
 pub(super) fn run(mut rig: Rig, lives: u64, steps_max: u64) -> Counts {
     let (mut steps, mut crashes) = (0, lives);
@@ -90,12 +100,7 @@ pub(super) fn run(mut rig: Rig, lives: u64, steps_max: u64) -> Counts {
             step(&mut rig);
             steps += 1;
         }
-        if rig.rng().chance(1, 4) {
-            rig.disk.kill();
-        } else {
-            rig.disk.power_cut();
-        }
-        rig.restart_and_check();
+        end_life(&mut rig);
         // A second power cut follows at once: all bytes that were read are durable by now.
         if rig.rng().chance(1, 3) {
             rig.disk.power_cut();

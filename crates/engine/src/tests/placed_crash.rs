@@ -195,12 +195,7 @@ fn bursts(seed: u64, volatile: bool, lives: u64) -> (Counts, u64) {
             }
             steps += 1;
         }
-        if rig.rng().chance(1, 4) {
-            rig.disk.kill();
-        } else {
-            rig.disk.power_cut();
-        }
-        rig.restart_and_check();
+        crash::end_life(&mut rig);
     }
     let (rounds, completed) = (rig.seen.checkpoints, rig.seen.completed_blocks);
     (Counts { rounds, completed, steps, crashes: lives }, most)
