@@ -227,15 +227,16 @@ impl Control {
         self.attach_everywhere(id);
     }
 
-    /// Begins the deletion of volumes whose time in the trash is over. A jump of the clock under this leader does not count, and a
-    /// leader whose clock is wrong from the start is given time to be noticed.
+    /// Begins the deletion of volumes whose time in the trash is over, by the clock now and by the clock at the start of this leader: a jump
+    /// in either direction, forward or from a wrong time back, deletes nothing. A leader whose clock stays wrong is given time to be noticed.
     pub(super) fn expire_trash(&mut self, now: Now) {
         let is_new = now.mono < self.started.mono + self.config.trash_grace;
         if is_new || now.mono < self.trash_at || self.batch.is_full() {
             return;
         }
         self.trash_at = now.mono + self.config.trash_every;
-        let (writes, ids) = plan::trash_expire(&self.records, self.wall_ms(now.mono));
+        let wall_ms = self.wall_ms(now.mono).min(now.wall_ms);
+        let (writes, ids) = plan::trash_expire(&self.records, wall_ms);
         self.write(writes);
         ids.into_iter().for_each(|id| self.note_purged(now, id, ": its time is over"));
     }

@@ -241,6 +241,14 @@ fn a_clock_that_jumps_or_was_wrong_deletes_nothing_of_the_trash() {
     world.connect_all();
     world.seconds(3, &[]);
     assert_eq!(trash(&mut world).len(), 1, "it has led for two hours only");
+    // The clock was wrong when this leader started, and is right again.
+    world.crash();
+    world.now.wall_ms -= forward;
+    world.connect_all();
+    world.pass(Duration::from_secs(7200));
+    world.connect_all();
+    world.seconds(3, &[]);
+    assert_eq!(trash(&mut world).len(), 1, "by the clock of now most of its time is left");
     // It was removed under a clock that was years behind: nothing says for how long it has been there.
     world.now.wall_ms += 100 * forward;
     world.crash();
