@@ -9,6 +9,7 @@
 //! up, is named, never guessed. A replica fails (ADR 0023) only when its bad block keeps a full log from being freed.
 
 mod reads;
+mod table;
 
 use crate::host::{Action, Host, Part};
 use crate::query::Query;
@@ -16,7 +17,8 @@ use crate::tuning::RepairTuning;
 pub use reads::HeldRead;
 use reads::{Held, Reading};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use table::BadBlocks;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::Member;
 use types::store::{BlockCopy, MendRefusal};
@@ -81,7 +83,9 @@ pub enum Named {
 #[derive(Default)]
 pub struct BlockRepairs {
     tuning: RepairTuning,
-    bad: BTreeMap<BlockKey, Bad>,
+    bad: BadBlocks,
+    /// Blocks whose copy is ahead of what is applied here.
+    ahead: BTreeSet<BlockKey>,
     held: Vec<Held>,
     readings: Slab<Reading>,
     next_id: u64,
@@ -180,7 +184,8 @@ impl BlockRepairs {
 
     /// The store is poisoned.
     pub fn clear(&mut self) {
-        self.bad.clear();
+        self.bad.edit().clear();
+        self.ahead.clear();
         self.held.clear();
         self.readings.clear();
     }
@@ -188,7 +193,7 @@ impl BlockRepairs {
     /// The members of this replica's PG have changed: a query of the earlier ones does not count.
     pub fn ask_again(&mut self, replica: ReplicaId) {
         let first = (replica, ChunkKey { volume: VolumeId(0), index: 0 }, 0);
-        for (_, bad) in self.bad.range_mut(first..).take_while(|((id, ..), _)| *id == replica) {
+        for (_, bad) in self.bad.edit().range_mut(first..).take_while(|((id, ..), _)| *id == replica) {
             (bad.id, bad.copy, bad.next_at) = (0, None, Time::ZERO);
         }
     }
@@ -205,8 +210,7 @@ impl BlockRepairs {
     }
 
     pub fn next_deadline(&self) -> Time {
-        let bad = self.bad.values().map(|b| b.next_at);
-        bad.chain(self.held.iter().map(|h| h.until)).min().unwrap_or(Time::NEVER)
+        self.held.iter().map(|h| h.until).fold(self.bad.next_at(), Time::min)
     }
 
     /// Notes blocks of home that the engine cannot read. `needed`: a round, or a client's read, waits for them.
@@ -238,14 +242,14 @@ impl BlockRepairs {
             // The first bad block had its neighbours read with it, or has: it may have been forgotten meanwhile.
             let is_read = self.run_mut(window_of(key), WINDOW_BLOCKS).any(|(_, bad)| bad.tries > 0);
             let is_read = is_read || self.reads_window(window_of(key));
-            self.bad.insert(key, Bad::new(host.now(), reason.to_owned(), is_read.into(), named));
+            self.bad.edit().insert(key, Bad::new(host.now(), reason.to_owned(), is_read.into(), named));
         }
     }
 
     /// Iterates over the bad ones among so many blocks from the first one on.
     fn run_mut(&mut self, first: BlockKey, count: u16) -> impl Iterator<Item = (&BlockKey, &mut Bad)> {
         let (replica, chunk, block) = first;
-        self.bad.range_mut(first..(replica, chunk, block + count))
+        self.bad.edit().range_mut(first..(replica, chunk, block + count))
     }
 
     /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
@@ -259,19 +263,20 @@ impl BlockRepairs {
     }
 
     fn forget(&mut self, host: &mut impl Host, key: BlockKey) {
-        self.bad.remove(&key);
+        self.bad.edit().remove(&key);
         host.act(Action::ForgetBlock(key));
     }
 
     /// Offers the copies whose entries are applied now to the engine.
-    pub fn offer_copies(&self, host: &mut impl Host) {
-        for (key, bad) in &self.bad {
-            if let Some((_, copy)) = &bad.copy
-                && host.reads_as_of(*key, 1) >= Some(copy.high)
-            {
+    pub fn offer_copies(&mut self, host: &mut impl Host) {
+        self.ahead.retain(|key| {
+            let Some((_, copy)) = self.bad.get(key).and_then(|bad| bad.copy.as_ref()) else { return false };
+            let is_applied = host.reads_as_of(*key, 1) >= Some(copy.high);
+            if is_applied {
                 host.act(Action::Mend { key: *key, copy: copy.clone() });
             }
-        }
+            !is_applied
+        });
     }
 
     /// Does one step of every repair that is due.
@@ -281,7 +286,10 @@ impl BlockRepairs {
         }
         let now = host.now();
         self.full_since = host.is_log_full().then(|| self.full_since.unwrap_or(now));
-        let due: Vec<BlockKey> = self.bad.iter().filter(|(_, b)| b.is_due(now)).map(|(k, _)| *k).collect();
+        let due = self.bad.due(now);
+        if due.is_empty() {
+            return self.release_held(host);
+        }
         let due: Vec<BlockKey> = due.into_iter().filter(|key| self.begin_step(host, *key)).collect();
         let asked: Vec<u64> = self.bad.values().filter(|b| b.is_asked()).map(|b| b.id).collect();
         let mut asked = (asked.iter().collect::<BTreeSet<_>>().len(), asked.len());
@@ -296,7 +304,7 @@ impl BlockRepairs {
 
     /// Ends the query of a block that is due. False: the block is needed no more, or its replica has failed.
     fn begin_step(&mut self, host: &mut impl Host, key: BlockKey) -> bool {
-        let bad = self.bad.get_mut(&key).expect("it was just listed");
+        let bad = self.bad.edit().get_mut(&key).expect("it was just listed");
         (bad.id, bad.copy) = (0, None);
         let part = host.part(key.0).filter(|part| part.runs && host.needs_block(key));
         let Some(part) = part else {
@@ -319,7 +327,7 @@ impl BlockRepairs {
         // Copies are logged at once, even into the last segments. These stay free for blocks without which the log is never freed.
         let fits = |key| self.full_since.is_none() || host.delays_destage(key);
         if asked.0 >= self.tuning.block_queries_max || asked.1 >= ASKED_BLOCKS_MAX || !fits(key) {
-            self.bad.get_mut(&key).expect("the caller found it").next_at = now + self.tuning.block_pause_min;
+            self.bad.edit().get_mut(&key).expect("the caller found it").next_at = now + self.tuning.block_pause_min;
             return;
         }
         let joins = |key| {
@@ -370,7 +378,7 @@ impl BlockRepairs {
     fn gives_up(&mut self, host: &mut impl Host, key: BlockKey, part: &Part) -> bool {
         let (now, replica) = (host.now(), key.0);
         let voters = || part.members.voters.iter().copied().filter(|m| m.replica != replica);
-        let bad = self.bad.get_mut(&key).expect("the caller found it");
+        let bad = self.bad.edit().get_mut(&key).expect("the caller found it");
         let all_here = voters().all(|peer| host.reaches(peer.osd));
         let idle = voters().filter(|peer| bad.lacks_contents(*peer)).count();
         let mut others = part.others.iter();
@@ -407,7 +415,7 @@ impl BlockRepairs {
 
     /// Takes the part of an answer that belongs to this block.
     fn take_answer(&mut self, host: &mut impl Host, key: BlockKey, from: Member, msg: &MendMsg) {
-        let Some(bad) = self.bad.get_mut(&key).filter(|bad| bad.id == msg.id && msg.id != 0) else { return };
+        let Some(bad) = self.bad.edit().get_mut(&key).filter(|bad| bad.id == msg.id && msg.id != 0) else { return };
         if !bad.query.close(from) {
             return;
         }
@@ -448,15 +456,15 @@ impl BlockRepairs {
     /// Handles the engine's verdict on a copy that it was given.
     pub fn handle_mended(&mut self, host: &mut impl Host, key: BlockKey, verdict: Result<(), MendRefusal>) {
         let (replica, chunk, block) = key;
-        let Some(bad) = self.bad.get_mut(&key) else { return };
+        let Some(bad) = self.bad.edit().get_mut(&key) else { return };
         let Some(by) = bad.copy.as_ref().map(|(by, _)| *by) else { return };
         match verdict {
             Ok(()) => {
                 tracing::info!(replica = replica.0, %chunk, block, by = %by.osd, "a damaged block is repaired");
-                self.bad.remove(&key);
+                self.bad.edit().remove(&key);
             }
             // It is taken when its entries are applied here, unless it is dropped before.
-            Err(MendRefusal::Ahead) => {}
+            Err(MendRefusal::Ahead) => drop(self.ahead.insert(key)),
             Err(MendRefusal::NotNeeded) => self.forget(host, key),
             Err(MendRefusal::Behind) => {
                 let copy = bad.copy.as_ref().and_then(|(_, copy)| copy.data.as_ref()).map(|(bytes, _)| bytes.clone());
@@ -487,7 +495,7 @@ impl BlockRepairs {
     }
 
     fn is_bad_on(&mut self, host: &mut impl Host, key: BlockKey, peer: Member) {
-        let bad = self.bad.get_mut(&key).expect("the caller found it");
+        let bad = self.bad.edit().get_mut(&key).expect("the caller found it");
         bad.query.answers.entry(peer).or_default().is_bad = true;
         bad.pause(host.now(), &self.tuning);
         self.name_if_lost(host, key);
@@ -496,7 +504,7 @@ impl BlockRepairs {
     /// Names a block of which no member has a good copy, or none that is up. The queries go on, since a write of the whole
     /// block repairs it, too.
     fn name_if_lost(&mut self, host: &mut impl Host, key: BlockKey) {
-        let (Some(part), Some(bad)) = (host.part(key.0), self.bad.get_mut(&key)) else { return };
+        let (Some(part), Some(bad)) = (host.part(key.0), self.bad.edit().get_mut(&key)) else { return };
         let others: Vec<Member> = part.others.iter().copied().filter(|peer| !bad.is_bad_on(*peer)).collect();
         let named = match &others[..] {
             [] => Named::Everywhere,
