@@ -1,7 +1,7 @@
 //! One run of a row or of its yardstick, and its figures.
 
 use super::counters::{Counters, Figures};
-use super::rows::{Layout, MIXED_READS, Op, Row, Yardstick};
+use super::rows::{LARGE, Layout, MIXED_READS, Op, Row, Yardstick};
 use super::stage::{Stage, Target};
 use crate::basalt::Basalt;
 use anyhow::{Context, Result, bail, ensure};
@@ -25,6 +25,11 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
         Layout::Nbd => nbd(stage, row, seconds)?,
         _ => native(&stage.cluster.basalt, row, &targets, seconds)?,
     };
+    if row.layout == Layout::Beside {
+        // The counters are of both clients.
+        figures.remove("cpu_us.client");
+        return Ok(figures);
+    }
     let after = Counters::read(&stage.cluster)?;
     let total = |name: &str| figures.get(name).copied().unwrap_or(0.0);
     let (ops, written) = (total("ops").max(1.0), total("written_bytes"));
@@ -44,6 +49,9 @@ fn native(basalt: &Basalt, row: &Row, targets: &[Target], seconds: u64) -> Resul
     let clients: Vec<_> = clients.collect();
     let reports: Vec<Value> =
         clients.into_iter().map(|client| client.join().expect("a client's thread")).collect::<Result<_>>()?;
+    let (beside, reports): (Vec<_>, Vec<_>) = reports.into_iter().zip(targets).partition(|(_, of)| of.is_beside);
+    let bodies = |pairs: Vec<(Value, &Target)>| pairs.into_iter().map(|(body, _)| body).collect::<Vec<_>>();
+    let (beside, reports) = (bodies(beside), bodies(reports));
     let sum = |field: &dyn Fn(&Value) -> Option<f64>| reports.iter().filter_map(field).sum::<f64>();
     let both = |body: &Value, field: &str| -> Option<f64> {
         Some(body["report"]["writes"][field].as_f64()? + body["report"]["reads"][field].as_f64()?)
@@ -74,6 +82,9 @@ fn native(basalt: &Basalt, row: &Row, targets: &[Target], seconds: u64) -> Resul
     };
     let ops = figures["ops"].max(1.0);
     figures.insert("cpu_us.client".into(), sum(&client_us) / ops);
+    if !beside.is_empty() {
+        figures.insert("beside_iops".into(), beside.iter().filter_map(|body| both(body, "iops")).sum());
+    }
     if let [body] = &reports[..] {
         let counts = body["report"]["ops_by_second"].as_array().map_or(&[][..], Vec::as_slice);
         figures.extend(deviation(counts).map(|cv| ("iops_cv".to_owned(), cv)));
@@ -94,11 +105,12 @@ fn deviation(counts: &[Value]) -> Option<f64> {
 
 fn client(basalt: &Basalt, row: &Row, target: &Target, seconds: u64) -> Result<Value> {
     let list = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-    let (seconds, depth, block) = (seconds.to_string(), target.depth.to_string(), row.block.to_string());
+    let (op, block) = if target.is_beside { (Op::Write, LARGE) } else { (row.op, row.block) };
+    let (seconds, depth, block) = (seconds.to_string(), target.depth.to_string(), block.to_string());
     let (span, pieces, reads) = (target.span.to_string(), list(&target.pieces), MIXED_READS.to_string());
-    let mut args = vec!["bench", &target.volume, "--op", row.op.word(), "--depth", &depth, "--block", &block];
+    let mut args = vec!["bench", &target.volume, "--op", op.word(), "--depth", &depth, "--block", &block];
     args.extend(["--seconds", &seconds, "--span", &span, "--pieces", &pieces, "--reads", &reads]);
-    if row.op.writes() {
+    if op.writes() {
         args.push("--overwrite");
     }
     basalt.json(&args)

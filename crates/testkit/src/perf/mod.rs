@@ -252,7 +252,8 @@ fn one(stage: &mut Stage, row: &Row, seconds: u64, profile: Option<&Path>) -> Re
 }
 
 fn line(figures: &Figures) -> String {
-    let names = ["iops", "p50_us", "cpu_us", "iops_ratio", "cpu_ratio", "turns", "instructions"];
+    let names =
+        ["iops", "p50_us", "p99_us", "cpu_us", "iops_ratio", "cpu_ratio", "turns", "instructions", "beside_iops"];
     let parts = names.iter().filter_map(|name| figures.get(*name).map(|value| format!("{name} {value:.2}")));
     parts.collect::<Vec<_>>().join(", ")
 }

@@ -18,6 +18,8 @@ pub enum Layout {
     Striped,
     /// 16 volumes of one segment each with leaders on all OSDs; each has a client process of its own.
     Volumes,
+    /// [`Layout::Spread`] beside a client that writes large requests to another volume. Only the small requests are counted.
+    Beside,
     /// One volume of 4 GiB, all of it used, behind an NBD server, driven by fio.
     Nbd,
 }
@@ -30,6 +32,7 @@ impl Layout {
             Layout::Spread => "spread",
             Layout::Striped => "striped",
             Layout::Volumes => "volumes",
+            Layout::Beside => "beside",
             Layout::Nbd => "nbd",
         }
     }
@@ -125,9 +128,9 @@ impl Row {
 }
 
 const SMALL: u32 = 4 << 10;
-const LARGE: u32 = 512 << 10;
+pub const LARGE: u32 = 512 << 10;
 /// Depth of the rows with large requests.
-const LARGE_DEPTH: u32 = 16;
+pub const LARGE_DEPTH: u32 = 16;
 
 /// Returns all rows; those with the same yardstick stand side by side.
 pub fn all() -> Vec<Row> {
@@ -135,8 +138,8 @@ pub fn all() -> Vec<Row> {
     let mut add = |layouts: &[Layout], op: Op, block: u32, depth: u32| {
         rows.extend(layouts.iter().map(|layout| Row { layout: *layout, op, block, depth, sustained: false }));
     };
-    use Layout::{Nbd, OneLeader, OnePg, Spread, Striped, Volumes};
-    add(&[OnePg, Spread, Nbd], Op::RandWrite, SMALL, 1);
+    use Layout::{Beside, Nbd, OneLeader, OnePg, Spread, Striped, Volumes};
+    add(&[OnePg, Spread, Nbd, Beside], Op::RandWrite, SMALL, 1);
     add(&[OnePg, OneLeader, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 32);
     add(&[OnePg, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 128);
     add(&[Spread, Nbd], Op::RandRead, SMALL, 1);

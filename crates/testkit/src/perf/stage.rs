@@ -1,6 +1,6 @@
 //! The cluster that is measured: its volumes, and which parts of them a layout uses.
 
-use super::rows::{Layout, Row, SPREAD};
+use super::rows::{LARGE_DEPTH, Layout, Row, SPREAD};
 use crate::clock;
 use crate::cluster::{Cluster, READY_MAX, Shape};
 use crate::http;
@@ -34,6 +34,8 @@ pub struct Target {
     pub pieces: Vec<u64>,
     pub span: u64,
     pub depth: u32,
+    /// Whether it writes large requests, which are not counted, beside those of the row.
+    pub is_beside: bool,
 }
 
 /// A segment of the wide volume, its PG and the OSD that leads it.
@@ -156,7 +158,8 @@ impl Stage {
     /// # Errors
     /// The cluster fails.
     pub fn targets(&mut self, row: &Row) -> Result<Vec<Target>> {
-        let wide = |pieces: Vec<u64>, span| Target { volume: self.wide.clone(), pieces, span, depth: row.depth };
+        let target = |volume, pieces, span| Target { volume, pieces, span, depth: row.depth, is_beside: false };
+        let wide = |pieces: Vec<u64>, span| target(self.wide.clone(), pieces, span);
         let targets = match row.layout {
             Layout::OnePg => vec![wide(vec![self.starts(false)?[0]], DATA)],
             Layout::OneLeader => vec![wide(self.starts(true)?, DATA)],
@@ -164,11 +167,16 @@ impl Stage {
             Layout::Volumes => self.volumes(row.depth / SPREAD)?,
             Layout::Striped => {
                 let volume = self.volume("striped", DATA, &["--stripe-count", &SPREAD.to_string()])?;
-                vec![Target { volume, pieces: vec![0], span: DATA, depth: row.depth }]
+                vec![target(volume, vec![0], DATA)]
+            }
+            Layout::Beside => {
+                let volume = self.volume("large", DATA, &[])?;
+                let large = Target { depth: LARGE_DEPTH, is_beside: true, ..target(volume, vec![0], DATA) };
+                vec![wide(self.starts(false)?, DATA), large]
             }
             Layout::Nbd => {
                 let volume = self.volume("nbd", NBD_BYTES, &[])?;
-                vec![Target { volume, pieces: vec![0], span: NBD_BYTES, depth: row.depth }]
+                vec![target(volume, vec![0], NBD_BYTES)]
             }
         };
         for target in &targets {
@@ -188,7 +196,7 @@ impl Stage {
     fn volumes(&mut self, depth: u32) -> Result<Vec<Target>> {
         let target = |n| -> Result<Target> {
             let volume = self.volume(&format!("v{n}"), SEGMENT, &[])?;
-            Ok(Target { volume, pieces: vec![0], span: PIECE, depth })
+            Ok(Target { volume, pieces: vec![0], span: PIECE, depth, is_beside: false })
         };
         (0..SPREAD).map(target).collect()
     }
