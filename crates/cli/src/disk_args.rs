@@ -46,10 +46,13 @@ pub enum Disk {
     Rm(DiskRm),
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct DiskDevice {
     /// The device of a stopped OSD: a block device or a file
     pub device: PathBuf,
+    /// The device of its log, if the OSD was formatted with one
+    #[arg(long, value_name = "PATH")]
+    pub log_device: Option<PathBuf>,
 }
 
 /// How much of the log counts.
@@ -62,8 +65,8 @@ pub struct LogEnd {
 
 #[derive(Args, Debug)]
 pub struct DiskLs {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// Only replicas of this PG, as POOL.HEX
     #[arg(long, value_name = "PG")]
     pub pg: Option<PgId>,
@@ -79,8 +82,8 @@ pub struct DiskLs {
 
 #[derive(Args, Debug)]
 pub struct DiskCat {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// The PG, as POOL.HEX
     #[arg(long, value_name = "PG")]
     pub pg: PgId,
@@ -115,8 +118,8 @@ pub struct Source {
 
 #[derive(Args, Debug)]
 pub struct DiskCp {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// The new file
     pub file: PathBuf,
     /// Id of the volume
@@ -140,8 +143,8 @@ pub struct DiskCp {
 
 #[derive(Args, Debug)]
 pub struct DiskCheck {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// Read and verify every block, too
     #[arg(long)]
     pub data: bool,
@@ -149,8 +152,8 @@ pub struct DiskCheck {
 
 #[derive(Args, Debug)]
 pub struct DiskDumpLog {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// First batch [default: the oldest one]
     #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
     pub from: u64,
@@ -161,8 +164,8 @@ pub struct DiskDumpLog {
 
 #[derive(Args, Debug)]
 pub struct DiskRm {
-    /// The device of a stopped OSD: a block device or a file
-    pub device: PathBuf,
+    #[command(flatten)]
+    pub store: DiskDevice,
     /// The PG, as POOL.HEX
     #[arg(long, value_name = "PG")]
     pub pg: PgId,

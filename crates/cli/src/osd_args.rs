@@ -76,6 +76,9 @@ pub struct OsdFormat {
     /// Size of a new file
     #[arg(long, value_parser = crate::size::parse)]
     pub size: Option<u64>,
+    /// A faster device for the log alone, which `osd run` needs, too; with --size a file is made
+    #[arg(long, value_name = "PATH")]
+    pub log_device: Option<PathBuf>,
     /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the device and of the memory]
     #[arg(long, value_parser = crate::size::parse)]
     pub log_size: Option<u64>,
@@ -156,6 +159,9 @@ pub struct OsdRun {
     /// The formatted device
     #[arg(long, value_name = "PATH")]
     pub device: PathBuf,
+    /// The device of its log, if the OSD was formatted with one
+    #[arg(long, value_name = "PATH")]
+    pub log_device: Option<PathBuf>,
     /// Where peers and clients connect, as HOST:PORT; 0.0.0.0 and [::] need --advertise
     #[arg(long, value_name = "ADDR")]
     pub listen: Address,
@@ -187,7 +193,7 @@ pub struct OsdRun {
     #[arg(long)]
     pub no_lease_reads: bool,
     /// Requests of whole 64 KiB units, from this length on, are written once, past the log; 0: none [default: 64KiB on a block device, 0 on a file]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, conflicts_with = "log_device")]
     pub redirect_min: Option<u64>,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,

@@ -240,7 +240,7 @@ fn options(args: OsdFormat, (default, replaces): (Place, Option<OsdId>), metas: 
         rack: args.rack.unwrap_or(default.rack),
         zone: args.zone.unwrap_or(default.zone),
     };
-    let OsdFormat { device, size, log_size, force, erase_osd, .. } = args;
+    let OsdFormat { device, size, log_device, log_size, force, erase_osd, .. } = args;
     let (metas, reuse) = (metas.to_vec(), false);
-    Format { device, size, log_size, force, erase_osd, reuse, metas, quiet, place, replaces }
+    Format { device, size, log_device, log_size, force, erase_osd, reuse, metas, quiet, place, replaces }
 }

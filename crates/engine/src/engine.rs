@@ -7,6 +7,7 @@
 //! nothing (R15).
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
+use crate::disks::Disks;
 use crate::drops::Drops;
 use crate::home::Home;
 use crate::home_api::{HOME_KEY_BIT, HomeStats};
@@ -19,7 +20,7 @@ use crate::read::Reads;
 use crate::replica::{Replaced, Replica, ReplicaState};
 use crate::round::RoundStep;
 use bytes::Bytes;
-use env::{DiskError, DiskInfo, Event, Op, Token};
+use env::{DiskError, DiskId, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -60,7 +61,7 @@ pub(crate) enum State {
 /// One log and one home, for all replicas of an OSD.
 pub struct Engine {
     pub(crate) config: EngineConfig,
-    pub(crate) disk: DiskInfo,
+    pub(crate) disks: Disks,
     pub(crate) identity: (ClusterId, OsdId, OsdUuid),
     pub(crate) state: State,
     /// Log and home exist from the moment that the superblock was read.
@@ -101,8 +102,8 @@ pub struct Engine {
     pub(crate) partial_blocks: u64,
     /// Number of log reads that the mount has repeated after an error that is none of the medium.
     pub(crate) mount_retries: u32,
-    /// The copy of the superblock that the mount rewrites.
-    pub(crate) bad_superblock: Option<(usize, IoBuf)>,
+    /// The copies of superblocks that the mount rewrites: disk, offset, bytes.
+    pub(crate) bad_superblocks: Vec<(DiskId, u64, IoBuf)>,
     /// The log may have lost create records of replicas below this id. The highest id: of any replica.
     pub(crate) creates_lost: ReplicaId,
     /// The log gap that this mount found, in words.
@@ -137,11 +138,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine that has not touched its disk yet. `identity` is what the superblock must name.
-    pub fn new(config: EngineConfig, disk: DiskInfo, identity: (ClusterId, OsdId, OsdUuid)) -> Engine {
+    /// Creates an engine that has not touched its disks yet. `identity` is what the superblocks must name.
+    pub fn new(config: EngineConfig, disks: impl Into<Disks>, identity: (ClusterId, OsdId, OsdUuid)) -> Engine {
         Engine {
             config,
-            disk,
+            disks: disks.into(),
             identity,
             state: State::New,
             log: None,
@@ -166,7 +167,7 @@ impl Engine {
             overlay_bytes: 0,
             partial_blocks: 0,
             mount_retries: 0,
-            bad_superblock: None,
+            bad_superblocks: Vec::new(),
             creates_lost: ReplicaId(0),
             hole: None,
             k_lags: false,

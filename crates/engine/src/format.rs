@@ -11,7 +11,7 @@ use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record, SALT_KEY_LEN, SaltKey};
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
-use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
+use layout::superblock::{DeviceIds, MARGIN, Part, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
 
 /// How to format.
@@ -31,6 +31,8 @@ pub struct FormatParams {
     pub prezero: bool,
     /// Seconds since 1970, for administrators.
     pub unix_s: u64,
+    /// The part of an OSD that the device is to hold.
+    pub part: Part,
 }
 
 /// Why a device was not formatted.
@@ -75,7 +77,10 @@ pub fn format_image(
     let superblock = divide(device_bytes, params, salt_key)?;
     let page = IoBuf::copy_of(&superblock.encode());
     let [first, last] = Superblock::offsets(device_bytes);
-    let writes = vec![(superblock.log_start, first_batch(&superblock)), (first, page.clone()), (last, page)];
+    let mut writes = vec![(first, page.clone()), (last, page)];
+    if params.part != Part::Home {
+        writes.insert(0, (superblock.log_start, first_batch(&superblock)));
+    }
     Ok((superblock, writes))
 }
 
@@ -241,16 +246,17 @@ fn first_batch(superblock: &Superblock) -> IoBuf {
 }
 
 fn divide(device_bytes: u64, params: &FormatParams, salt_key: SaltKey) -> Result<Superblock, FormatError> {
-    use layout::superblock::{SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MIN};
+    use layout::superblock::{SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MIN, Segments};
     let page = SUPERBLOCK_LEN as u64;
     let segment = match params.segment_bytes {
         0 => (params.log_bytes / u64::from(SEGMENTS_MIN)).clamp(SEGMENT_LEN_MIN, SEGMENT_LEN_MAX) / page * page,
         given => given,
     };
     let count = u32::try_from(params.log_bytes.checked_div(segment).unwrap_or(0)).unwrap_or(u32::MAX);
-    let ids = (params.cluster, params.osd, params.uuid);
+    let ids = DeviceIds { cluster: params.cluster, osd: params.osd, uuid: params.uuid };
     let log_bytes = params.log_bytes;
-    Superblock::divide(ids, device_bytes, segment, count, params.unix_s, salt_key)
+    let log = Segments { segment_bytes: segment, segment_count: count };
+    Superblock::divide(ids, params.part, device_bytes, log, params.unix_s, salt_key)
         .map_err(|source| FormatError::TooSmall { device_bytes, log_bytes, source })
 }
 

@@ -37,7 +37,9 @@ impl Engine {
             log.pending.push_back(Work::Seal);
         }
         let log_bytes = log.ring.count() as u64 * log.ring.segment_bytes();
-        let min = self.config.redirect_min.filter(|_| matches!(self.state, State::Running));
+        // A payload that is placed on another device cannot be told from a torn one when that device is an older copy (ADR 0033).
+        let places = matches!(self.state, State::Running) && !self.disks.are_apart();
+        let min = self.config.redirect_min.filter(|_| places);
         let home = self.home.as_mut().filter(|_| min.is_some());
         let placer = home.map(|home| Placer::new(home, min.map_or(AU, |min| min.max(AU)), log_bytes, log.align));
         let mut parts = BuildParts {
@@ -63,17 +65,17 @@ impl Engine {
         self.stats.payload_bytes += built.payload_bytes + placed_bytes;
         self.stats.placed_bytes += placed_bytes;
         self.stats.device_written_bytes += built.len_bytes + placed_bytes;
-        let is_volatile = self.disk.volatile_cache && !on(Bug::LogWithoutFlush);
+        let is_volatile = self.disks.log.volatile_cache && !on(Bug::LogWithoutFlush);
         // R10: a flush that is linked to the write of the log covers no write that is in flight beside it. Extents of a file
         // may be unwritten at home.
         let (linked, after) = match built.placed.is_empty() || on(Bug::PlaceFlushLinked) {
             true => (is_volatile, false),
-            false => (false, is_volatile || self.disk.kind == DiskKind::File),
+            false => (false, is_volatile || self.disks.log.kind == DiskKind::File),
         };
         self.stats.flushes += u64::from(linked || after);
         let in_flight = self.log.as_mut().and_then(|log| log.in_flight.as_mut()).expect("the batch was just built");
         (in_flight.writes, in_flight.flush) = (1 + built.placed.len(), after);
-        let (disk, token) = (self.disk.id, self.token(key::BATCH, built.seq as u32));
+        let (disk, token) = (self.disks.log.id, self.token(key::BATCH, built.seq as u32));
         self.ops.push(Op::DiskWrite { token, disk, offset: built.offset, bufs: built.bufs, flush: linked });
         for write in built.placed {
             self.ops.push(Op::DiskWrite { token, disk, offset: write.offset, bufs: write.bufs, flush: false });
@@ -96,7 +98,7 @@ impl Engine {
         }
         if batch.flush {
             let token = self.token(key::BATCH_FLUSH, token.generation);
-            return self.ops.push(Op::DiskFlush { token, disk: self.disk.id });
+            return self.ops.push(Op::DiskFlush { token, disk: self.disks.log.id });
         }
         self.batch_durable();
     }

@@ -10,6 +10,7 @@
 mod api;
 mod chunks;
 mod contents;
+mod disks;
 mod drops;
 mod engine;
 mod failure;
@@ -42,6 +43,7 @@ pub mod testing;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};
+pub use disks::Disks;
 pub use engine::{CREATE_LOST, Engine};
 pub use fill::{FILL_DECISION_MAX, FillRoom};
 pub use format::{
@@ -51,7 +53,7 @@ pub use format::{
 pub use home::{ChunkUse, SpaceUse};
 pub use inventory::{ChunkHeld, LogUse, Part, ReplicaUse};
 pub use layout::log::{MAP_MAX, SaltKey};
-pub use layout::superblock::Superblock;
+pub use layout::superblock::{Part as DevicePart, Superblock};
 pub use space::Space;
 pub use types::store::{ReadData, ReadError};
 

@@ -13,7 +13,7 @@ use crate::log::scan::{Candidate, Found, Verdict, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
 use crate::mount_places::Placing;
-use env::{DiskError, Op, Token};
+use env::{DiskError, DiskId, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader, PlacedRun};
 use layout::poison::{POISON_AT, POISON_LEN};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
@@ -28,8 +28,9 @@ const RETRIES_MAX: u32 = 64;
 /// Phase of a mount.
 #[derive(Debug)]
 pub(crate) enum Mount {
+    /// Both copies of each device, that of the log first.
     Superblocks {
-        copies: [Option<IoBufMut>; 2],
+        copies: Vec<[Option<IoBufMut>; 2]>,
         again: bool,
     },
     Openings {
@@ -53,6 +54,7 @@ pub(crate) enum Mount {
     },
     Flush {
         replay: Box<Replay>,
+        left: usize,
     },
     Record {
         replay: Box<Replay>,
@@ -64,23 +66,38 @@ pub(crate) enum Mount {
 
 impl Engine {
     pub(crate) fn start_mount(&mut self) {
-        if self.disk.size_bytes < 2 * layout::superblock::MARGIN {
+        if self.disks.each().iter().any(|(disk, _)| disk.size_bytes < 2 * layout::superblock::MARGIN) {
             return self.fail_mount(SuperblockError::Absent.into());
         }
         self.read_superblocks(false);
     }
 
     fn read_superblocks(&mut self, again: bool) {
-        for (nth, offset) in Superblock::offsets(self.disk.size_bytes).into_iter().enumerate() {
-            self.mount_submit(key::SUPERBLOCK, nth as u32, offset, SUPERBLOCK_LEN);
+        let disks: Vec<(DiskId, u64)> =
+            self.disks.each().into_iter().map(|(disk, _)| (disk.id, disk.size_bytes)).collect();
+        for (nth, (disk, size_bytes)) in disks.iter().enumerate() {
+            for (copy, offset) in Superblock::offsets(*size_bytes).into_iter().enumerate() {
+                self.mount_submit(*disk, key::SUPERBLOCK, (2 * nth + copy) as u32, offset, SUPERBLOCK_LEN);
+            }
         }
-        self.state = State::Mounting(Box::new(Mount::Superblocks { copies: [None, None], again }));
+        let copies = disks.iter().map(|_| [None, None]).collect();
+        self.state = State::Mounting(Box::new(Mount::Superblocks { copies, again }));
     }
 
-    pub(crate) fn mount_submit(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
+    fn mount_submit(&mut self, disk: DiskId, key: u32, generation: u32, offset: u64, len: usize) {
         let token = self.token(key, generation);
         self.stats.device_read_bytes += len as u64;
-        self.ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf: IoBufMut::new(len) });
+        self.ops.push(Op::DiskRead { token, disk, offset, buf: IoBufMut::new(len) });
+    }
+
+    /// Reads bytes of the log.
+    pub(crate) fn read_log(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
+        self.mount_submit(self.disks.log.id, key, generation, offset, len);
+    }
+
+    /// Reads bytes of home.
+    pub(crate) fn read_home(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
+        self.mount_submit(self.disks.home.id, key, generation, offset, len);
     }
 
     pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
@@ -97,18 +114,23 @@ impl Engine {
         let State::Mounting(mount) = &mut self.state else { unreachable!("see above") };
         match (&mut **mount, token.key) {
             (Mount::Superblocks { copies, again }, key::SUPERBLOCK) => {
-                copies[token.generation as usize] = Some(buf);
-                if let [Some(first), Some(last)] = copies {
-                    let chosen = Superblock::choose(first, last);
-                    // The bad copy of the superblock is rewritten from the other one.
-                    let bad = one_is_bad(first, last);
-                    match chosen.is_err() && !*again {
-                        true => self.read_superblocks(true),
-                        false => {
-                            self.bad_superblock = bad;
-                            self.superblock_read(chosen);
-                        }
+                let nth = token.generation as usize;
+                copies[nth / 2][nth % 2] = Some(buf);
+                if let Some(pairs) = whole_pairs(copies) {
+                    let chosen: Vec<_> = pairs.iter().map(|(first, last)| Superblock::choose(first, last)).collect();
+                    if chosen.iter().any(Result::is_err) && !*again {
+                        return self.read_superblocks(true);
                     }
+                    // The bad copy of a superblock is rewritten from the other one.
+                    let bad = pairs.iter().map(|(first, last)| one_is_bad(first, last));
+                    let bad: Vec<(DiskId, u64, IoBuf)> = (self.disks.each().iter().zip(bad))
+                        .filter_map(|((disk, _), bad)| {
+                            let (nth, bytes) = bad?;
+                            Some((disk.id, Superblock::offsets(disk.size_bytes)[nth], bytes))
+                        })
+                        .collect();
+                    self.bad_superblocks = bad;
+                    self.superblocks_read(chosen);
                 }
             }
             (Mount::Openings { left, openings, again }, key::OPENING) => {
@@ -142,15 +164,24 @@ impl Engine {
         }
     }
 
-    fn superblock_read(&mut self, chosen: Result<Superblock, SuperblockError>) {
+    /// Judges the superblocks, that of the log first.
+    fn superblocks_read(&mut self, chosen: Vec<Result<Superblock, SuperblockError>>) {
         let (cluster, osd, uuid) = self.identity;
-        let superblock = match chosen.and_then(|s| s.belongs_to(cluster, osd, uuid).map(|()| s)) {
-            Ok(superblock) if superblock.device_bytes <= self.disk.size_bytes => superblock,
-            Ok(_) => return self.fail_mount(SuperblockError::Geometry.into()),
-            Err(reason) => return self.fail_mount(reason.into()),
+        let disks = self.disks.each();
+        let judged = chosen.into_iter().zip(disks).map(|(chosen, (disk, part))| {
+            let superblock = chosen?;
+            superblock.belongs_to(cluster, osd, uuid)?;
+            superblock.is_part(part)?;
+            let fits = superblock.device_bytes <= disk.size_bytes;
+            if fits { Ok(superblock) } else { Err(SuperblockError::Geometry) }
+        });
+        let superblocks: Vec<Superblock> = match judged.collect() {
+            Ok(superblocks) => superblocks,
+            Err(reason) => return self.fail_mount(SuperblockError::into(reason)),
         };
-        let log = Log::new(&superblock, self.disk.align_bytes);
-        let region = HomeRegion { start: superblock.home_start, len_bytes: superblock.home_bytes };
+        let (of_log, of_home) = (superblocks[0], superblocks[superblocks.len() - 1]);
+        let log = Log::new(&of_log, self.disks.log.align_bytes);
+        let region = HomeRegion { start: of_home.home_start, len_bytes: of_home.home_bytes };
         let limits = HomeLimits {
             reuse_at_once: self.config.reuse_at_once,
             background_ops_max: self.config.steps.home_ops_max,
@@ -158,15 +189,20 @@ impl Engine {
             step_blocks: self.config.steps.round_blocks as u32,
             ..HomeLimits::default()
         };
-        self.home = Some(Home::new(self.disk.clone(), region, HomeTokens { owner: self.config.owner }, limits));
+        self.home = Some(Home::new(self.disks.home.clone(), region, HomeTokens { owner: self.config.owner }, limits));
         let count = log.ring.count();
         for slot in 0..count as u32 {
-            self.mount_submit(key::OPENING, slot, log.ring.offset_of(slot), BATCH_ALIGN);
+            self.read_log(key::OPENING, slot, log.ring.offset_of(slot), BATCH_ALIGN);
         }
-        self.mount_submit(key::POISON, 0, POISON_AT, POISON_LEN);
+        self.read_log(key::POISON, 0, POISON_AT, POISON_LEN);
+        let mut left = count + 1;
+        if self.disks.are_apart() {
+            self.read_home(key::POISON, 1, POISON_AT, POISON_LEN);
+            left += 1;
+        }
         self.log = Some(log);
         let openings = vec![None; count];
-        self.state = State::Mounting(Box::new(Mount::Openings { left: count + 1, openings, again: false }));
+        self.state = State::Mounting(Box::new(Mount::Openings { left, openings, again: false }));
     }
 
     fn openings_read(&mut self) {
@@ -179,7 +215,7 @@ impl Engine {
             let log = self.log.as_ref().expect("made with the superblock");
             let offsets: Vec<u64> = absent.iter().map(|slot| log.ring.offset_of(*slot)).collect();
             for (slot, offset) in absent.iter().zip(offsets) {
-                self.mount_submit(key::OPENING, *slot, offset, BATCH_ALIGN);
+                self.read_log(key::OPENING, *slot, offset, BATCH_ALIGN);
             }
             if !absent.is_empty() {
                 return;
@@ -219,7 +255,10 @@ impl Engine {
             },
             _ => unreachable!("the caller saw a mount"),
         };
-        self.mount_submit(token.key, token.generation, offset, len);
+        match token.key {
+            key::MOUNT_PLACE => self.read_home(token.key, token.generation, offset, len),
+            _ => self.read_log(token.key, token.generation, offset, len),
+        }
     }
 
     fn segment_piece_read(&mut self, buf: IoBufMut, readable: bool) {
@@ -233,7 +272,7 @@ impl Engine {
             return self.fail_mount(MountError::Disk { during: "reading the log", source });
         }
         if let Some(piece) = reading.next() {
-            return self.mount_submit(key::SEGMENT, 0, base + piece.start as u64, piece.len());
+            return self.read_log(key::SEGMENT, 0, base + piece.start as u64, piece.len());
         }
         let done = std::mem::replace(reading, SegmentRead::new(log.ring.segment_bytes() as usize));
         self.segment_read(base, done.finish());
@@ -292,7 +331,7 @@ impl Engine {
         }
         if let Some(candidate) = candidates.get(*next).copied() {
             let (offset, len) = (log.ring.offset_of(candidate.slot), log.ring.segment_bytes() as usize);
-            return self.mount_submit(key::SEGMENT, 0, offset, len);
+            return self.read_log(key::SEGMENT, 0, offset, len);
         }
         let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else { unreachable!("see above") };
         let Mount::Segments { found, .. } = *mount else { unreachable!("see above") };
@@ -330,17 +369,16 @@ impl Engine {
         for (nth, (offset, bytes)) in unsure.into_iter().enumerate() {
             let token = self.token(key::MOUNT_REWRITE, nth as u32);
             self.stats.device_written_bytes += bytes.len() as u64;
-            self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
+            self.ops.push(Op::DiskWrite { token, disk: self.disks.log.id, offset, bufs: vec![bytes], flush: false });
         }
         if self.config.after_poison {
             self.erase_mark();
-            left += 1;
+            left += self.disks.each().len();
         }
-        if let Some((nth, bytes)) = self.bad_superblock.take() {
-            let offset = Superblock::offsets(self.disk.size_bytes)[nth];
+        for (disk, offset, bytes) in std::mem::take(&mut self.bad_superblocks) {
             tracing::warn!(offset, "a copy of the superblock is damaged: it is rewritten from the other one");
             let token = self.token(key::MOUNT_REWRITE, u32::MAX - 1);
-            self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
+            self.ops.push(Op::DiskWrite { token, disk, offset, bufs: vec![bytes], flush: false });
             left += 1;
         }
         if left == 0 {
@@ -364,16 +402,18 @@ impl Engine {
 
     fn flush_mount(&mut self, replay: Box<Replay>) {
         let token = self.token(key::MOUNT_FLUSH, 0);
-        self.stats.flushes += 1;
-        self.ops.push(Op::DiskFlush { token, disk: self.disk.id });
-        self.state = State::Mounting(Box::new(Mount::Flush { replay }));
+        let disks: Vec<DiskId> = self.disks.each().into_iter().map(|(disk, _)| disk.id).collect();
+        let left = disks.len();
+        self.stats.flushes += left as u64;
+        self.ops.extend(disks.into_iter().map(|disk| Op::DiskFlush { token, disk }));
+        self.state = State::Mounting(Box::new(Mount::Flush { replay, left }));
     }
 
     fn take_replay(&mut self) -> Box<Replay> {
         match std::mem::replace(&mut self.state, State::New) {
             State::Mounting(mount) => match *mount {
                 Mount::Rewrite { replay, .. }
-                | Mount::Flush { replay }
+                | Mount::Flush { replay, .. }
                 | Mount::Record { replay }
                 | Mount::Home { replay } => replay,
                 other => panic!("no replay yet in {other:?}"),
@@ -385,6 +425,12 @@ impl Engine {
     pub(crate) fn mount_flushed(&mut self, result: Result<(), DiskError>) {
         if let Err(source) = result {
             return self.fail_mount(MountError::Disk { during: "flushing before the mount", source });
+        }
+        let State::Mounting(mount) = &mut self.state else { panic!("a flush of the mount outside a mount") };
+        let Mount::Flush { left, .. } = &mut **mount else { panic!("a flush in {mount:?}") };
+        *left -= 1;
+        if *left > 0 {
+            return;
         }
         let mut replay = self.take_replay();
         let log = self.log.as_mut().expect("made with the superblock");
@@ -486,6 +532,11 @@ impl Engine {
             self.queue(Work::CreatesLost);
         }
     }
+}
+
+/// Returns the copies of all superblocks, when all are read.
+fn whole_pairs(copies: &[[Option<IoBufMut>; 2]]) -> Option<Vec<(&IoBufMut, &IoBufMut)>> {
+    copies.iter().map(|[first, last]| Some((first.as_ref()?, last.as_ref()?))).collect()
 }
 
 /// Returns the number of the bad copy of a superblock, if one of two is bad, and the bytes of the other.

@@ -41,7 +41,7 @@ impl Engine {
         }
         let is_done = placing.in_flight == 0;
         for (read, offset, len) in submits {
-            self.mount_submit(key::MOUNT_PLACE, read, offset, len);
+            self.read_home(key::MOUNT_PLACE, read, offset, len);
         }
         if is_done {
             let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else {

@@ -2,6 +2,9 @@
 //!
 //! [`Engine::poison`] calls this file when it has stopped everything; a mount passes in the page that it read.
 //!
+//! Both devices of a store with a log of its own get the mark: the one that has failed may not take it. The mark of an older copy is
+//! on the device of the log, whose position tells it.
+//!
 //! Invariant: a store with a readable mark is not mounted unless an administrator allows it. Acknowledged writes do not
 //! depend on the mark: the device that should store it has just failed.
 
@@ -32,14 +35,17 @@ impl Engine {
         let token = self.token(key::BEHIND, u32::MAX);
         self.stats.device_written_bytes += POISON_LEN as u64;
         let bufs = vec![IoBuf::zeros(POISON_LEN)];
-        self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: BEHIND_AT, bufs, flush: true });
+        self.ops.push(Op::DiskWrite { token, disk: self.disks.log.id, offset: BEHIND_AT, bufs, flush: true });
     }
 
     fn push_mark(&mut self, page: IoBuf, flush: bool) {
         let key = if flush { key::POISON } else { key::MOUNT_REWRITE };
         let token = self.token(key, u32::MAX);
-        self.stats.device_written_bytes += POISON_LEN as u64;
-        self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: POISON_AT, bufs: vec![page], flush });
+        for (disk, _) in self.disks.each() {
+            self.stats.device_written_bytes += POISON_LEN as u64;
+            let bufs = vec![page.clone()];
+            self.ops.push(Op::DiskWrite { token, disk: disk.id, offset: POISON_AT, bufs, flush });
+        }
     }
 
     /// Whether this mount may go on, given the page of the mark; `None`: the page could not be read.

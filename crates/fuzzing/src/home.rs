@@ -12,7 +12,7 @@ use layout::home::{
 };
 use layout::log::SaltKey;
 use layout::poison;
-use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock};
+use layout::superblock::{DeviceIds, MARGIN, Part, SUPERBLOCK_LEN, Segments, Superblock};
 use types::rng::Rng;
 use types::{ChunkKey, ClusterId, Index, OsdId, OsdUuid, ReplicaId, Term, VolumeId, crc32c};
 
@@ -40,10 +40,17 @@ pub fn superblock(data: &[u8]) -> Verdict {
 pub fn superblock_seed(rng: &mut Rng) -> Vec<u8> {
     let segment = 1 << rng.between(20, 26);
     let count = rng.between(16, 64) as u32;
-    let ids = (ClusterId([1; 16]), OsdId(rng.below(9) as u32), OsdUuid([2; 16]));
+    let ids = DeviceIds { cluster: ClusterId([1; 16]), osd: OsdId(rng.below(9) as u32), uuid: OsdUuid([2; 16]) };
+    let part = [Part::Whole, Part::Home, Part::Log][rng.below(3) as usize];
     let device = 2 * MARGIN + segment * u64::from(count) + (rng.between(256, 1 << 20) << 16);
-    let made =
-        Superblock::divide(ids, device, segment, count, rng.next_u64(), SaltKey::new([rng.below(256) as u8; 16]));
+    let made = Superblock::divide(
+        ids,
+        part,
+        device,
+        Segments { segment_bytes: segment, segment_count: count },
+        rng.next_u64(),
+        SaltKey::new([rng.below(256) as u8; 16]),
+    );
     made.expect("it was made to fit").encode().to_vec()
 }
 

@@ -4,11 +4,15 @@
 //! `| 1 MiB header | log: segments | home | 1 MiB trailer |`. The first and last MiB hold nothing else but the marks
 //! and the intent page, so a foreign device differs from an empty one.
 //!
+//! An OSD whose log has a device of its own has two such devices, without log and without home. Each carries superblocks that say
+//! which part it is. A build that does not know of that refuses them by [`SEPARATE_LOG`].
+//!
 //! Invariant: a superblock that decodes has a matching CRC, a version and features that this build understands, and a
 //! geometry without overlap.
 
 use crate::home::Geometry;
 use crate::log::{LogIdentity, SALT_KEY_LEN, SaltKey};
+use std::fmt;
 use types::{AU, ClusterId, OsdId, OsdUuid, crc32c};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -21,8 +25,10 @@ pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// 6: log batches of version 4, and a replica's log may begin before its contents are here: its record says where.
 /// 7: log batches of version 5: the payload of an entry may lie at home.
 pub const FORMAT_VERSION: u32 = 7;
-/// Incompatible features that this build understands (none yet).
-pub const INCOMPAT_KNOWN: u64 = 0;
+/// Incompatible feature: log and home of the OSD are on two devices.
+pub const SEPARATE_LOG: u64 = 1;
+/// Incompatible features that this build understands.
+pub const INCOMPAT_KNOWN: u64 = SEPARATE_LOG;
 /// Bytes of one copy on the device.
 pub const SUPERBLOCK_LEN: usize = 4096;
 /// Bytes at each end of the device that log and home leave free.
@@ -36,6 +42,44 @@ pub const SEGMENT_LEN_MIN: u64 = 1 << 20;
 /// Largest log segment: a mount reads one at once.
 pub const SEGMENT_LEN_MAX: u64 = 64 << 20;
 
+/// The part of an OSD that a device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Log and home.
+    Whole,
+    /// The home alone.
+    Home,
+    /// The log alone.
+    Log,
+}
+
+impl Part {
+    fn of(byte: u8) -> Option<Part> {
+        [Part::Whole, Part::Home, Part::Log].into_iter().find(|part| *part as u8 == byte)
+    }
+
+    fn feature(self) -> u64 {
+        if self == Part::Whole { 0 } else { SEPARATE_LOG }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Part::Whole => "a whole OSD",
+            Part::Home => "the home of an OSD, whose log is on another device",
+            Part::Log => "the log of an OSD, whose home is on another device",
+        })
+    }
+}
+
+/// Shape of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    pub segment_bytes: u64,
+    pub segment_count: u32,
+}
+
 /// Content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -47,10 +91,13 @@ pub struct Superblock {
     pub cluster: ClusterId,
     pub osd: OsdId,
     pub uuid: OsdUuid,
+    pub part: Part,
     pub device_bytes: u64,
+    /// A home has no log: these three are 0.
     pub log_start: u64,
     pub segment_bytes: u64,
     pub segment_count: u32,
+    /// A log has no home: both are 0.
     pub home_start: u64,
     pub home_bytes: u64,
     /// Seconds since 1970, for administrators.
@@ -75,6 +122,9 @@ pub enum SuperblockError {
     Features { unknown: u64 },
     #[error("the superblock describes an impossible division of the device")]
     Geometry,
+    /// BSLT-3015
+    #[error("the device holds {found}; {expected} was expected")]
+    OtherPart { found: Part, expected: Part },
     #[error("the device belongs to cluster {found}, not to {expected}")]
     ForeignCluster { found: ClusterId, expected: ClusterId },
     #[error("the device belongs to {found}, not to {expected}")]
@@ -110,8 +160,9 @@ struct Disk {
     home_bytes: U64,
     formatted_unix_s: U64,
     salt_key: [u8; SALT_KEY_LEN],
-    /// Reserved for a separate log device and other later fields.
-    reserved1: [u8; 112],
+    part: u8,
+    /// Reserved for later fields.
+    reserved1: [u8; 111],
     /// CRC32C of the whole 4 KiB with this field zero.
     crc: U32,
     reserved2: U32,
@@ -121,31 +172,38 @@ const _: () = assert!(size_of::<Disk>() == 256);
 pub(crate) const CRC_AT: usize = 248;
 
 impl Superblock {
-    /// Divides a device of `device_bytes`.
+    /// Divides a device of `device_bytes`, which holds this part of an OSD.
     ///
     /// # Errors
     /// [`SuperblockError::Geometry`] when log and home do not fit, or the log's shape is not allowed.
     pub fn divide(
-        (cluster, osd, uuid): (ClusterId, OsdId, OsdUuid),
+        ids: DeviceIds,
+        part: Part,
         device_bytes: u64,
-        segment_bytes: u64,
-        segment_count: u32,
+        log: Segments,
         formatted_unix_s: u64,
         salt_key: SaltKey,
     ) -> Result<Superblock, SuperblockError> {
+        let Segments { segment_bytes, segment_count } = match part {
+            Part::Home => Segments { segment_bytes: 0, segment_count: 0 },
+            _ => log,
+        };
         let log_bytes = segment_bytes.checked_mul(u64::from(segment_count)).ok_or(SuperblockError::Geometry)?;
+        let log_start = if part == Part::Home { 0 } else { MARGIN };
         let log_end = MARGIN.checked_add(log_bytes).ok_or(SuperblockError::Geometry)?;
         let home_start = log_end.checked_next_multiple_of(AU).ok_or(SuperblockError::Geometry)?;
         let home_bytes = device_bytes.saturating_sub(MARGIN).saturating_sub(home_start) / AU * AU;
+        let (home_start, home_bytes) = if part == Part::Log { (0, 0) } else { (home_start, home_bytes) };
         let superblock = Superblock {
             format_version: FORMAT_VERSION,
             compat: 0,
-            incompat: 0,
-            cluster,
-            osd,
-            uuid,
+            incompat: part.feature(),
+            cluster: ids.cluster,
+            osd: ids.osd,
+            uuid: ids.uuid,
+            part,
             device_bytes,
-            log_start: MARGIN,
+            log_start,
             segment_bytes,
             segment_count,
             home_start,
@@ -161,17 +219,30 @@ impl Superblock {
         let log_end = u64::from(self.segment_count)
             .checked_mul(self.segment_bytes)
             .and_then(|len| len.checked_add(self.log_start));
-        let home_end = self.home_start.checked_add(self.home_bytes).and_then(|end| end.checked_add(MARGIN));
-        let sound = self.log_start == MARGIN
+        let home_end = self.home_start.checked_add(self.home_bytes);
+        let fits =
+            |end: Option<u64>| end.and_then(|end| end.checked_add(MARGIN)).is_some_and(|end| end <= self.device_bytes);
+        let no_log = (self.log_start, self.segment_bytes, self.segment_count) == (0, 0, 0);
+        let no_home = (self.home_start, self.home_bytes) == (0, 0);
+        let log = self.log_start == MARGIN
             && (SEGMENTS_MIN..=SEGMENTS_MAX).contains(&self.segment_count)
             && (SEGMENT_LEN_MIN..=SEGMENT_LEN_MAX).contains(&self.segment_bytes)
-            && self.segment_bytes.is_multiple_of(SUPERBLOCK_LEN as u64)
-            && log_end.is_some_and(|end| end <= self.home_start)
+            && self.segment_bytes.is_multiple_of(SUPERBLOCK_LEN as u64);
+        let home = self.home_start >= MARGIN
             && self.home_start.is_multiple_of(AU)
             && Geometry::of(self.home_bytes).is_some()
             && self.home_bytes.is_multiple_of(AU)
-            && home_end.is_some_and(|end| end <= self.device_bytes);
-        if sound { Ok(()) } else { Err(SuperblockError::Geometry) }
+            && fits(home_end);
+        let sound = match self.part {
+            Part::Whole => log && home && log_end.is_some_and(|end| end <= self.home_start),
+            Part::Home => no_log && home,
+            Part::Log => log && no_home && fits(log_end),
+        };
+        if sound && self.incompat & SEPARATE_LOG == self.part.feature() {
+            Ok(())
+        } else {
+            Err(SuperblockError::Geometry)
+        }
     }
 
     /// Returns the offsets of the two copies.
@@ -199,7 +270,8 @@ impl Superblock {
             home_bytes: self.home_bytes.into(),
             formatted_unix_s: self.formatted_unix_s.into(),
             salt_key: self.salt_key.bytes(),
-            reserved1: [0; 112],
+            part: self.part as u8,
+            reserved1: [0; 111],
             crc: 0.into(),
             reserved2: 0.into(),
         };
@@ -235,6 +307,7 @@ impl Superblock {
         if unknown != 0 {
             return Err(SuperblockError::Features { unknown });
         }
+        let part = Part::of(disk.part).ok_or(SuperblockError::Geometry)?;
         let superblock = Superblock {
             format_version: found,
             compat: disk.compat.get(),
@@ -242,6 +315,7 @@ impl Superblock {
             cluster: ClusterId(disk.cluster),
             osd: OsdId(disk.osd.get()),
             uuid: OsdUuid(disk.uuid),
+            part,
             device_bytes: disk.device_bytes.get(),
             log_start: disk.log_start.get(),
             segment_bytes: disk.segment_bytes.get(),
@@ -284,6 +358,17 @@ impl Superblock {
         Some(DeviceIds { cluster: ClusterId(disk.cluster), osd: OsdId(disk.osd.get()), uuid: OsdUuid(disk.uuid) })
     }
 
+    /// Checks that the device holds this part of an OSD.
+    ///
+    /// # Errors
+    /// [`SuperblockError::OtherPart`].
+    pub fn is_part(&self, expected: Part) -> Result<(), SuperblockError> {
+        match self.part == expected {
+            true => Ok(()),
+            false => Err(SuperblockError::OtherPart { found: self.part, expected }),
+        }
+    }
+
     /// Checks that this is the device that the caller means.
     ///
     /// # Errors
@@ -307,10 +392,15 @@ mod tests {
     use super::*;
 
     const KEY: SaltKey = SaltKey::new([0x3c; SALT_KEY_LEN]);
+    const IDS: DeviceIds = DeviceIds { cluster: ClusterId([1; 16]), osd: OsdId(3), uuid: OsdUuid([2; 16]) };
+
+    fn segments(segment_bytes: u64, segment_count: u32) -> Segments {
+        Segments { segment_bytes, segment_count }
+    }
 
     fn sample() -> Superblock {
-        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
-        Superblock::divide(ids, 4 << 30, 16 << 20, 16, 1_700_000_000, KEY).expect("4 GiB hold a log and a home")
+        Superblock::divide(IDS, Part::Whole, 4 << 30, segments(16 << 20, 16), 1_700_000_000, KEY)
+            .expect("4 GiB hold a log and a home")
     }
 
     #[test]
@@ -368,8 +458,8 @@ mod tests {
 
     #[test]
     fn home_begins_at_an_au_whatever_the_length_of_the_log() {
-        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
-        let divided = Superblock::divide(ids, 1 << 30, (1 << 20) + 4096, 17, 0, KEY).expect("it fits");
+        let log = segments((1 << 20) + 4096, 17);
+        let divided = Superblock::divide(IDS, Part::Whole, 1 << 30, log, 0, KEY).expect("it fits");
         assert_eq!((divided.home_start % AU, divided.home_bytes % AU), (0, 0));
         let forged = Superblock { home_start: divided.home_start + 4096, ..divided };
         assert_eq!(Superblock::decode(&forged.encode()), Err(SuperblockError::Geometry));
@@ -377,12 +467,36 @@ mod tests {
 
     #[test]
     fn a_division_that_does_not_fit_is_refused() {
-        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
         // Fuzzing found the second one: it leaves a home of 15 MiB, which was formatted and then could not be mounted.
         for (device, segment, count) in
             [(16 << 20, 1 << 20, 16), (33 << 20, 1 << 20, 16), (1 << 30, 1 << 20, 15), (1 << 30, 4097, 16), (0, 0, 0)]
         {
-            assert_eq!(Superblock::divide(ids, device, segment, count, 0, KEY), Err(SuperblockError::Geometry));
+            let divided = Superblock::divide(IDS, Part::Whole, device, segments(segment, count), 0, KEY);
+            assert_eq!(divided, Err(SuperblockError::Geometry));
         }
+    }
+
+    #[test]
+    fn device_of_a_part_has_no_room_for_the_other() {
+        let divide = |part, device| Superblock::divide(IDS, part, device, segments(1 << 20, 16), 0, KEY);
+        let (home, log) =
+            (divide(Part::Home, 64 << 20).expect("it fits"), divide(Part::Log, 18 << 20).expect("it fits"));
+        assert_eq!((home.segment_count, home.home_start, home.home_bytes), (0, MARGIN, 62 << 20));
+        assert_eq!((log.segment_count, log.home_bytes), (16, 0));
+        assert_eq!(divide(Part::Log, (18 << 20) - 1), Err(SuperblockError::Geometry));
+        for sound in [home, log] {
+            assert_eq!(Superblock::decode(&sound.encode()), Ok(sound));
+            let other = if sound.part == Part::Log { Part::Home } else { Part::Log };
+            for part in [Part::Whole, other] {
+                let forged = Superblock { part, ..sound };
+                assert_eq!(Superblock::decode(&forged.encode()), Err(SuperblockError::Geometry), "{part}");
+            }
+            // A build without this feature must refuse both.
+            assert_eq!(sound.incompat, SEPARATE_LOG);
+            let forged = Superblock { incompat: 0, ..sound };
+            assert_eq!(Superblock::decode(&forged.encode()), Err(SuperblockError::Geometry));
+        }
+        let refused = SuperblockError::OtherPart { found: Part::Log, expected: Part::Whole };
+        assert_eq!(log.is_part(Part::Whole), Err(refused));
     }
 }

@@ -9,8 +9,8 @@ use crate::log_share::LogShares;
 use crate::pgs::{Pgs, State};
 use crate::requests::Inflight;
 use bus::{Bus, BusConfig, BusEvent, Identity};
-use engine::{Engine, EngineEvent};
-use env::{DiskInfo, Env, EnvError, Event, NetAddr, Op};
+use engine::{Disks, Engine, EngineEvent};
+use env::{Env, EnvError, Event, NetAddr, Op};
 use group::Action;
 use group::pairs::Pairs;
 use recovery::Recovery;
@@ -104,16 +104,16 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// Makes an OSD on an opened disk. The first turn begins the mount.
+    /// Makes an OSD on opened disks. The first turn begins the mount.
     ///
     /// # Panics
     /// When the configuration has a fault; the message names all.
-    pub fn new(config: OsdConfig, disk: DiskInfo, registry: &Registry, seed: u64) -> Osd {
+    pub fn new(config: OsdConfig, disks: impl Into<Disks>, registry: &Registry, seed: u64) -> Osd {
         config.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
         let bus = Bus::new(BusConfig { tuning: config.tuning.bus, ..BusConfig::new(identity, OWNER_BUS) }, seed);
-        let engine = Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid));
+        let engine = Engine::new(config.engine.clone(), disks, (config.cluster, config.osd, config.uuid));
         Osd {
             phase: Phase::Mounting,
             bus,

@@ -16,6 +16,7 @@ use crate::faults;
 use crate::faults::Given;
 use crate::faults::budget::Budget;
 pub use crate::hurt::Region;
+use crate::hurt::Ruin;
 use crate::mail::{Mail, Post};
 use crate::meta::{self, Metas};
 use crate::observe::Observers;
@@ -198,6 +199,7 @@ impl Cluster {
             force: true,
             prezero: self.options.disk_kind == DiskKind::File,
             unix_s: 0,
+            part: engine::DevicePart::Whole,
         };
         let mut driven = crate::drive::Driven { env: &mut env, world: &self.world };
         engine::format_device(&mut driven, &disk, &params, &mut |_, _| {}).expect("a fresh disk is formatted");
@@ -451,12 +453,16 @@ impl Cluster {
                 break;
             }
         }
-        let (mut refused, mut log_lost) = (false, false);
+        let (mut refused, mut log_lost) = (false, None);
         if let Err(error) = turn {
             // The real process logs the error and ends, too.
             tracing::error!("{error}");
             refused = matches!(error, osd::OsdError::Mount(engine::MountError::Poisoned { .. }));
-            log_lost = matches!(error, osd::OsdError::Mount(engine::MountError::LogLost));
+            log_lost = match error {
+                osd::OsdError::Mount(engine::MountError::LogLost) => Some(Ruin::Lost),
+                osd::OsdError::Mount(engine::MountError::LogFull) => Some(Ruin::Full),
+                _ => None,
+            };
             node.ended = Some(error.to_string());
             self.world.crash(node.node);
         }
@@ -465,8 +471,8 @@ impl Cluster {
             if refused {
                 self.confirm_poison(i);
             }
-            if log_lost {
-                self.note_lost_log(i);
+            if let Some(ruin) = log_lost {
+                self.note_lost_log(i, ruin);
             }
             return;
         }

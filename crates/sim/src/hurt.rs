@@ -12,7 +12,7 @@ use crate::rot;
 use crate::stranger::Stranger;
 use layout::home::Geometry;
 use layout::log::{SALT_KEY_LEN, SaltKey};
-use layout::superblock::Superblock;
+use layout::superblock::{DeviceIds, Part, Segments, Superblock};
 use simenv::{DiskFaults, DiskImage, NodeId};
 use types::rng::Rng;
 use types::{Index, OsdId, PgId, Time};
@@ -31,6 +31,14 @@ pub enum Region {
 /// flight at once, and one.
 const EVIDENCE: u64 = 5;
 
+/// How a log has ended its mount.
+pub(crate) enum Ruin {
+    /// No batch of it is left.
+    Lost,
+    /// Each start has met another page that cannot be read, and has opened a segment, until none was free.
+    Full,
+}
+
 impl Cluster {
     pub fn disk_faults(&self, i: usize, change: impl FnOnce(&mut DiskFaults)) {
         self.world.disk_faults(self.osd_node(i), DEVICE, change);
@@ -46,7 +54,10 @@ impl Cluster {
         let log = self.options.log_bytes_of(i);
         let count = u32::try_from(log / segment).expect("a log has few segments");
         let no_key = SaltKey::new([0; SALT_KEY_LEN]);
-        Superblock::divide(self.identity(i), device, segment, count, 0, no_key).expect("it was formatted like this")
+        let (cluster, osd, uuid) = self.identity(i);
+        let log = Segments { segment_bytes: segment, segment_count: count };
+        Superblock::divide(DeviceIds { cluster, osd, uuid }, Part::Whole, device, log, 0, no_key)
+            .expect("it was formatted like this")
     }
 
     /// Returns the offsets of the pages of a region that hold anything. For the superblock it returns one of two
@@ -72,10 +83,17 @@ impl Cluster {
         })
     }
 
-    /// Counts the disk of OSD `i` as lost when lies have left no batch of its log: only an administrator goes on (BSLT-3013).
-    pub(crate) fn note_lost_log(&mut self, i: usize) {
-        let log = self.superblock(i).log_identity();
-        if self.budget.has_mendable_lies_only(i) && !rot::has_whole_batch(&self.image(i), &log) {
+    /// Counts the disk of OSD `i` as lost when lies have ruined its log: only an administrator goes on (BSLT-3013).
+    pub(crate) fn note_lost_log(&mut self, i: usize, ruin: Ruin) {
+        let sb = self.superblock(i);
+        let is_ruined = match ruin {
+            Ruin::Lost => !rot::has_whole_batch(&self.image(i), &sb.log_identity()),
+            Ruin::Full => (0..u64::from(sb.segment_count)).all(|n| {
+                let start = sb.log_start + n * sb.segment_bytes;
+                self.image(i).is_unreadable(start, sb.segment_bytes)
+            }),
+        };
+        if self.budget.has_mendable_lies_only(i) && is_ruined {
             self.budget.lose(i);
         }
     }

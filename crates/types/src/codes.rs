@@ -370,6 +370,10 @@ codes! {
             "The device holds no such replica",
             "No replica of this PG or id, or no chunk of this volume, is on the device.",
             "`basalt disk ls DEVICE` lists the replicas, `basalt pg ls` the OSDs of each PG.";
+        OTHER_PART = 3015:
+            "The device holds another part of an OSD",
+            "An OSD that was formatted with --log-device has its log on one device and its home, the data area, on another.",
+            "Name both devices as they were at the format: the home with --device, the log with --log-device.";
     }
     // 4xxx: network of the data plane.
     4001..=4999 {

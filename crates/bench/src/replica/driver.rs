@@ -63,7 +63,17 @@ impl Driver {
         let (mut env, disk) = open(&path, log_bytes + HOME_SPANS * config.span_bytes, config.flush)?;
         let (cluster, osd, uuid) = IDS;
         let (segment_bytes, force, prezero) = (SEGMENT, true, true);
-        let params = FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force, prezero, unix_s: 0 };
+        let params = FormatParams {
+            cluster,
+            osd,
+            uuid,
+            log_bytes,
+            segment_bytes,
+            force,
+            prezero,
+            unix_s: 0,
+            part: engine::DevicePart::Whole,
+        };
         engine::format_device(&mut env, &disk, &params, &mut |_, _| {})?;
         let settings = EngineConfig { redirect_min: config.redirect_min, ..EngineConfig::default() };
         let engine = Engine::new(settings, disk, IDS);

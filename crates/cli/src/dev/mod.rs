@@ -107,6 +107,7 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
         crate::role::format::format(&crate::role::format::Format {
             device: device.clone(),
             size: Some(cluster.record.device_bytes),
+            log_device: None,
             log_size: Some(size::parse(LOG_SIZE).map_err(anyhow::Error::msg)?),
             force: false,
             erase_osd: None,

@@ -79,7 +79,17 @@ fn check_device(device_bytes: u64) -> Result<(), UserError> {
     let fits = |device_bytes| {
         let (cluster, osd, uuid) = (types::ClusterId([0; 16]), types::OsdId(1), types::OsdUuid([0; 16]));
         let (segment_bytes, force, prezero, unix_s) = (0, false, false, 0);
-        let params = engine::FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force, prezero, unix_s };
+        let params = engine::FormatParams {
+            cluster,
+            osd,
+            uuid,
+            log_bytes,
+            segment_bytes,
+            force,
+            prezero,
+            unix_s,
+            part: engine::DevicePart::Whole,
+        };
         // Nothing of the image is written.
         engine::format_image(device_bytes, &params, engine::SaltKey::new([0; 16])).is_ok()
     };

@@ -25,7 +25,7 @@ pub fn run(args: &DiskCat, as_json: bool) -> Result<Exit> {
         let what = format!("--offset and --len reach beyond the chunk, which has {CHUNK} bytes");
         return Err(UserError::new(codes::BAD_USAGE, what, "basalt disk cat --help").into());
     };
-    let mut device = Device::open(&args.device, Access::Read)?;
+    let mut device = Device::open(&args.store, Access::Read)?;
     let mut view = View::open(&mut device, args.source.end)?;
     let replica = view.choose(args.pg, args.source)?;
     remarks(&view, &replica, args.source.end.uncommitted);

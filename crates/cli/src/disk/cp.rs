@@ -34,7 +34,7 @@ pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     if args.file.exists() {
         return Err(refused(std::io::ErrorKind::AlreadyExists.into()).into());
     }
-    let mut device = Device::open(&args.device, Access::Read)?;
+    let mut device = Device::open(&args.store, Access::Read)?;
     let mut view = View::open(&mut device, args.source.end)?;
     let plan = plan(&view, args)?;
     let stripe = args.chunk.is_none().then(|| stripes::layout(args.stripe_unit, args.stripe_count));
@@ -52,7 +52,7 @@ pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     let chunks: usize = plan.iter().map(|(_, chunks)| chunks.len()).sum();
     if as_json {
         let body = json!({
-            "device": args.device, "file": args.file, "volume": args.volume, "chunks": chunks, "len_bytes": len,
+            "device": args.store.device, "file": args.file, "volume": args.volume, "chunks": chunks, "len_bytes": len,
             "written_bytes": copy.written_bytes, "bad_blocks": copy.bad_blocks,
         });
         output::json("disk.cp", body)?;
@@ -94,7 +94,7 @@ fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<(ReplicaUse, Vec<ChunkKey>
         plan.push((replica, chunks));
     }
     if plan.iter().all(|(_, chunks)| chunks.is_empty()) {
-        let device = args.device.display();
+        let device = args.store.device.display();
         let what = format!("{device} holds no chunk of volume {}", args.volume);
         return Err(UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk usage {device}")).into());
     }

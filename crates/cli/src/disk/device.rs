@@ -2,13 +2,14 @@
 //!
 //! Invariant: a device opened for reading is open O_RDONLY, and a device that an OSD serves is refused (BSLT-3002).
 
+use crate::disk_args::DiskDevice;
 use crate::errors::{self, UserError};
 use crate::role::env_error;
 use crate::role::format::format_error;
-use crate::role::osd::superblock_error;
+use crate::role::osd::{superblock_error, superblocks};
 use anyhow::Result;
 use engine::offline::{self, Access, Offline, OfflineError};
-use engine::{FormatError, MountError, Superblock};
+use engine::{Disks, FormatError, MountError, Superblock};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env};
 use std::path::{Path, PathBuf};
@@ -18,35 +19,39 @@ use types::{IoBuf, codes};
 /// An open device.
 pub struct Device {
     pub env: RealEnv,
-    pub disk: DiskInfo,
+    pub disks: Disks,
     pub path: PathBuf,
+    /// The device of the log: the same path, unless it has one of its own.
+    pub log_path: PathBuf,
 }
 
 impl Device {
-    /// Opens and locks a device.
+    /// Opens and locks a device, and that of its log.
     ///
     /// # Errors
     /// BSLT-3002 while an OSD has it open, and the errors of a path that cannot be opened.
-    pub fn open(path: &Path, access: Access) -> Result<Device> {
+    pub fn open(store: &DiskDevice, access: Access) -> Result<Device> {
         let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-        let spec = DiskSpec { path: path.to_owned(), assume_plp: false, read_only: access == Access::Read };
-        let opened = env.open_disk(&spec).map_err(env_error);
-        let stop = || {
-            "stop its OSD first (systemctl stop basalt-osd@NAME; basalt dev stop N in a dev cluster), then the same command again"
-                .to_owned()
+        let home = open_one(&mut env, &store.device, access)?;
+        let path = store.device.clone();
+        let Some(log_path) = store.log_device.clone() else {
+            return Ok(Device { env, disks: Disks::from(home), log_path: path.clone(), path });
         };
-        let opened = opened.map_err(|error| errors::advise(error, codes::DEVICE_IN_USE, stop));
-        let look = || format!("ls -l {}", path.display());
-        let disk = opened.map_err(|error| errors::advise(error, codes::FILE_UNUSABLE, look))?;
-        Ok(Device { env, disk, path: path.to_owned() })
+        let log = open_one(&mut env, &log_path, access)?;
+        Ok(Device { env, disks: Disks { home, log }, path, log_path })
     }
 
-    /// Reads the superblock.
+    /// Reads the superblocks; returns that of the log.
     ///
     /// # Errors
-    /// The codes of `osd run` for a device without one, or of another version.
+    /// The codes of `osd run` for a device without one, of another version, or of another part of an OSD.
     pub fn superblock(&mut self) -> Result<Superblock> {
-        engine::read_superblock(&mut self.env, &self.disk).map_err(|error| device_error(&self.path, error))
+        self.superblocks().map(|(log, _)| log)
+    }
+
+    /// Does the same, and returns that of home, too.
+    pub fn superblocks(&mut self) -> Result<(Superblock, Superblock)> {
+        superblocks(&mut self.env, &self.disks, (&self.log_path, &self.path), device_error)
     }
 
     /// Mounts the store.
@@ -55,16 +60,36 @@ impl Device {
     /// BSLT-3013 when it cannot be mounted.
     pub fn mount(&mut self, access: Access) -> Result<(Offline<'_>, Superblock, Vec<Recovered>)> {
         let path = &self.path;
-        Offline::mount(&mut self.env, &self.disk, access).map_err(|error| offline_error(path, error))
+        Offline::mount(&mut self.env, self.disks.clone(), access).map_err(|error| offline_error(path, error))
     }
 
-    /// Reads bytes as they are. `offset` and `len` are multiples of 4 KiB.
+    /// Reads bytes of the device of the log as they are. `offset` and `len` are multiples of 4 KiB.
     ///
     /// # Errors
     /// The device does not give them back.
-    pub fn read(&mut self, offset: u64, len: usize) -> Result<IoBuf, FormatError> {
-        offline::read(&mut self.env, &self.disk, offset, len)
+    pub fn read_log(&mut self, offset: u64, len: usize) -> Result<IoBuf, FormatError> {
+        offline::read(&mut self.env, &self.disks.log, offset, len)
     }
+
+    /// Does the same on the device of home.
+    ///
+    /// # Errors
+    /// The device does not give them back.
+    pub fn read_home(&mut self, offset: u64, len: usize) -> Result<IoBuf, FormatError> {
+        offline::read(&mut self.env, &self.disks.home, offset, len)
+    }
+}
+
+fn open_one(env: &mut RealEnv, path: &Path, access: Access) -> Result<DiskInfo> {
+    let spec = DiskSpec { path: path.to_owned(), assume_plp: false, read_only: access == Access::Read };
+    let opened = env.open_disk(&spec).map_err(env_error);
+    let stop = || {
+        "stop its OSD first (systemctl stop basalt-osd@NAME; basalt dev stop N in a dev cluster), then the same command again"
+            .to_owned()
+    };
+    let opened = opened.map_err(|error| errors::advise(error, codes::DEVICE_IN_USE, stop));
+    let look = || format!("ls -l {}", path.display());
+    opened.map_err(|error| errors::advise(error, codes::FILE_UNUSABLE, look))
 }
 
 /// Returns the error of a device that cannot be read as one of an OSD.

@@ -27,10 +27,11 @@ struct Line {
 
 /// Prints the log.
 pub fn run(args: &DiskDumpLog, as_json: bool) -> Result<()> {
-    let mut device = Device::open(&args.device, Access::Read)?;
+    let mut device = Device::open(&args.store, Access::Read)?;
     let of = device.superblock()?;
-    let failed = |error| device_error(&args.device, error);
-    let mut survey = Survey::new(&mut device.env, &device.disk, &of, false).map_err(failed)?;
+    let path = device.log_path.clone();
+    let failed = |error| device_error(&path, error);
+    let mut survey = Survey::new(&mut device.env, &device.disks.log, &of, false).map_err(failed)?;
     if !as_json {
         out!(
             "{:>10}  {:<12} {:>8} {:>10} {:>6} {:>10}  {:<8} note",
@@ -45,7 +46,7 @@ pub fn run(args: &DiskDumpLog, as_json: bool) -> Result<()> {
     }
     let (mut left, mut result) = (args.limit.unwrap_or(u64::MAX), Ok(()));
     survey
-        .visit(&mut device.env, &device.disk, &mut |found| {
+        .visit(&mut device.env, &device.disks.log, &mut |found| {
             if found.batch.header.seq < args.from {
                 return true;
             }

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::view::{View, part_word};
-use crate::disk_args::LogEnd;
+use crate::disk_args::{DiskDevice, LogEnd};
 use crate::{duration, output, size};
 use anyhow::Result;
 use engine::SpaceUse;
@@ -10,7 +10,6 @@ use engine::offline::Access;
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The end of the year 9999: later moments are no dates.
 const UNIX_S_MAX: u64 = 253_402_300_799;
@@ -19,12 +18,14 @@ const UNIX_S_MAX: u64 = 253_402_300_799;
 const STATES: [&str; 4] = ["running", "filling", "repairing", "failed"];
 
 /// Prints the properties of a device.
-pub fn run(path: &Path, as_json: bool) -> Result<()> {
-    let mut device = Device::open(path, Access::Read)?;
-    let of = device.superblock()?;
+pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
+    let path = &store.device;
+    let mut device = Device::open(store, Access::Read)?;
+    let (of_log, of) = device.superblocks()?;
     let mark = |page: Option<types::IoBuf>| page.and_then(|page| poison::decode(&page, of.uuid));
-    let poisoned = mark(device.read(POISON_AT, POISON_LEN).ok());
-    let behind = mark(device.read(BEHIND_AT, POISON_LEN).ok());
+    let poisoned = mark(device.read_log(POISON_AT, POISON_LEN).ok());
+    let poisoned = poisoned.or_else(|| mark(device.read_home(POISON_AT, POISON_LEN).ok()));
+    let behind = mark(device.read_log(BEHIND_AT, POISON_LEN).ok());
     let view = View::open(&mut device, LogEnd { uncommitted: false })?;
     let engine = view.store.engine();
     let (log, space) = (engine.log_for_tools().unwrap_or_default(), engine.space_for_tools().unwrap_or_default());
@@ -37,14 +38,14 @@ pub fn run(path: &Path, as_json: bool) -> Result<()> {
     let (mount, _, _) = engine.position();
     if as_json {
         let body = json!({
-            "device": path,
+            "device": path, "log_device": store.log_device,
             "osd": of.osd, "cluster": of.cluster, "uuid": of.uuid,
             "format_version": of.format_version,
             "features_compat": of.compat, "features_incompat": of.incompat,
             "formatted_unix_s": of.formatted_unix_s,
             "device_bytes": of.device_bytes,
             "log": {
-                "start_bytes": of.log_start, "segment_bytes": of.segment_bytes, "segments": of.segment_count,
+                "start_bytes": of_log.log_start, "segment_bytes": of_log.segment_bytes, "segments": of_log.segment_count,
                 "segments_in_use": log.segments_in_use, "first_batch": log.tail_seq, "last_batch": log.last_seq,
             },
             "home": {
@@ -66,8 +67,9 @@ pub fn run(path: &Path, as_json: bool) -> Result<()> {
     row("format", format!("version {}, features {:#x} and {:#x} (needed)", of.format_version, of.compat, of.incompat));
     row("formatted", duration::moment(of.formatted_unix_s.min(UNIX_S_MAX) * 1000));
     row("size", size::show_exactly(of.device_bytes));
-    let (count, len) = (of.segment_count, size::show(of.segment_bytes));
-    row("log", format!("{count} segments of {len} at {}, {} in use", of.log_start, log.segments_in_use));
+    let (count, len) = (of_log.segment_count, size::show(of_log.segment_bytes));
+    let on = store.log_device.as_ref().map_or_else(String::new, |path| format!(" of {}", path.display()));
+    row("log", format!("{count} segments of {len} at {}{on}, {} in use", of_log.log_start, log.segments_in_use));
     row("batches", format!("{} to {}, the last of mount {}", log.tail_seq, log.last_seq, mount.saturating_sub(1)));
     let len = size::show(of.home_bytes);
     row("home", format!("{len} at {}: {slot_count} slots of 4 KiB, {au_count} AUs of 64 KiB", of.home_start));

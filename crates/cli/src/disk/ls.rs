@@ -12,7 +12,7 @@ use types::{AU, BLOCK, VolumeId};
 
 /// Lists replicas.
 pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
-    let mut device = Device::open(&args.device, Access::Read)?;
+    let mut device = Device::open(&args.store, Access::Read)?;
     let view = View::open(&mut device, args.end)?;
     let listed: Vec<(ReplicaUse, Vec<ChunkHeld>)> = view
         .replicas()
@@ -27,7 +27,7 @@ pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
             listed.iter().map(|(r, chunks)| replica_json(&view, r, chunks, args.chunks)).collect();
         return output::json(
             "disk.ls",
-            json!({ "device": args.device, "osd": view.superblock.osd, "replicas": replicas }),
+            json!({ "device": args.store.device, "osd": view.superblock.osd, "replicas": replicas }),
         );
     }
     let header =

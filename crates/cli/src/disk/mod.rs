@@ -25,13 +25,13 @@ use anyhow::Result;
 /// Runs a command.
 pub fn run(command: Disk, as_json: bool) -> Result<Exit> {
     match command {
-        Disk::Info(args) => info::run(&args.device, as_json).map(|()| Exit::Done),
+        Disk::Info(args) => info::run(&args, as_json).map(|()| Exit::Done),
         Disk::Ls(args) => ls::run(&args, as_json).map(|()| Exit::Done),
         Disk::Cat(args) => cat::run(&args, as_json),
         Disk::Cp(args) => cp::run(&args, as_json),
         Disk::Check(args) => check::run(&args, as_json),
         Disk::DumpLog(args) => dump::run(&args, as_json).map(|()| Exit::Done),
-        Disk::Usage(args) => space::run(&args.device, as_json).map(|()| Exit::Done),
+        Disk::Usage(args) => space::run(&args, as_json).map(|()| Exit::Done),
         Disk::Rm(args) => rm::run(&args, as_json).map(|()| Exit::Done),
     }
 }

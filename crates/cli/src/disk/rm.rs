@@ -25,7 +25,7 @@ pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
     if !args.yes {
         let what = format!(
             "{}: {} of PG {} ({}, {} chunks, checkpoint index {}) is still there: without --yes nothing is changed. {}",
-            args.device.display(),
+            args.store.device.display(),
             args.replica,
             args.pg,
             part_word(&replica.part),
@@ -35,8 +35,8 @@ pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
         );
         return Err(UserError::new(codes::BAD_USAGE, what, "the same command with --yes").into());
     }
-    let failed = |error| offline_error(&args.device, error);
-    let mut device = Device::open(&args.device, Access::Write)?;
+    let failed = |error| offline_error(&args.store.device, error);
+    let mut device = Device::open(&args.store, Access::Write)?;
     let (mut store, ..) = device.mount(Access::Write)?;
     let released = match args.replace {
         true => store.fail(args.replica, REASON).map(|()| false),
@@ -45,13 +45,13 @@ pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
     let released = released.map_err(failed)?;
     if as_json {
         let body = json!({
-            "device": args.device, "osd": osd, "pg": args.pg.to_string(), "replica": args.replica,
+            "device": args.store.device, "osd": osd, "pg": args.pg.to_string(), "replica": args.replica,
             "replaced": args.replace, "space_released": released, "warnings": warnings,
         });
         return output::json("disk.rm", body);
     }
     let done = if args.replace { "is marked as failed on" } else { "is removed from" };
-    out!("{} of PG {} {done} {}", args.replica, args.pg, args.device.display());
+    out!("{} of PG {} {done} {}", args.replica, args.pg, args.store.device.display());
     if !args.replace && !released {
         out!("its space is free after the first checkpoint of the OSD");
     }
@@ -61,11 +61,11 @@ pub fn run(args: &DiskRm, as_json: bool) -> Result<()> {
 
 /// Finds the replica by a mount that writes nothing. Returns it with the members of its PG at the end of its log.
 fn find(args: &DiskRm) -> Result<(OsdId, ReplicaUse, Membership)> {
-    let mut device = Device::open(&args.device, Access::Read)?;
+    let mut device = Device::open(&args.store, Access::Read)?;
     let view = View::open(&mut device, LogEnd { uncommitted: false })?;
     let is_meant = |r: &ReplicaUse| r.identity.pg == args.pg && r.identity.replica == args.replica;
     let found = view.replicas().into_iter().find(is_meant);
-    let device = args.device.display();
+    let device = args.store.device.display();
     let found = found.ok_or_else(|| {
         let what = format!("{device} holds no {} of PG {}", args.replica, args.pg);
         UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk ls {device}"))

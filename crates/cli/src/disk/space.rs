@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::view::View;
-use crate::disk_args::LogEnd;
+use crate::disk_args::{DiskDevice, LogEnd};
 use crate::{output, size};
 use anyhow::Result;
 use engine::offline::Access;
@@ -31,8 +31,9 @@ struct Found {
 }
 
 /// Prints the space of a device.
-pub fn run(path: &Path, as_json: bool) -> Result<()> {
-    let mut device = Device::open(path, Access::Read)?;
+pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
+    let path = &store.device;
+    let mut device = Device::open(store, Access::Read)?;
     let view = View::open(&mut device, LogEnd { uncommitted: false })?;
     let found = find(&view);
     if as_json {

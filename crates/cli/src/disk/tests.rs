@@ -2,6 +2,7 @@
 
 use super::check::examine;
 use super::device::Device;
+use crate::disk_args::DiskDevice;
 use crate::errors::UserError;
 use engine::FormatParams;
 use engine::offline::Access;
@@ -48,6 +49,7 @@ impl TempDevice {
             force: false,
             prezero: false,
             unix_s: 0,
+            part: engine::DevicePart::Whole,
         };
         engine::format_device(&mut env, &disk, &params, &mut |_, _| {}).expect("it formats");
         made
@@ -61,11 +63,15 @@ impl TempDevice {
         std::fs::read(&self.0).expect("it is there")
     }
 
+    fn open(&self, access: Access) -> Result<Device, anyhow::Error> {
+        Device::open(&DiskDevice { device: self.0.clone(), log_device: None }, access)
+    }
+
     /// Checks the device; `Err`: the code with which it is refused.
     fn check(&self) -> Result<u64, u32> {
         let checked = || {
-            let mut device = Device::open(&self.0, Access::Read)?;
-            let of = device.superblock()?;
+            let mut device = self.open(Access::Read)?;
+            let of = device.superblocks()?;
             examine(&mut device, &of, true, &ProgressBar::hidden())
         };
         let code = |error: anyhow::Error| error.downcast_ref::<UserError>().map_or(0, |error| error.code);
@@ -84,7 +90,8 @@ fn device_without_a_usable_superblock_is_refused_with_its_code() {
     let bytes: Vec<u8> = (0..4 << 20).map(|_| rng.next_u64() as u8).collect();
     random.file().write_all_at(&bytes, 0).expect("written");
     assert_eq!(random.check(), Err(codes::DEVICE_NOT_FORMATTED));
-    let missing = Device::open(&PathBuf::from("/var/tmp/no/such/device"), Access::Read).err().expect("it is not there");
+    let missing =
+        TempDevice(PathBuf::from("/var/tmp/no/such/device")).open(Access::Read).err().expect("it is not there");
     assert_eq!(missing.downcast_ref::<UserError>().map(|error| error.code), Some(codes::FILE_UNUSABLE));
 }
 
@@ -112,7 +119,7 @@ fn truncated_device_and_other_versions_have_their_codes() {
     for len in [LEN - 4096, LEN / 2, 3 * MARGIN] {
         device.file().set_len(len).expect("truncated");
         assert!(matches!(device.check(), Ok(1..)), "{len} bytes: {:?}", device.check());
-        let mut opened = Device::open(&device.0, Access::Read).expect("it opens");
+        let mut opened = device.open(Access::Read).expect("it opens");
         let refused = opened.mount(Access::Read).err().expect("a part of it is missing");
         assert_eq!(refused.downcast_ref::<UserError>().map(|error| error.code), Some(codes::MOUNT_FAILED));
     }
@@ -141,7 +148,7 @@ fn flipped_byte_of_a_new_device_is_found_or_means_nothing() {
 #[test]
 fn device_is_open_read_only_and_one_in_use_is_refused() {
     let device = TempDevice::formatted("lock");
-    let held = Device::open(&device.0, Access::Read).expect("it opens");
+    let held = device.open(Access::Read).expect("it opens");
     let fds = std::fs::read_dir("/proc/self/fd").expect("Linux").flatten();
     let ours = fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| path == device.0));
     let flags: Vec<String> = ours
@@ -149,10 +156,10 @@ fn device_is_open_read_only_and_one_in_use_is_refused() {
         .map(|info| info.expect("it is open").lines().nth(1).unwrap_or("").to_owned())
         .collect();
     assert!(!flags.is_empty() && flags.iter().all(|line| line.ends_with('0')), "O_RDONLY ends with 0: {flags:?}");
-    assert!(Device::open(&device.0, Access::Read).is_ok(), "readers share a device");
+    assert!(device.open(Access::Read).is_ok(), "readers share a device");
     drop(held);
-    let _osd = Device::open(&device.0, Access::Write).expect("it opens");
-    let refused = Device::open(&device.0, Access::Read).err().expect("it is in use");
+    let _osd = device.open(Access::Write).expect("it opens");
+    let refused = device.open(Access::Read).err().expect("it is in use");
     let refused = refused.downcast::<UserError>().expect("it has a code");
     assert!(refused.code == codes::DEVICE_IN_USE && refused.next.starts_with("stop its OSD first"), "{refused}");
 }

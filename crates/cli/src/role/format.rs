@@ -13,7 +13,7 @@ use crate::role::{self, env_error};
 use crate::{output, size};
 use anyhow::Result;
 use control::admin::{OsdRegister, OsdView};
-use engine::{DeviceContents, FormatError, FormatParams};
+use engine::{DeviceContents, DevicePart, FormatError, FormatParams};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskError, DiskInfo, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,6 +28,8 @@ use types::{ClusterId, OsdId, OsdUuid};
 pub struct Format {
     pub device: PathBuf,
     pub size: Option<u64>,
+    /// The device of the log, when it has one of its own.
+    pub log_device: Option<PathBuf>,
     pub log_size: Option<u64>,
     pub force: bool,
     /// The uuid of the OSD that may be erased, as it was typed.
@@ -68,9 +70,16 @@ fn default_log(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
     (device_bytes / 100).clamp(LOG_MIN, LOG_MAX).min(by_memory).min(eighth(device_bytes))
 }
 
+/// Returns the most that a log may have, of a device that holds nothing else.
+fn default_log_device(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
+    let by_memory = memory_bytes.map_or(LOG_MAX, |bytes| (bytes / 8).max(LOG_FLOOR) >> 20 << 20);
+    (device_bytes.saturating_sub(2 * MARGIN) >> 20 << 20).min(LOG_MAX).min(by_memory)
+}
+
 /// A formatted device.
 pub struct Formatted {
     device: PathBuf,
+    log_device: Option<PathBuf>,
     pub osd: OsdId,
     cluster: ClusterId,
     uuid: OsdUuid,
@@ -85,6 +94,7 @@ pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
     if as_json {
         let body = serde_json::json!({
             "device": made.device,
+            "log_device": made.log_device,
             "osd": made.osd,
             "cluster": made.cluster,
             "uuid": made.uuid,
@@ -97,12 +107,22 @@ pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
     }
     let (device, size) = (made.device.display(), size::show(made.device_bytes));
     out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
-    let (log, data) = (size::show(made.log_bytes), size::show(made.device_bytes.saturating_sub(made.log_bytes)));
-    out!("{log} of it are the log, {data} are for data; the OSD needs about {} of memory", size::show(memory_bytes));
+    let (log, memory) = (size::show(made.log_bytes), size::show(memory_bytes));
+    let mut run = format!("basalt osd run --device {device}");
+    match &made.log_device {
+        None => {
+            let data = size::show(made.device_bytes.saturating_sub(made.log_bytes));
+            out!("{log} of it are the log, {data} are for data; the OSD needs about {memory} of memory");
+        }
+        Some(path) => {
+            out!("its log of {log} is on {}; the OSD needs about {memory} of memory", path.display());
+            run.push_str(&format!(" --log-device {}", path.display()));
+        }
+    }
     if let Some(old) = made.replaces {
         out!("when it runs, the replicas of {old} move to it, and {old} is removed once it is empty and down");
     }
-    out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
+    out!("next: {run} --listen HOST:PORT --meta …");
     Ok(())
 }
 
@@ -125,31 +145,48 @@ pub fn check(args: &Format) -> Result<()> {
     on_device(args, false, |device| decide_format(args, device).map(drop))
 }
 
-/// An opened device, and the metadata service.
+/// An opened device, that of its log, and the metadata service.
 struct Device {
     env: RealEnv,
     disk: DiskInfo,
+    log: Option<DiskInfo>,
     admin: Admin,
 }
 
 /// Opens the device, which may have to be made.
 fn on_device<T>(args: &Format, keeps: bool, f: impl FnOnce(&mut Device) -> Result<T>) -> Result<T> {
-    let made = args.size.map(|size| make_file(&args.device, size)).transpose()?.unwrap_or(false);
+    let made = make_files(args)?;
     let done = Device::open(args).and_then(|mut device| f(&mut device));
     // The file is still sparse: this command created it, and wrote nothing.
-    let is_untouched = || std::fs::metadata(&args.device).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
-    if made && (done.is_err() || !keeps) && is_untouched() {
-        let _ = std::fs::remove_file(&args.device);
+    let is_untouched = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
+    for path in made.into_iter().filter(|path| (done.is_err() || !keeps) && is_untouched(path)) {
+        let _ = std::fs::remove_file(path);
     }
     done
+}
+
+/// Makes the files that are to be devices, if --size says so; returns those that were missing.
+fn make_files(args: &Format) -> Result<Vec<&Path>> {
+    let Some(size) = args.size else { return Ok(Vec::new()) };
+    let mut made = Vec::new();
+    if make_file(&args.device, size)? {
+        made.push(args.device.as_path());
+    }
+    if let Some(log) = args.log_device.as_deref().filter(|log| !log.exists()) {
+        let log_bytes = args.log_size.unwrap_or_else(|| default_log(size, memory::total()));
+        make_file(log, log_bytes + 2 * MARGIN)?;
+        made.push(log);
+    }
+    Ok(made)
 }
 
 impl Device {
     fn open(args: &Format) -> Result<Device> {
         let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-        let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
-        let disk = env.open_disk(&spec).map_err(env_error)?;
-        Ok(Device { env, disk, admin: Admin::connect(&args.metas)? })
+        let spec = |path: &Path| DiskSpec { path: path.to_owned(), assume_plp: false, read_only: false };
+        let disk = env.open_disk(&spec(&args.device)).map_err(env_error)?;
+        let log = args.log_device.as_deref().map(|path| env.open_disk(&spec(path))).transpose().map_err(env_error)?;
+        Ok(Device { env, disk, log, admin: Admin::connect(&args.metas)? })
     }
 }
 
@@ -159,25 +196,16 @@ enum Next {
     Register(Superblock),
     /// The device is this cluster's, and never started.
     Reuse(Superblock),
-    /// The id is still to be reserved when it is 0.
-    Write(FormatParams),
+    /// The id is still to be reserved when it is 0. The second one is for the device of the log.
+    Write(FormatParams, Option<FormatParams>),
 }
 
 /// Decides how to format the device. Writes nothing.
-fn decide_format(args: &Format, Device { env, disk, admin }: &mut Device) -> Result<Next> {
+fn decide_format(args: &Format, Device { env, disk, log, admin }: &mut Device) -> Result<Next> {
     let failed = |e| format_error(&args.device, e);
     let cluster = admin.status()?.cluster;
     let contents = engine::inspect(env, disk).map_err(failed)?;
-    let registered = match contents {
-        DeviceContents::Osd { superblock, .. } if superblock.cluster == cluster => {
-            admin.osds()?.into_iter().find(|osd| osd.uuid == superblock.uuid)
-        }
-        // Any bit of the ids may be wrong.
-        DeviceContents::Damaged(ids) => {
-            admin.osds()?.into_iter().find(|osd| osd.uuid == ids.uuid || osd.osd == ids.osd && ids.cluster == cluster)
-        }
-        _ => None,
-    };
+    let registered = registered(admin, cluster, contents)?;
     if let DeviceContents::Osd { superblock, unfinished } = contents
         && superblock.cluster == cluster
     {
@@ -188,7 +216,7 @@ fn decide_format(args: &Format, Device { env, disk, admin }: &mut Device) -> Res
             return Ok(Next::Reuse(superblock));
         }
     }
-    let ids = decide(args, cluster, contents, registered.as_ref())?;
+    let ids = decide(args, &args.device, cluster, contents, registered.as_ref())?;
     if let Some(old) = args.replaces {
         may_replace(admin, old)?;
     }
@@ -201,35 +229,94 @@ fn decide_format(args: &Format, Device { env, disk, admin }: &mut Device) -> Res
         force: ids.force,
         prezero: true,
         unix_s: role::unix_now().as_secs(),
+        part: if log.is_some() { DevicePart::Home } else { DevicePart::Whole },
     };
     engine::check_format(env, disk, &params).map_err(failed)?;
-    Ok(Next::Write(params))
+    let of_log = match (&args.log_device, log) {
+        (Some(path), Some(disk)) => Some(log_params(args, (path, env, disk, admin), params)?),
+        _ => None,
+    };
+    Ok(Next::Write(params, of_log))
+}
+
+/// Returns the OSD that the metadata service knows by the superblock on a device.
+fn registered(admin: &Admin, cluster: ClusterId, contents: DeviceContents) -> Result<Option<OsdView>> {
+    Ok(match contents {
+        DeviceContents::Osd { superblock, .. } if superblock.cluster == cluster => {
+            admin.osds()?.into_iter().find(|osd| osd.uuid == superblock.uuid)
+        }
+        // Any bit of the ids may be wrong.
+        DeviceContents::Damaged(ids) => {
+            admin.osds()?.into_iter().find(|osd| osd.uuid == ids.uuid || osd.osd == ids.osd && ids.cluster == cluster)
+        }
+        _ => None,
+    })
+}
+
+/// Decides how to format the device of the log, whose home is formatted like this.
+fn log_params(
+    args: &Format,
+    (path, env, disk, admin): (&Path, &mut RealEnv, &DiskInfo, &Admin),
+    home: FormatParams,
+) -> Result<FormatParams> {
+    let contents = engine::inspect(env, disk).map_err(|e| format_error(path, e))?;
+    let force = match contents {
+        // This format has begun before, and was interrupted.
+        DeviceContents::Osd { superblock, .. } if superblock.uuid == home.uuid => true,
+        DeviceContents::Begun(intent) if intent.uuid == home.uuid => true,
+        _ => {
+            let known = registered(admin, home.cluster, contents)?;
+            decide(args, path, home.cluster, contents, known.as_ref())?.force
+        }
+    };
+    let log_bytes = args.log_size.unwrap_or_else(|| default_log_device(disk.size_bytes, memory::total()));
+    let params = FormatParams { part: DevicePart::Log, log_bytes, force, ..home };
+    engine::check_format(env, disk, &params).map_err(|e| format_error(path, e))?;
+    Ok(params)
 }
 
 fn format_device(args: &Format, device: &mut Device) -> Result<Formatted> {
     let failed = |e| format_error(&args.device, e);
     let next = decide_format(args, device)?;
-    let Device { env, disk, admin } = device;
     let superblock = match next {
-        Next::Reuse(superblock) => return Ok(formatted(args, &superblock, disk)),
+        Next::Reuse(superblock) => return formatted(args, &superblock, device),
         Next::Register(superblock) => superblock,
-        Next::Write(params) => write(args, (env, disk, admin), params)?,
+        Next::Write(params, log) => write(args, device, params, log)?,
     };
-    register(args, admin, &superblock, disk)?;
-    engine::finish_format(env, disk).map_err(failed)?;
-    Ok(formatted(args, &superblock, disk))
+    register(args, &device.admin, &superblock, &device.disk)?;
+    let made = formatted(args, &superblock, device)?;
+    engine::finish_format(&mut device.env, &device.disk).map_err(failed)?;
+    if let Some(log) = &device.log {
+        engine::finish_format(&mut device.env, log).map_err(failed)?;
+    }
+    Ok(made)
 }
 
+/// Writes the superblock of the device last: when it is there, the log is complete.
 fn write(
     args: &Format,
-    (env, disk, admin): (&mut RealEnv, &DiskInfo, &Admin),
+    device: &mut Device,
     mut params: FormatParams,
+    log: Option<FormatParams>,
 ) -> Result<Superblock> {
-    let failed = |e| format_error(&args.device, e);
+    let Device { env, disk, log: log_disk, admin } = device;
     if params.osd == OsdId(0) {
         params.osd = admin.reserve_osd()?;
     }
-    engine::begin_format(env, disk, &params).map_err(failed)?;
+    let log = log.map(|log| FormatParams { osd: params.osd, ..log });
+    engine::begin_format(env, disk, &params).map_err(|e| format_error(&args.device, e))?;
+    if let (Some(disk), Some(log), Some(path)) = (log_disk, log, &args.log_device) {
+        engine::begin_format(env, disk, &log).map_err(|e| format_error(path, e))?;
+        write_device(args, (path, env, disk), log)?;
+    }
+    write_device(args, (&args.device, env, disk), params)
+}
+
+fn write_device(
+    args: &Format,
+    (path, env, disk): (&Path, &mut RealEnv, &DiskInfo),
+    mut params: FormatParams,
+) -> Result<Superblock> {
     let bar = (!args.quiet).then(|| progress_bar(params.log_bytes));
     let mut progress = |done: u64, total: u64| {
         if let Some(bar) = &bar {
@@ -238,7 +325,7 @@ fn write(
         }
     };
     params.force = true; // the intent page says that this format was let through
-    let superblock = engine::format_device(env, disk, &params, &mut progress).map_err(failed)?;
+    let superblock = engine::format_device(env, disk, &params, &mut progress).map_err(|e| format_error(path, e))?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -282,25 +369,37 @@ fn may_replace(admin: &Admin, old: OsdId) -> Result<(), UserError> {
     }
 }
 
-fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatted {
-    Formatted {
+fn formatted(args: &Format, superblock: &Superblock, device: &mut Device) -> Result<Formatted> {
+    let of_log = match (&device.log, &args.log_device) {
+        (Some(log), Some(path)) => engine::read_superblock(&mut device.env, log).map_err(|e| format_error(path, e))?,
+        _ => *superblock,
+    };
+    Ok(Formatted {
         device: args.device.clone(),
+        log_device: args.log_device.clone(),
         osd: superblock.osd,
         cluster: superblock.cluster,
         uuid: superblock.uuid,
-        device_bytes: disk.size_bytes,
-        log_bytes: superblock.segment_bytes * u64::from(superblock.segment_count),
+        device_bytes: device.disk.size_bytes,
+        log_bytes: of_log.segment_bytes * u64::from(of_log.segment_count),
         replaces: args.replaces,
-    }
+    })
 }
 
 /// Decides whether the contents of the device may be erased, and with which ids the format continues.
-fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Option<&OsdView>) -> Result<Ids> {
+fn decide(
+    args: &Format,
+    path: &Path,
+    cluster: ClusterId,
+    contents: DeviceContents,
+    known: Option<&OsdView>,
+) -> Result<Ids> {
     let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
     if args.erase_osd.is_some()
+        && args.log_device.is_none()
         && matches!(contents, DeviceContents::Empty | DeviceContents::Foreign { .. } | DeviceContents::Begun(_))
     {
-        let what = format!("{} holds no OSD, and --erase-osd names one", args.device.display());
+        let what = format!("{} holds no OSD, and --erase-osd names one", path.display());
         return Err(UserError::new(
             codes::DEVICE_NOT_EMPTY,
             what,
@@ -316,10 +415,10 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
         }
         DeviceContents::Begun(_) => Ok(fresh(args.force)),
         DeviceContents::Osd { superblock, .. } => {
-            may_erase(args, superblock.ids(), cluster, known).map(|()| fresh(true))
+            may_erase(args, path, superblock.ids(), cluster, known).map(|()| fresh(true))
         }
         DeviceContents::Damaged(ids) => {
-            let refused = match may_erase(args, ids, cluster, known) {
+            let refused = match may_erase(args, path, ids, cluster, known) {
                 Ok(()) => return Ok(fresh(true)),
                 Err(refused) => refused,
             };
@@ -335,9 +434,15 @@ fn not_empty() -> String {
 }
 
 /// Checks that the OSD on a device may be erased.
-fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&OsdView>) -> Result<(), UserError> {
+fn may_erase(
+    args: &Format,
+    path: &Path,
+    ids: DeviceIds,
+    cluster: ClusterId,
+    known: Option<&OsdView>,
+) -> Result<(), UserError> {
     let DeviceIds { cluster: found, osd, uuid } = ids;
-    let device = args.device.display();
+    let device = path.display();
     let here = format!("{device} holds {osd} of this cluster");
     let refused = match known {
         Some(known) if known.pgs > 0 => {
@@ -479,6 +584,7 @@ mod tests {
         let args = |erase_osd: Option<&str>| Format {
             device: "/d".into(),
             size: None,
+            log_device: None,
             log_size: None,
             force: true,
             erase_osd: erase_osd.map(str::to_owned),
@@ -490,10 +596,11 @@ mod tests {
         };
         let foreign = || DeviceContents::Foreign { place: "first" };
         let cluster = ClusterId([1; 16]);
-        let refused = decide(&args(Some("5a5a")), cluster, foreign(), None).err().expect("refused").to_string();
+        let refused =
+            decide(&args(Some("5a5a")), Path::new("/d"), cluster, foreign(), None).err().expect("refused").to_string();
         assert!(refused.contains("/d holds no OSD") && refused.contains("check the path"), "{refused}");
-        assert!(decide(&args(Some("5a5a")), cluster, DeviceContents::Empty, None).is_err());
-        assert!(decide(&args(None), cluster, foreign(), None).is_ok_and(|ids| ids.force));
+        assert!(decide(&args(Some("5a5a")), Path::new("/d"), cluster, DeviceContents::Empty, None).is_err());
+        assert!(decide(&args(None), Path::new("/d"), cluster, foreign(), None).is_ok_and(|ids| ids.force));
     }
 
     #[test]

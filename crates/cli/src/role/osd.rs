@@ -8,9 +8,9 @@ use crate::role::format::format_error;
 use crate::role::{self, Stop, env_error, http, memory, process, tools};
 use crate::{output, version};
 use anyhow::Result;
-use engine::{EngineConfig, MountError};
+use engine::{DevicePart, Disks, EngineConfig, FormatError, MountError, Superblock};
 use env::real::{RealConfig, RealEnv};
-use env::{DiskInfo, DiskKind, DiskSpec, Env, NetAddr};
+use env::{DiskKind, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
 use osd::{Osd, OsdConfig, OsdError, OsdTuning, Restart};
 use std::net::SocketAddr;
@@ -37,6 +37,15 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
         | SuperblockError::OtherFormat { .. } => {
             (codes::DEVICE_OF_OTHER_CLUSTER, "use the right device, or the metas of its own cluster".to_owned())
         }
+        SuperblockError::OtherPart { found, .. } => (
+            codes::OTHER_PART,
+            match found {
+                DevicePart::Home => "name the device of its log, too: --log-device",
+                DevicePart::Log => "name the device of its home with --device, and this one with --log-device",
+                DevicePart::Whole => "leave --log-device out: this OSD has its log on the same device",
+            }
+            .to_owned(),
+        ),
         SuperblockError::Absent => (codes::DEVICE_NOT_FORMATTED, format),
         SuperblockError::Damaged | SuperblockError::Geometry => (
             codes::MOUNT_FAILED,
@@ -91,14 +100,40 @@ fn restore(asked: bool, again: Option<Restart>) -> (bool, u64) {
     }
 }
 
-fn open(args: &OsdRun, env: &mut RealEnv) -> Result<DiskInfo> {
+fn open(args: &OsdRun, env: &mut RealEnv) -> Result<Disks> {
     if args.assume_plp {
         tracing::warn!(
             "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
         );
     }
-    let spec = DiskSpec { path: args.device.clone(), assume_plp: args.assume_plp, read_only: false };
-    env.open_disk(&spec).map_err(env_error)
+    let spec = |path: &Path| DiskSpec { path: path.to_owned(), assume_plp: args.assume_plp, read_only: false };
+    let home = env.open_disk(&spec(&args.device)).map_err(env_error)?;
+    let Some(log) = &args.log_device else { return Ok(Disks::from(home)) };
+    let log = env.open_disk(&spec(log)).map_err(env_error)?;
+    Ok(Disks { home, log })
+}
+
+/// Reads the superblocks of the log and of home, whose paths come in the same order. They are equal for an OSD on one device.
+///
+/// # Errors
+/// The error that `told` makes of a superblock that cannot be used, is of another part of an OSD, or of another OSD than that of home.
+pub fn superblocks(
+    env: &mut RealEnv,
+    disks: &Disks,
+    (log_path, home_path): (&Path, &Path),
+    told: impl Fn(&Path, FormatError) -> anyhow::Error,
+) -> Result<(Superblock, Superblock)> {
+    let mut found = Vec::new();
+    for (disk, part) in disks.each() {
+        let path = if part == DevicePart::Log { log_path } else { home_path };
+        let superblock = engine::read_superblock(env, disk).map_err(|e| told(path, e))?;
+        superblock.is_part(part).map_err(|why| told(path, why.into()))?;
+        found.push(superblock);
+    }
+    let (log, home) = (found[0], found[found.len() - 1]);
+    let same = log.belongs_to(home.cluster, home.osd, home.uuid);
+    same.map_err(|why| told(log_path, why.into()))?;
+    Ok((log, home))
 }
 
 /// Serves a device until asked to end, or until the process must start again on it.
@@ -113,10 +148,10 @@ fn serve(
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
     let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-    let disk = open(args, &mut env)?;
+    let disks = open(args, &mut env)?;
     let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
     let http_at = http.as_ref().map(|(_, addr)| *addr);
-    let config = config(args, (listen, again), &mut env, &disk)?;
+    let config = config(args, (listen, again), &mut env, &disks)?;
     let registry = process::registry("osd");
     process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
@@ -137,7 +172,7 @@ fn serve(
     let seed = env.random();
     let uuid = config.uuid;
     let ids = (config.osd, config.cluster, uuid);
-    let mut osd = Osd::new(config, disk.clone(), &registry, seed);
+    let mut osd = Osd::new(config, disks.clone(), &registry, seed);
     while !osd.has_stopped() {
         if stop.is_set() {
             osd.stop();
@@ -154,7 +189,7 @@ fn serve(
             let error = refused(code, reason);
             let Some(again) = osd.starts_again() else { return Err(error.into()) };
             // Every start advances the position of a device: the next one must not be judged by that alone.
-            let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
+            let marked = engine::mark_behind(&mut env, &disks.log, uuid, &error.what);
             marked.map_err(|e| format_error(&args.device, e))?;
             return Ok(Some(again));
         }
@@ -189,13 +224,16 @@ fn config(
     args: &OsdRun,
     (listen, again): (SocketAddr, Option<Restart>),
     env: &mut RealEnv,
-    disk: &DiskInfo,
+    disks: &Disks,
 ) -> Result<OsdConfig> {
-    let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
+    let log_path = args.log_device.as_ref().unwrap_or(&args.device);
+    let (superblock, _) = superblocks(env, disks, (log_path, &args.device), format_error)?;
     // A mark that cannot be read back counts all the same.
-    let behind = engine::behind_mark(env, disk, superblock.uuid).is_some() || again.is_some();
+    let behind = engine::behind_mark(env, &disks.log, superblock.uuid).is_some() || again.is_some();
     let (after_restore, mount_above) = restore(args.after_restore, again);
-    engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
+    for (disk, _) in disks.each() {
+        engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
+    }
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
         cluster: superblock.cluster,
@@ -213,7 +251,7 @@ fn config(
             after_poison: args.after_poison,
             after_restore,
             mount_above,
-            redirect_min: redirect_min(args.redirect_min, disk.kind),
+            redirect_min: redirect_min(args.redirect_min, disks.home.kind).filter(|_| !disks.are_apart()),
             ..EngineConfig::default()
         },
         behind,

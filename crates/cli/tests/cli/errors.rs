@@ -91,6 +91,7 @@ fn a_device_of_another_cluster(path: &str) -> String {
         force: false,
         prezero: false,
         unix_s: 0,
+        part: engine::DevicePart::Whole,
     };
     let (_, writes) = engine::format_image(1 << 30, &params, engine::SaltKey::new([1; 16])).expect("it fits");
     let file = std::fs::File::options().write(true).open(path).expect("a file");

@@ -154,24 +154,53 @@ fn an_osd_that_is_lost_goes_out_by_itself(dev: &Dev) {
 
 fn a_new_device_takes_the_place_of_a_lost_one(dev: &Dev) {
     let before = held(dev, 1);
-    let device = dev.file("new");
+    let (device, log) = (dev.file("new"), dev.file("new-log"));
     let replace = ["osd", "replace", "1", "--device", &device, "--size", "1GiB", "--log-size", "64MiB"];
+    let replace = [&replace[..], &["--log-device", &log]].concat();
     under_load(dev, "replaced", "15", || {
         assert_eq!(dev.run(&["dev", "kill", "1"]).code, 0);
         std::fs::remove_file(dev.dir().join("osd.1/device")).expect("it is ours");
         let ran = dev.run(&replace);
         assert!(ran.code == 0 && ran.out.contains("the replicas of osd.1 move to it"), "{ran:?}");
+        assert!(ran.out.contains(&format!("--log-device {log} --listen")), "{ran:?}");
     });
     let again = dev.file("again");
     let again = ["osd", "replace", "1", "--device", &again, "--size", "1GiB", "--log-size", "64MiB"];
     dev.run(&again).says("BSLT-2047", "osd ls");
     let new = osd_of(dev, 5).expect("it is registered");
     assert!(new["replaces"] == 1 && new["host"] == osd_of(dev, 1).expect("it is known")["host"], "{new}");
-    let mut process = dev.spawn(&["osd", "run", "--device", &device, "--listen", "127.0.0.1:0"]);
+    let run = ["osd", "run", "--device", &device, "--log-device", &log, "--listen", "127.0.0.1:0"];
+    let mut process = dev.spawn(&run);
     dev.wait_for("osd.5 to take over", MOVED_MAX, || osd_of(dev, 1).is_none() && is_whole(dev));
     assert_eq!(held(dev, 5), before);
     verified(dev);
     qemu_io(dev, "read -P 77 0 32M");
     process.kill().expect("it is ours");
     process.wait().expect("it ends");
+    the_two_devices_of_an_osd_are_named_together(dev, &device, &log);
+    let mut process = dev.spawn(&run);
+    dev.wait_for("osd.5 to be back", MOVED_MAX, || is_whole(dev));
+    verified(dev);
+    process.kill().expect("it is ours");
+    process.wait().expect("it ends");
+}
+
+fn the_two_devices_of_an_osd_are_named_together(dev: &Dev, device: &str, log: &str) {
+    let run = |flags: &[&str]| dev.run(&[&["osd", "run", "--listen", "127.0.0.1:0"][..], flags].concat());
+    run(&["--device", device]).says("BSLT-3015", "--log-device");
+    run(&["--device", log]).says("BSLT-3015", "its home with --device");
+    run(&["--device", log, "--log-device", device]).says("BSLT-3015", "--log-device");
+    let whole = dev.dir().join("osd.3/device").to_string_lossy().into_owned();
+    run(&["--device", &whole, "--log-device", log]).says("BSLT-3002", "");
+    dev.run(&["disk", "ls", device]).says("BSLT-3015", "--log-device");
+    let of = [device, "--log-device", log];
+    let info = dev.json(&[&["disk", "info"][..], &of].concat());
+    assert_eq!((info["log_device"].as_str(), info["log"]["segments"].as_u64()), (Some(log), Some(16)), "{info}");
+    let checked = dev.run(&[&["disk", "check", "--data"][..], &of].concat());
+    assert_eq!(checked.code, 0, "{checked:?}");
+    // A log that is in use is no empty device.
+    let other = dev.file("other");
+    let format = ["osd", "format", "--device", &other, "--size", "512MiB", "--log-device", log];
+    dev.run(&[&format[..], &["--force"]].concat()).says("BSLT-3003", "");
+    assert!(!std::path::Path::new(&other).exists(), "nothing was made");
 }

@@ -11,6 +11,7 @@ pub mod log;
 mod shadow;
 
 use crate::api::{EngineConfig, EngineEvent, MountError};
+use crate::disks::Disks;
 use crate::engine::Engine;
 use crate::format::{FormatError, behind_mark, read_superblock};
 use crate::{ReadData, ReadError};
@@ -85,7 +86,6 @@ pub enum OfflineError {
 pub struct Offline<'a> {
     env: &'a mut dyn Env,
     engine: Engine,
-    disk: DiskInfo,
     shadow: Option<Shadow>,
     ops: Vec<Op>,
     events: Vec<EngineEvent>,
@@ -98,32 +98,32 @@ pub struct Offline<'a> {
 }
 
 impl<'a> Offline<'a> {
-    /// Mounts a store. Returns it with the replicas that the mount has found, as an OSD gets them.
+    /// Mounts a store. Returns it with the superblock of its log and the replicas that the mount has found, as an OSD gets them.
     ///
     /// # Errors
     /// The superblock is not usable, or the mount fails. With [`Access::Write`] also when the store has a mark: its OSD has
     /// to judge that first.
     pub fn mount(
         env: &'a mut dyn Env,
-        disk: &DiskInfo,
+        disks: impl Into<Disks>,
         access: Access,
     ) -> Result<(Offline<'a>, Superblock, Vec<Recovered>), OfflineError> {
-        let superblock = read_superblock(env, disk)?;
+        let disks = disks.into();
+        let superblock = read_superblock(env, &disks.log)?;
         if access == Access::Write
-            && let Some(reason) = behind_mark(env, disk, superblock.uuid)
+            && let Some(reason) = behind_mark(env, &disks.log, superblock.uuid)
         {
             return Err(OfflineError::Behind { reason });
         }
         let config = EngineConfig { after_poison: access == Access::Read, ..EngineConfig::default() };
         let ids = (superblock.cluster, superblock.osd, superblock.uuid);
-        let mut engine = Engine::new(config, disk.clone(), ids);
+        let mut engine = Engine::new(config, disks, ids);
         let mut ops = Vec::new();
         let progress_at = env.now();
         engine.start(progress_at, &mut ops);
         let mut store = Offline {
             env,
             engine,
-            disk: disk.clone(),
             shadow: (access == Access::Read).then(Shadow::default),
             ops,
             events: Vec::new(),
@@ -348,7 +348,6 @@ impl<'a> Offline<'a> {
     fn hold_writes(&mut self) {
         let Some(shadow) = &mut self.shadow else { return };
         for op in std::mem::take(&mut self.ops) {
-            assert!(op_disk(&op) == Some(self.disk.id), "an engine has one disk");
             match shadow.take(op) {
                 Ok(event) => self.completed.push(event),
                 Err(op) => self.ops.push(op),
@@ -364,16 +363,6 @@ fn token_of(event: &Event) -> Option<env::Token> {
         | Event::DiskWrite { token, .. }
         | Event::DiskFlush { token, .. }
         | Event::DiskDiscard { token, .. } => Some(*token),
-        _ => None,
-    }
-}
-
-fn op_disk(op: &Op) -> Option<env::DiskId> {
-    match op {
-        Op::DiskRead { disk, .. }
-        | Op::DiskWrite { disk, .. }
-        | Op::DiskFlush { disk, .. }
-        | Op::DiskDiscard { disk, .. } => Some(*disk),
         _ => None,
     }
 }

@@ -6,36 +6,36 @@
 //! Invariant: a read returns what it would return if the writes had reached the device. Memory: the writes of one mount, which
 //! are at most the batches of the torn end of the log and its new records.
 
-use env::{Event, Op, Token};
+use env::{DiskId, Event, Op, Token};
 use std::collections::BTreeMap;
 use types::{IoBuf, IoBufMut};
 
 /// Writes that were kept.
 #[derive(Default)]
 pub(super) struct Shadow {
-    /// Offset and bytes, in the order of the writes.
-    writes: Vec<(u64, IoBuf)>,
-    /// Offsets of the reads in flight.
-    reads: BTreeMap<Token, u64>,
+    /// Disk, offset and bytes, in the order of the writes.
+    writes: Vec<(DiskId, u64, IoBuf)>,
+    /// Disks and offsets of the reads in flight.
+    reads: BTreeMap<Token, (DiskId, u64)>,
 }
 
 impl Shadow {
     /// Takes an operation. Returns the completion of one that the env must not get, or the operation itself.
     pub(super) fn take(&mut self, op: Op) -> Result<Event, Op> {
         match op {
-            Op::DiskWrite { token, offset, bufs, .. } => {
+            Op::DiskWrite { token, disk, offset, bufs, .. } => {
                 let mut at = offset;
                 for buf in bufs {
                     let len = buf.len() as u64;
-                    self.writes.push((at, buf));
+                    self.writes.push((disk, at, buf));
                     at += len;
                 }
                 Ok(Event::DiskWrite { token, result: Ok(()) })
             }
             Op::DiskFlush { token, .. } => Ok(Event::DiskFlush { token, result: Ok(()) }),
             Op::DiskDiscard { token, .. } => Ok(Event::DiskDiscard { token, result: Ok(()) }),
-            Op::DiskRead { token, offset, .. } => {
-                self.reads.insert(token, offset);
+            Op::DiskRead { token, disk, offset, .. } => {
+                self.reads.insert(token, (disk, offset));
                 Err(op)
             }
             other => Err(other),
@@ -44,9 +44,9 @@ impl Shadow {
 
     /// Lays the kept writes over the bytes that a read returned.
     pub(super) fn patch(&mut self, token: Token, buf: &mut IoBufMut) {
-        let Some(start) = self.reads.remove(&token) else { return };
+        let Some((disk, start)) = self.reads.remove(&token) else { return };
         let end = start + buf.len() as u64;
-        for (offset, bytes) in &self.writes {
+        for (_, offset, bytes) in self.writes.iter().filter(|(of, ..)| *of == disk) {
             let (from, to) = (start.max(*offset), end.min(offset + bytes.len() as u64));
             if from < to {
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
@@ -59,7 +59,6 @@ impl Shadow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use env::DiskId;
 
     const DISK: DiskId = DiskId(0);
 
@@ -80,5 +79,9 @@ mod tests {
         let found: Vec<u8> =
             [0, 4095, 4096, 8191, 8192, 9215, 9216, 12_287, 12_288].iter().map(|at| buf[*at]).collect();
         assert_eq!(found, [0, 0, 1, 1, 2, 2, 1, 1, 0]);
+        let elsewhere = Op::DiskRead { token, disk: DiskId(1), offset: 4096, buf: IoBufMut::zeroed(4096) };
+        let Err(Op::DiskRead { mut buf, .. }) = shadow.take(elsewhere) else { panic!("a read goes on") };
+        shadow.patch(token, &mut buf);
+        assert!(buf.iter().all(|byte| *byte == 0), "the writes were to another disk");
     }
 }

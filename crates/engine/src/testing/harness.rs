@@ -1,8 +1,8 @@
 //! An engine with models that check its events and answers.
 
 use super::model::{Made, Model, SECTORS, decision_bytes};
-use crate::{Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadData, ReadError, Superblock};
-use env::{DiskInfo, Event, Op};
+use crate::{Disks, Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadData, ReadError, Superblock};
+use env::{Event, Op};
 use std::collections::BTreeMap;
 use types::map::Member;
 use types::store::{DecisionState, Effect, Failure, Persist, Recovered, ReplicaIdentity};
@@ -17,7 +17,17 @@ pub const DISK_LEN: u64 = 48 << 20;
 pub fn params() -> FormatParams {
     let (cluster, osd, uuid) = IDS;
     let (log_bytes, segment_bytes) = (16 << 20, 1 << 20);
-    FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force: false, prezero: false, unix_s: 0 }
+    FormatParams {
+        cluster,
+        osd,
+        uuid,
+        log_bytes,
+        segment_bytes,
+        force: false,
+        prezero: false,
+        unix_s: 0,
+        part: crate::DevicePart::Whole,
+    }
 }
 
 pub fn chunks() -> [ChunkKey; 4] {
@@ -112,10 +122,16 @@ pub struct Harness<D> {
 
 impl<D> Harness<D> {
     /// Starts the mount of a formatted disk.
-    pub fn mount(disk: D, info: DiskInfo, superblock: Superblock, config: EngineConfig, now: Time) -> Harness<D> {
+    pub fn mount(
+        disk: D,
+        disks: impl Into<Disks>,
+        superblock: Superblock,
+        config: EngineConfig,
+        now: Time,
+    ) -> Harness<D> {
         let mut harness = Harness {
             disk,
-            engine: Engine::new(config.clone(), info, IDS),
+            engine: Engine::new(config.clone(), disks, IDS),
             config,
             superblock,
             now,
@@ -132,8 +148,8 @@ impl<D> Harness<D> {
         harness
     }
 
-    /// Starts a new process on the same disk, and its mount.
-    pub fn boot(&mut self, info: DiskInfo) {
+    /// Starts a new process on the same disks, and its mount.
+    pub fn boot(&mut self, disks: impl Into<Disks>) {
         let stats = self.engine.stats();
         self.seen.log_bytes += stats.log_bytes;
         self.seen.completed_blocks += stats.completed_blocks;
@@ -144,7 +160,7 @@ impl<D> Harness<D> {
         self.reads.clear();
         self.of_base.clear();
         self.models.values_mut().for_each(|model| model.reading = 0);
-        self.engine = Engine::new(self.config.clone(), info, IDS);
+        self.engine = Engine::new(self.config.clone(), disks, IDS);
         self.engine.start(self.now, &mut self.ops);
     }
 

@@ -1,5 +1,6 @@
 //! A disk in memory: completions come in any order, and a power cut keeps, loses or tears writes that no flush covered.
 
+use crate::Disks;
 use env::{DiskError, DiskId, DiskInfo, DiskKind, Env, EnvError, Event, ListenerId, NetAddr, Op, Token, Waker};
 use std::ops::Range;
 use types::rng::Rng;
@@ -9,18 +10,21 @@ const TEAR: usize = 512;
 
 #[derive(Clone)]
 struct Unflushed {
+    disk: DiskId,
     offset: usize,
     bytes: Vec<u8>,
 }
 
 enum Pending {
     Read { token: Token, offset: usize, buf: IoBufMut },
-    Write { token: Token, offset: usize, bytes: Vec<u8>, flush: bool },
-    Flush { token: Token },
+    Write { token: Token, disk: DiskId, offset: usize, bytes: Vec<u8>, flush: bool },
+    Flush { token: Token, disk: DiskId },
 }
 
 pub(crate) struct Disk {
     pub info: DiskInfo,
+    /// Bytes from this one on are a second device, that of the home.
+    pub home_from: Option<usize>,
     /// Bytes that reads return.
     cache: Vec<u8>,
     durable: Vec<u8>,
@@ -64,6 +68,7 @@ impl Disk {
         };
         Disk {
             info,
+            home_from: None,
             cache: vec![0; len as usize],
             durable: vec![0; len as usize],
             unflushed: Vec::new(),
@@ -83,6 +88,22 @@ impl Disk {
             most_in_flight: 0,
             astray: None,
             unreadable: None,
+        }
+    }
+
+    /// Returns the two devices of a disk that is divided.
+    pub fn disks(&self) -> Disks {
+        let Some(from) = self.home_from else { return Disks::from(&self.info) };
+        let device = |id, len: usize| DiskInfo { id: DiskId(id), size_bytes: len as u64, ..self.info.clone() };
+        Disks { log: device(0, from), home: device(1, self.cache.len() - from) }
+    }
+
+    fn device(&self, disk: DiskId) -> Range<usize> {
+        match (self.home_from, disk.0) {
+            (None, 0) => 0..self.cache.len(),
+            (Some(from), 0) => 0..from,
+            (Some(from), 1) => from..self.cache.len(),
+            _ => panic!("{disk:?} was never opened"),
         }
     }
 
@@ -109,27 +130,29 @@ impl Disk {
     pub fn submit(&mut self, ops: &mut Vec<Op>) {
         let align = self.info.align_bytes as usize;
         for op in ops.drain(..) {
-            let (offset, len) = match &op {
-                Op::DiskRead { offset, buf, .. } => (*offset, buf.len()),
-                Op::DiskWrite { offset, bufs, .. } => {
+            let (disk, offset, len) = match &op {
+                Op::DiskRead { disk, offset, buf, .. } => (*disk, *offset, buf.len()),
+                Op::DiskWrite { disk, offset, bufs, .. } => {
                     self.writes += 1;
                     assert!(bufs.iter().all(|b| b.is_aligned(align) && b.len().is_multiple_of(align)), "alignment");
                     assert!(bufs.len() <= 1024, "the kernel takes at most 1024 buffers");
-                    (*offset, bufs.iter().map(|b| b.len()).sum())
+                    (*disk, *offset, bufs.iter().map(|b| b.len()).sum())
                 }
-                Op::DiskFlush { .. } => (0, 0),
+                Op::DiskFlush { disk, .. } => (*disk, 0, 0),
                 other => panic!("{other:?}"),
             };
             assert!((offset as usize).is_multiple_of(align) && len.is_multiple_of(512), "{offset}+{len}");
+            let device = self.device(disk);
+            assert!(offset as usize + len <= device.len(), "{offset}+{len} leaves {disk:?}");
+            let offset = device.start + offset as usize;
             self.longest_bytes = self.longest_bytes.max(len);
             self.pending.push(match op {
-                Op::DiskRead { token, offset, buf, .. } => Pending::Read { token, offset: offset as usize, buf },
-                Op::DiskWrite { token, offset, bufs, flush, .. } => {
-                    assert!(offset as usize + len <= self.cache.len(), "{offset}+{len} leaves the disk");
+                Op::DiskRead { token, buf, .. } => Pending::Read { token, offset, buf },
+                Op::DiskWrite { token, bufs, flush, .. } => {
                     let bytes = bufs.iter().flat_map(|b: &IoBuf| b.to_vec()).collect();
-                    Pending::Write { token, offset: offset as usize, bytes, flush }
+                    Pending::Write { token, disk, offset, bytes, flush }
                 }
-                Op::DiskFlush { token, .. } => Pending::Flush { token },
+                Op::DiskFlush { token, .. } => Pending::Flush { token, disk },
                 other => panic!("{other:?}"),
             });
             self.most_in_flight = self.most_in_flight.max(self.pending.len());
@@ -147,18 +170,18 @@ impl Disk {
         }
         let nth = self.rng.below(self.pending.len() as u64) as usize;
         let op = self.pending.swap_remove(nth);
-        if let Pending::Write { offset, bytes, .. } = &op
+        if let Pending::Write { disk, offset, bytes, .. } = &op
             && self.in_parts
             && self.rng.chance(1, 4)
         {
-            self.land(*offset, bytes, true);
+            self.land(*disk, *offset, bytes, true);
             self.pending.push(op);
             return None;
         }
         self.completed += 1;
         Some(match op {
             Pending::Read { token, offset, buf } => self.read(token, offset, buf),
-            Pending::Write { token, offset, bytes, flush } => {
+            Pending::Write { token, disk, offset, bytes, flush } => {
                 let result = self.outcome().and_then(|()| {
                     self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
                     let is_durable = !self.info.volatile_cache && self.sparse_from.is_some_and(|from| offset < from);
@@ -166,16 +189,16 @@ impl Disk {
                         self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
                         return Ok(());
                     }
-                    self.unflushed.push(Unflushed { offset, bytes });
+                    self.unflushed.push(Unflushed { disk, offset, bytes });
                     let waits = self.info.volatile_cache || self.sparse_from.is_some();
-                    if flush || !waits { self.flush() } else { Ok(()) }
+                    if flush || !waits { self.flush(disk) } else { Ok(()) }
                 });
                 Event::DiskWrite { token, result }
             }
-            Pending::Flush { token } => {
+            Pending::Flush { token, disk } => {
                 self.flushes += 1;
                 self.fail_flush |= self.outcome().is_err();
-                let result = self.flush();
+                let result = self.flush(disk);
                 Event::DiskFlush { token, result }
             }
         })
@@ -203,14 +226,17 @@ impl Disk {
         if self.fails.contains(&(self.ended - 1)) { Err(DiskError::Io(5)) } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Result<(), DiskError> {
+    fn flush(&mut self, disk: DiskId) -> Result<(), DiskError> {
+        let (flushed, others) = std::mem::take(&mut self.unflushed).into_iter().partition(|write| write.disk == disk);
+        self.unflushed = others;
+        let flushed: Vec<Unflushed> = flushed;
         if std::mem::take(&mut self.fail_flush) {
-            for write in std::mem::take(&mut self.unflushed) {
-                self.land(write.offset, &write.bytes, false);
+            for write in flushed {
+                self.land(disk, write.offset, &write.bytes, false);
             }
             return Err(DiskError::Io(5));
         }
-        for write in self.unflushed.drain(..) {
+        for write in flushed {
             self.durable[write.offset..write.offset + write.bytes.len()].copy_from_slice(&write.bytes);
         }
         Ok(())
@@ -219,8 +245,8 @@ impl Disk {
     /// Kills the process: operations in flight happen or not, the cache stays.
     pub fn kill(&mut self) {
         for op in std::mem::take(&mut self.pending) {
-            if let Pending::Write { offset, bytes, .. } = op {
-                self.land(offset, &bytes, true);
+            if let Pending::Write { disk, offset, bytes, .. } = op {
+                self.land(disk, offset, &bytes, true);
             }
         }
     }
@@ -229,17 +255,17 @@ impl Disk {
     pub fn power_cut(&mut self) {
         let lost = std::mem::take(&mut self.unflushed);
         for op in std::mem::take(&mut self.pending) {
-            if let Pending::Write { offset, bytes, .. } = op {
-                self.land(offset, &bytes, false);
+            if let Pending::Write { disk, offset, bytes, .. } = op {
+                self.land(disk, offset, &bytes, false);
             }
         }
         for write in lost {
-            self.land(write.offset, &write.bytes, false);
+            self.land(write.disk, write.offset, &write.bytes, false);
         }
         self.cache.copy_from_slice(&self.durable);
     }
 
-    fn land(&mut self, offset: usize, bytes: &[u8], cached: bool) {
+    fn land(&mut self, disk: DiskId, offset: usize, bytes: &[u8], cached: bool) {
         let fate = self.rng.below(3);
         for (n, piece) in bytes.chunks(TEAR).enumerate() {
             let keep = match fate {
@@ -251,7 +277,7 @@ impl Disk {
                 let at = offset + n * TEAR;
                 if cached {
                     self.cache[at..at + piece.len()].copy_from_slice(piece);
-                    self.unflushed.push(Unflushed { offset: at, bytes: piece.to_vec() });
+                    self.unflushed.push(Unflushed { disk, offset: at, bytes: piece.to_vec() });
                 } else {
                     self.durable[at..at + piece.len()].copy_from_slice(piece);
                 }

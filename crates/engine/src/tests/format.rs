@@ -98,7 +98,7 @@ fn damaged_superblocks_are_an_osd_and_no_foreign_data() {
 fn a_device_of_a_newer_version_is_never_taken_for_foreign_data() {
     let (mut disk, made) = formatted();
     let info = disk.info.clone();
-    let newer = Superblock { incompat: 1, ..made }.encode();
+    let newer = Superblock { incompat: 1 << 9, ..made }.encode();
     Superblock::offsets(made.device_bytes).into_iter().for_each(|at| disk.put(at as usize, &newer));
     let refused = inspect(&mut disk, &info);
     assert!(matches!(refused, Err(FormatError::Superblock(SuperblockError::Features { .. }))), "{refused:?}");

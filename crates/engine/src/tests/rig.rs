@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use crate::testing::{DISK_LEN, FailedRead, Harness, SECTORS, chunks, params};
-use crate::{EngineConfig, FormatParams, ReadError, format_device};
+use crate::{EngineConfig, FormatParams, ReadError, Superblock, format_device};
 use env::DiskKind;
 use std::time::Duration;
 use types::rng::Rng;
@@ -11,6 +11,16 @@ use types::units::SECTORS_PER_AU;
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
 pub(super) type Rig = Harness<Disk>;
+
+/// Formats the two devices; returns their superblocks, that of the log first.
+pub(super) fn format_pair(disk: &mut Disk) -> Vec<Superblock> {
+    let disks = disk.disks();
+    let format = |(info, part)| {
+        let format = FormatParams { part, ..params() };
+        format_device(disk, info, &format, &mut |_, _| {}).expect("an empty device formats")
+    };
+    disks.each().into_iter().map(format).collect()
+}
 
 /// Replicas from this id on have a peer elsewhere.
 const FIRST_WITH_PEER: u64 = 100;
@@ -37,6 +47,18 @@ impl Harness<Disk> {
         rig
     }
 
+    /// Does the same with a device for the log and one for home.
+    pub fn apart(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
+        let log = params().log_bytes + (2 << 20);
+        let mut disk = Disk::new(log + DISK_LEN - params().log_bytes, seed, volatile);
+        disk.home_from = Some(log as usize);
+        let superblocks: Vec<Superblock> = format_pair(&mut disk);
+        let disks = disk.disks();
+        let mut rig = Harness::mount(disk, disks, superblocks[0], config, Time(1_000_000));
+        rig.settle();
+        rig
+    }
+
     fn on(mut disk: Disk, format: FormatParams, config: EngineConfig) -> Rig {
         let info = disk.info.clone();
         let superblock = format_device(&mut disk, &info, &format, &mut |_, _| {}).expect("an empty disk formats");
@@ -52,8 +74,8 @@ impl Harness<Disk> {
 
     /// Starts a new process on the same disk.
     pub fn restart(&mut self) {
-        let info = self.disk.info.clone();
-        self.boot(info);
+        let disks = self.disk.disks();
+        self.boot(disks);
         self.settle();
     }
 

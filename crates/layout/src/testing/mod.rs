@@ -30,6 +30,7 @@ fn first_mib() -> [File; 3] {
         "",
         superblock {
             FORMAT_VERSION,
+            SEPARATE_LOG,
             INCOMPAT_KNOWN,
             SUPERBLOCK_LEN,
             MARGIN,

@@ -463,6 +463,7 @@ fn format_machine(world: &World, i: usize, log_mib: u64) -> NodeId {
         force: true,
         prezero: false,
         unix_s: 0,
+        part: engine::DevicePart::Whole,
     };
     let (_, pages) =
         engine::format_image(BYTES, &params, engine::SaltKey::new([i as u8 + 1; 16])).expect("log and home fit");

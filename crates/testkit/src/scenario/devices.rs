@@ -46,8 +46,17 @@ impl Desk<'_> {
     fn stranger(&self, name: &str, change: impl Fn(&mut Superblock)) -> Result<String> {
         let (cluster, osd, uuid) = (ClusterId([0x5a; 16]), OsdId(1), STRANGER);
         let (log_bytes, segment_bytes) = (LOG, 0);
-        let params =
-            FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force: false, prezero: false, unix_s: 0 };
+        let params = FormatParams {
+            cluster,
+            osd,
+            uuid,
+            log_bytes,
+            segment_bytes,
+            force: false,
+            prezero: false,
+            unix_s: 0,
+            part: engine::DevicePart::Whole,
+        };
         let (mut superblock, mut writes) = engine::format_image(DEVICE, &params, engine::SaltKey::new([1; 16]))?;
         change(&mut superblock);
         for (_, page) in writes.iter_mut().skip(1) {

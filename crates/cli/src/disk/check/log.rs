@@ -23,9 +23,9 @@ struct Chain<'r> {
 /// # Errors
 /// The device fails for a reason that is none of the medium.
 pub fn check(device: &mut Device, of: &Superblock, report: &mut Report) -> Result<Option<Checkpoint>> {
-    let path = device.path.clone();
+    let path = device.log_path.clone();
     let failed = |error| device_error(&path, error);
-    let mut survey = Survey::new(&mut device.env, &device.disk, of, true).map_err(failed)?;
+    let mut survey = Survey::new(&mut device.env, &device.disks.log, of, true).map_err(failed)?;
     let bounds = survey.bounds;
     if bounds.last_seq == 0 {
         report.damage("log batches", "the log holds no valid batch");
@@ -33,7 +33,7 @@ pub fn check(device: &mut Device, of: &Superblock, report: &mut Report) -> Resul
     }
     let mut chain = Chain { report, bounds, expect: bounds.tail_seq, newest: NewestCheckpoint::default() };
     survey
-        .visit(&mut device.env, &device.disk, &mut |found| {
+        .visit(&mut device.env, &device.disks.log, &mut |found| {
             chain.take(&found);
             true
         })

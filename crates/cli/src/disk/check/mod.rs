@@ -15,8 +15,9 @@ use crate::disk_args::{DiskCheck, LogEnd};
 use crate::errors::{Exit, UserError};
 use crate::output;
 use anyhow::Result;
-use engine::offline::Access;
+use engine::offline::{self, Access};
 use engine::{Part, Superblock};
+use env::DiskInfo;
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::checkpoint::Checkpoint;
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
@@ -97,33 +98,39 @@ impl Report {
 
 /// Checks a device.
 pub fn run(args: &DiskCheck, as_json: bool) -> Result<Exit> {
-    let mut device = Device::open(&args.device, Access::Read)?;
-    let of = device.superblock()?;
+    let mut device = Device::open(&args.store, Access::Read)?;
+    let of = device.superblocks()?;
     let bar = bar(as_json);
     let report = examine(&mut device, &of, args.data, &bar)?;
+    let (_, of) = of;
     bar.finish_and_clear();
     show(args, &of, &report, as_json)?;
     Ok(if report.damaged > 0 { Exit::Degraded } else { Exit::Done })
 }
 
-/// Checks a device whose superblock is `of`.
+/// Checks a device whose superblocks, that of the log and that of home, are `of_log` and `of`.
 ///
 /// # Errors
 /// The device fails for a reason that is none of the medium.
-pub fn examine(device: &mut Device, of: &Superblock, data: bool, bar: &ProgressBar) -> Result<Report> {
+pub fn examine(
+    device: &mut Device,
+    (of_log, of): &(Superblock, Superblock),
+    data: bool,
+    bar: &ProgressBar,
+) -> Result<Report> {
     let mut report = Report::default();
     bar.set_message("superblocks and log");
-    superblocks(device, of, &mut report);
-    if of.device_bytes > device.disk.size_bytes {
-        let (has, needs) = (device.disk.size_bytes, of.device_bytes);
-        report.damage(
-            "superblocks",
-            format!("the device has {has} bytes, and was formatted with {needs}: it is cut off"),
-        );
-        return Ok(report);
+    superblocks(device, [of_log, of], &mut report);
+    for (disk, of) in [(&device.disks.log, of_log), (&device.disks.home, of)] {
+        if of.device_bytes > disk.size_bytes {
+            let (has, needs) = (disk.size_bytes, of.device_bytes);
+            let what = format!("the device has {has} bytes, and was formatted with {needs}: it is cut off");
+            report.damage("superblocks", what);
+            return Ok(report);
+        }
     }
     marks(device, of, &mut report);
-    match log::check(device, of, &mut report)? {
+    match log::check(device, of_log, &mut report)? {
         Some(checkpoint) if checkpoint.geometry.len_bytes() > of.home_bytes => {
             report.damage("checkpoint", "it describes a data area that is larger than the device's");
         }
@@ -142,10 +149,17 @@ fn bar(hidden: bool) -> ProgressBar {
     ProgressBar::new(0).with_style(style.expect("a template of known fields").progress_chars("=> "))
 }
 
-fn superblocks(device: &mut Device, of: &Superblock, report: &mut Report) {
-    for offset in Superblock::offsets(device.disk.size_bytes) {
+fn superblocks(device: &mut Device, of: [&Superblock; 2], report: &mut Report) {
+    let disks: Vec<DiskInfo> = device.disks.each().into_iter().map(|(disk, _)| disk.clone()).collect();
+    for (disk, of) in disks.iter().zip(of) {
+        copies(device, disk, of, report);
+    }
+}
+
+fn copies(device: &mut Device, disk: &DiskInfo, of: &Superblock, report: &mut Report) {
+    for offset in Superblock::offsets(disk.size_bytes) {
         report.checked("superblocks", 1);
-        match device.read(offset, SUPERBLOCK_LEN) {
+        match offline::read(&mut device.env, disk, offset, SUPERBLOCK_LEN) {
             Err(error) => report.damage("superblocks", format!("the copy at {offset} cannot be read: {error}")),
             Ok(page) => match Superblock::decode(&page) {
                 Err(error) => report.damage("superblocks", format!("the copy at {offset}: {error}")),
@@ -156,16 +170,18 @@ fn superblocks(device: &mut Device, of: &Superblock, report: &mut Report) {
             },
         }
     }
-    if of.device_bytes < device.disk.size_bytes {
-        let (has, used) = (device.disk.size_bytes, of.device_bytes);
+    if of.device_bytes < disk.size_bytes {
+        let (has, used) = (disk.size_bytes, of.device_bytes);
         report.note(format!("the device has {has} bytes, and was formatted with {used}"));
     }
 }
 
 fn marks(device: &mut Device, of: &Superblock, report: &mut Report) {
     for (offset, what) in [(POISON_AT, "the store has failed"), (BEHIND_AT, "an older copy")] {
-        let page = device.read(offset, POISON_LEN).ok();
-        if let Some(reason) = page.and_then(|page| poison::decode(&page, of.uuid)) {
+        let page = device.read_log(offset, POISON_LEN).ok();
+        let found = page.and_then(|page| poison::decode(&page, of.uuid));
+        let mut other = || device.read_home(offset, POISON_LEN).ok().and_then(|page| poison::decode(&page, of.uuid));
+        if let Some(reason) = found.or_else(&mut other) {
             report.note(format!("a mark says: {what}: {reason}"));
         }
     }
@@ -245,7 +261,7 @@ fn show(args: &DiskCheck, of: &Superblock, report: &Report, as_json: bool) -> Re
             .collect();
         let found: Vec<Value> = report.found.iter().map(|(part, what)| json!({ "part": part, "what": what })).collect();
         let body = json!({
-            "device": args.device, "osd": of.osd, "clean": report.damaged == 0, "data": args.data, "parts": parts,
+            "device": args.store.device, "osd": of.osd, "clean": report.damaged == 0, "data": args.data, "parts": parts,
             "damage_count": report.damaged, "damage": found, "notes": report.notes,
         });
         return output::json("disk.check", body);
@@ -261,9 +277,9 @@ fn show(args: &DiskCheck, of: &Superblock, report: &Report, as_json: bool) -> Re
     }
     report.notes.iter().for_each(|note| out!("note: {note}"));
     match (report.damaged, args.data) {
-        (0, true) => out!("{}: clean", args.device.display()),
-        (0, false) => out!("{}: clean; --data reads the blocks, too", args.device.display()),
-        (count, _) => out!("{}: {count} findings", args.device.display()),
+        (0, true) => out!("{}: clean", args.store.device.display()),
+        (0, false) => out!("{}: clean; --data reads the blocks, too", args.store.device.display()),
+        (count, _) => out!("{}: {count} findings", args.store.device.display()),
     }
     Ok(())
 }

@@ -125,7 +125,7 @@ impl Walk<'_> {
             self.report
                 .damage("ownership", format!("slot {} of {id} of {} has another owner, too", ptr.slot, id.replica));
         }
-        let read = self.device.read(self.home_start + self.geometry.slot_offset(ptr.slot), PAGE);
+        let read = self.device.read_home(self.home_start + self.geometry.slot_offset(ptr.slot), PAGE);
         let (place, owner) = (format!("{id} in slot {}", ptr.slot), id.replica);
         match read {
             Err(error) => self.report.damage(part, format!("{place} of {owner} cannot be read: {error}")),
