@@ -72,6 +72,7 @@ pub struct ClientReq {
 }
 
 /// Actions of the owner, in this order.
+#[allow(clippy::large_enum_variant)] // short-lived
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlAction {
     /// Commit this, then call [`Control::handle_committed`]; drop the `Control` when the commit fails.

@@ -65,6 +65,7 @@ pub(super) enum WaitFor {
     },
 }
 
+#[allow(clippy::large_enum_variant)] // short-lived
 enum Outcome {
     Client(ClientAnswer),
     Admin(Result<AdminAnswer, Refusal>),

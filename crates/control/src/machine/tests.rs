@@ -5,6 +5,7 @@ mod events;
 mod force;
 mod health;
 mod leaders;
+mod limits;
 mod members;
 mod osds;
 mod pairs;

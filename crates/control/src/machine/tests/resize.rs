@@ -278,6 +278,7 @@ fn description_and_labels_are_kept_changed_and_shown() {
         description: description.map(str::to_owned),
         labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         removed_labels: removed.iter().map(|k| (*k).to_owned()).collect(),
+        ..VolumeText::default()
     };
     let create =
         |name: &str, text| AdminAsk::VolumeCreate { name: name.into(), len_bytes: SEGMENT, stripe: Stripe::NONE, text };
