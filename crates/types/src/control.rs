@@ -8,6 +8,7 @@ use crate::ids::{
     VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
+use crate::qos::QosLimits;
 use crate::stripe::Stripe;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -306,8 +307,10 @@ pub enum ClientAnswer {
     },
     Refreshed(MapView),
     /// The holder is known. `len_bytes`: the length of its volume, which only grows; 0: the metadata server does not say.
+    /// `limits`: those of its I/O that are in force now.
     Alive {
         len_bytes: u64,
+        limits: QosLimits,
     },
     Closed,
     Refused(Refusal),
@@ -338,6 +341,8 @@ pub struct Opened {
     pub epoch: Epoch,
     pub len_bytes: u64,
     pub stripe: Stripe,
+    /// Limits of its I/O. The holder hears of changes with [`ClientAnswer::Alive`].
+    pub limits: QosLimits,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,

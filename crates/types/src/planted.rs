@@ -218,6 +218,8 @@ registry! {
         "a commit without an answer counts as committed";
     LeaseUnchecked, "lease-unchecked", "control",
         "a leader plans and answers before it has its election confirmed";
+    LimiterTakesNothing, "limiter-takes-nothing", "volume",
+        "a client lets requests pass its I/O limits and takes no token";
     FlagsIgnored, "flags-ignored", "placement",
         "PGs of a new pool are placed on OSDs that are out or drained";
     MovesToLeaving, "moves-to-leaving", "placement",

@@ -4,6 +4,7 @@ use super::*;
 use prost::Message;
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
+use types::{QosLimits, RateLimit};
 
 fn hello() -> OsdHello {
     OsdHello {
@@ -131,6 +132,11 @@ fn downs() -> Vec<OsdDown> {
     ]
 }
 
+fn limits() -> QosLimits {
+    let iops = Some(RateLimit { rate: 500, burst: 700, burst_seconds: 3 });
+    QosLimits { iops, ..QosLimits::NONE }
+}
+
 fn answers() -> Vec<ClientAnswer> {
     let pg = PgId { pool: PoolId(1), n: 0 };
     let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
@@ -148,6 +154,7 @@ fn answers() -> Vec<ClientAnswer> {
         epoch: Epoch(3),
         len_bytes: 1 << 20,
         stripe,
+        limits: limits(),
         write: true,
         segments: segments[1..].to_vec(),
         view: view.clone(),
@@ -159,8 +166,8 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive { len_bytes: 0 },
-        ClientAnswer::Alive { len_bytes: 5 << 20 },
+        ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+        ClientAnswer::Alive { len_bytes: 5 << 20, limits: limits() },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]
@@ -284,7 +291,8 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
         let cluster = ClusterId([1; 16]);
         let (volume, session, epoch) = (VolumeId(1), SessionId(1), Epoch(1));
         let (stripe, segments, view) = (Stripe::NONE, Vec::new(), MapView::default());
-        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, write: true, segments, view };
+        let limits = limits();
+        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, limits, write: true, segments, view };
         ClientAnswer::try_from(pb::ClientAskReply::from(ClientAnswer::Opened(opened)))
     };
     for len_bytes in [512, 1 << 30, VOLUME_LEN_MAX] {
