@@ -1,7 +1,7 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
 use crate::convert_members::{change_in, change_out, force_in, force_out, membership_in, membership_out};
-use crate::convert_qos::{limits_in, limits_out};
+use crate::convert_qos::{limits_in, limits_out, volume_limits_in, volume_limits_out};
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
@@ -370,6 +370,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
         }),
+        OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
         OsdDown::TransferLeader { pg, to } => {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
         }
@@ -414,6 +415,10 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     chunk_count: a.chunk_count,
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
+            }
+            Body::Limits(limits) => {
+                let (part, volumes) = volume_limits_in(limits)?;
+                OsdDown::Limits { part, volumes }
             }
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),

@@ -2,9 +2,10 @@
 
 use crate::convert::Malformed;
 use crate::pb;
+use types::control::{LIMITS_PER_MESSAGE, LimitsPart};
 use types::limits::{BANDWIDTH_MAX, BURST_SECONDS_MAX};
 use types::qos::{QosBase, QosChange, RateChange};
-use types::{LimitKind, QosLimits, RateLimit};
+use types::{LimitKind, QosLimits, RateLimit, VolumeId};
 
 /// Returns the message of limits; `None`: nothing is limited.
 pub(crate) fn limits_out(limits: &QosLimits) -> Option<pb::QosLimits> {
@@ -43,6 +44,26 @@ pub(crate) fn limits_in(limits: Option<pb::QosLimits>) -> Result<QosLimits, Malf
         read_bandwidth: limit(l.read_bandwidth)?,
         write_bandwidth: limit(l.write_bandwidth)?,
     })
+}
+
+/// Returns the message of limits for an OSD.
+pub(crate) fn volume_limits_out(part: LimitsPart, volumes: &[(VolumeId, QosLimits)]) -> pb::VolumeLimits {
+    let LimitsPart { begins, goes_on, ends } = part;
+    let one =
+        |(volume, limits): &(VolumeId, QosLimits)| pb::LimitedVolume { volume: volume.0, limits: limits_out(limits) };
+    pb::VolumeLimits { begins, goes_on, ends, volumes: volumes.iter().map(one).collect() }
+}
+
+/// Returns the limits in a message for an OSD.
+pub(crate) fn volume_limits_in(
+    limits: pb::VolumeLimits,
+) -> Result<(LimitsPart, Vec<(VolumeId, QosLimits)>), Malformed> {
+    let pb::VolumeLimits { begins, goes_on, ends, volumes } = limits;
+    if volumes.len() > LIMITS_PER_MESSAGE {
+        return Err(Malformed::Range("volumes"));
+    }
+    let one = |v: pb::LimitedVolume| Ok((VolumeId(v.volume), limits_in(v.limits)?));
+    Ok((LimitsPart { begins, goes_on, ends }, volumes.into_iter().map(one).collect::<Result<_, Malformed>>()?))
 }
 
 fn kind_out(kind: LimitKind) -> pb::LimitKind {

@@ -238,6 +238,9 @@ pub enum OsdDown {
     ReplicaFloor(ReplicaId),
     /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
     Attach { pg: PgId, attach: Attach },
+    /// Limits of the I/O of volumes (ADR 0032): a part of the list of all limited ones, which comes with each stream, or changes. A volume
+    /// without limits is limited no longer.
+    Limits { part: LimitsPart, volumes: Vec<(VolumeId, QosLimits)> },
     /// Hand leadership of the PG to this member's OSD.
     TransferLeader { pg: PgId, to: OsdId },
     /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
@@ -252,6 +255,25 @@ pub enum OsdDown {
     /// report, and PGs of it are not served without it, or the records are not trusted yet.
     Refused { code: u32, reason: String },
 }
+
+/// Place of limits in the list of all; with neither flag they are changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitsPart {
+    pub begins: bool,
+    pub goes_on: bool,
+    /// Volumes that the list does not name are limited no longer.
+    pub ends: bool,
+}
+
+impl LimitsPart {
+    /// Whether the limits belong to the list of all.
+    pub fn is_list(self) -> bool {
+        self.begins || self.goes_on || self.ends
+    }
+}
+
+/// Most volumes of one [`OsdDown::Limits`].
+pub const LIMITS_PER_MESSAGE: usize = 1_024;
 
 /// The attach record of one volume in one PG (R6). It is decision state: it takes effect when it commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use prost::Message;
+use types::control::LimitsPart;
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
 use types::{QosLimits, RateLimit};
@@ -124,6 +125,10 @@ fn downs() -> Vec<OsdDown> {
         },
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
+        OsdDown::Limits {
+            part: LimitsPart { begins: true, goes_on: false, ends: true },
+            volumes: vec![(volume, limits()), (VolumeId(9), QosLimits::NONE)],
+        },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
         OsdDown::Behind { reason: "why".into(), hold: true },

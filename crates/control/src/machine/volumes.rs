@@ -11,7 +11,7 @@ use crate::settings::time_words;
 use types::codes;
 use types::control::Refusal;
 use types::qos::QosChange;
-use types::{PgId, QosLimits, SEGMENT, Stripe, Time, VolumeId};
+use types::{PgId, SEGMENT, Stripe, Time, VolumeId};
 
 /// PGs that a refusal names.
 const PGS_NAMED: usize = 8;
@@ -161,11 +161,6 @@ impl Control {
         let since = self.lengthened.get(&volume).copied().unwrap_or(self.lengths_from);
         let stands = self.standing() == Standing::Sound && self.agreed() >= since;
         self.records.volumes.get(&volume).filter(|_| stands).map_or(0, |volume| volume.len_bytes)
-    }
-
-    /// Returns the limits of the I/O of a volume.
-    pub(super) fn limits_told(&self, volume: VolumeId) -> QosLimits {
-        self.records.volumes.get(&volume).map_or(QosLimits::NONE, |volume| self.records.limits_of(volume))
     }
 
     /// Returns the answer to a resize; `None` while it waits.

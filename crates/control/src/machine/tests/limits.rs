@@ -1,10 +1,10 @@
 //! Limits of volumes and pools: which ones are in force, and what a new leader knows of them.
 
-use super::world::World;
+use super::world::{World, opened};
 use super::*;
 use crate::admin::{PoolView, VolumeText, VolumeView};
 use types::qos::{QosBase, QosChange, RateChange};
-use types::{LimitKind, QosLimits, RateLimit};
+use types::{LimitKind, QosLimits, RateLimit, VolumeId};
 
 fn iops(rate: u64) -> QosChange {
     let change = RateChange { rate: Some(rate), ..RateChange::default() };
@@ -92,4 +92,37 @@ fn refused_limit_changes_nothing_of_the_request() {
         Ok(AdminAnswer::Volume(view)) => assert_eq!((view.description.as_str(), view.limits_of.as_str()), ("", "none")),
         other => panic!("no volume: {other:?}"),
     }
+}
+
+#[test]
+fn every_osd_knows_the_limits_of_all_volumes_whoever_restarts() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/a", SEGMENT);
+    world.make_volume("p/b", SEGMENT);
+    let id = |name: &str| world.control.records().volume(name).expect("it is there").id;
+    let (a, b) = (id("p/a"), id("p/b"));
+    let known = World::limits_known;
+    assert_eq!(known(&world), vec![BTreeMap::new(); 3]);
+    set(&mut world, "p/b", iops(70));
+    assert_eq!(known(&world), vec![BTreeMap::from([(b, only_iops(70))]); 3]);
+    set_pool(&mut world, iops(500));
+    let both = BTreeMap::from([(a, only_iops(500)), (b, only_iops(70))]);
+    assert_eq!(known(&world), vec![both.clone(); 3], "the pool changes those without their own");
+    // An OSD that missed changes gets the list of all with its next stream, and so does each from another leader.
+    world.crash();
+    world.osds.iter_mut().for_each(|osd| osd.limits = BTreeMap::from([(VolumeId(99), only_iops(5))]));
+    world.connect_all();
+    assert_eq!(known(&world), vec![both; 3]);
+    set(&mut world, "p/b", base(QosBase::Unlimited));
+    assert_eq!(known(&world), vec![BTreeMap::from([(a, only_iops(500))]); 3]);
+    world.admin(AdminAsk::VolumeRemove { name: "p/a".into(), force: true, now: true }).expect("removed");
+    assert_eq!(known(&world), vec![BTreeMap::new(); 3], "no limit outlives its volume");
+    // The holder hears of them with its keepalives.
+    let held = opened(world.ask(1, open("p/b", true, false)));
+    assert_eq!(held.limits, QosLimits::NONE);
+    set(&mut world, "p/b", base(QosBase::Pool));
+    let keepalive = ClientAsk::Keepalive { volume: b, session: held.session, unreached: Vec::new() };
+    let ClientAnswer::Alive { limits, .. } = world.ask(1, keepalive) else { panic!("it holds the volume") };
+    assert_eq!(limits, only_iops(500));
 }
