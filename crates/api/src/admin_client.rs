@@ -2,6 +2,7 @@
 
 use crate::convert::{Malformed, need, stripe_out, uuid};
 use crate::convert_admin::{text_out, volume};
+use crate::convert_qos::change_out;
 use crate::follow::{Held, Metas, is_unresolved};
 use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
@@ -363,7 +364,7 @@ async fn call(channel: Channel, by: By, ask: &AdminAsk) -> Called {
             let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
             Ok(all(reply.pgs).map(AdminAnswer::Pgs))
         }
-        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolRemove { .. } => {
+        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolSet { .. } | AdminAsk::PoolRemove { .. } => {
             send_pool(&mut rpc, ask.clone()).await
         }
         volumes => send_volume(&mut rpc, volumes).await,
@@ -423,11 +424,16 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             };
             let reply = rpc.pool_create(request).await?.into_inner();
             let warning = reply.warning;
-            Ok(need(reply.pool, "pool").map(|pool| AdminAnswer::PoolCreated { pool: pool.into(), warning }))
+            let pool = need(reply.pool, "pool").and_then(TryInto::try_into);
+            Ok(pool.map(|pool| AdminAnswer::PoolCreated { pool, warning }))
         }
         AdminAsk::PoolList => {
             let reply = rpc.pool_list(pb::PoolListRequest {}).await?.into_inner();
-            Ok(Ok(AdminAnswer::Pools(reply.pools.into_iter().map(Into::into).collect())))
+            Ok(reply.pools.into_iter().map(TryInto::try_into).collect::<Result<_, _>>().map(AdminAnswer::Pools))
+        }
+        AdminAsk::PoolSet { name, limits } => {
+            let reply = rpc.pool_set(pb::PoolSetRequest { name, limits: change_out(limits) }).await?.into_inner();
+            Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))
         }
         AdminAsk::PoolRemove { name } => {
             rpc.pool_remove(pb::PoolRemoveRequest { name }).await?;

@@ -1,6 +1,7 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
 use crate::convert_members::{change_in, change_out, force_in, force_out, membership_in, membership_out};
+use crate::convert_qos::{limits_in, limits_out, volume_limits_in, volume_limits_out};
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
@@ -369,6 +370,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
         }),
+        OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
         OsdDown::TransferLeader { pg, to } => {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
         }
@@ -413,6 +415,10 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     chunk_count: a.chunk_count,
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
+            }
+            Body::Limits(limits) => {
+                let (part, volumes) = volume_limits_in(limits)?;
+                OsdDown::Limits { part, volumes }
             }
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
@@ -564,6 +570,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 segments: places_to(&o.segments),
                 view: Some((&o.view).into()),
                 stripe: stripe_out(o.stripe),
+                limits: limits_out(&o.limits),
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -571,7 +578,9 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 pending: pending.iter().map(|segment| segment.0).collect(),
             }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
-            ClientAnswer::Alive { len_bytes } => Answer::Alive(pb::Alive { len_bytes }),
+            ClientAnswer::Alive { len_bytes, limits } => {
+                Answer::Alive(pb::Alive { len_bytes, limits: limits_out(&limits) })
+            }
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
             ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
         };
@@ -593,6 +602,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         epoch: Epoch(o.epoch),
         len_bytes: volume_len(o.len_bytes)?,
         stripe,
+        limits: limits_in(o.limits)?,
         write: o.write,
         segments,
         view: need(o.view, "view")?.try_into()?,
@@ -612,8 +622,10 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 view: need(s.view, "view")?.try_into()?,
             },
             Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
-            Answer::Alive(pb::Alive { len_bytes: 0 }) => ClientAnswer::Alive { len_bytes: 0 },
-            Answer::Alive(alive) => ClientAnswer::Alive { len_bytes: volume_len(alive.len_bytes)? },
+            Answer::Alive(alive) => {
+                let len_bytes = if alive.len_bytes == 0 { 0 } else { volume_len(alive.len_bytes)? };
+                ClientAnswer::Alive { len_bytes, limits: limits_in(alive.limits)? }
+            }
             Answer::Closed(_) => ClientAnswer::Closed,
             Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),
         })

@@ -1,6 +1,7 @@
 //! Values of `control::admin` to and from protobuf.
 
 use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
+use crate::convert_qos::{change_in, change_out, limits_in, limits_out};
 use crate::{convert_health, convert_moves, pb};
 use control::admin::{
     HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText, VolumeView,
@@ -145,13 +146,16 @@ impl From<PoolView> for pb::PoolView {
             volumes: p.volumes,
             segments: p.segments,
             trashed: p.trashed,
+            limits: limits_out(&p.limits),
         }
     }
 }
 
-impl From<pb::PoolView> for PoolView {
-    fn from(p: pb::PoolView) -> Self {
-        PoolView {
+impl TryFrom<pb::PoolView> for PoolView {
+    type Error = Malformed;
+
+    fn try_from(p: pb::PoolView) -> Result<Self, Malformed> {
+        Ok(PoolView {
             pool: PoolId(p.pool),
             name: p.name,
             replicas: p.replicas,
@@ -161,7 +165,8 @@ impl From<pb::PoolView> for PoolView {
             volumes: p.volumes,
             segments: p.segments,
             trashed: p.trashed,
-        }
+            limits: limits_in(p.limits)?,
+        })
     }
 }
 
@@ -247,6 +252,8 @@ impl From<VolumeView> for pb::VolumeView {
             description: v.description,
             labels: v.labels.into_iter().collect(),
             resize_bytes: v.resize_bytes,
+            limits: limits_out(&v.limits),
+            limits_of: v.limits_of,
         }
     }
 }
@@ -272,6 +279,8 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             description: v.description,
             labels: v.labels.into_iter().collect(),
             resize_bytes: v.resize_bytes,
+            limits: limits_in(v.limits)?,
+            limits_of: v.limits_of,
         })
     }
 }
@@ -280,16 +289,21 @@ pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
     need(reply.volume, "volume")?.try_into()
 }
 
-/// Returns the message of a change of description and labels.
+/// Returns the message of a change of description, labels and limits.
 pub(crate) fn text_out(text: VolumeText) -> pb::VolumeText {
-    let VolumeText { description, labels, removed_labels } = text;
-    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels }
+    let VolumeText { description, labels, removed_labels, limits } = text;
+    let limits = change_out(limits);
+    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels, limits }
 }
 
-/// Returns the change of description and labels in a message; without one there is none.
-pub fn text_in(text: Option<pb::VolumeText>) -> VolumeText {
-    let pb::VolumeText { description, labels, removed_labels } = text.unwrap_or_default();
-    VolumeText { description, labels: labels.into_iter().collect(), removed_labels }
+/// Returns the change of description, labels and limits in a message; without one there is none.
+///
+/// # Errors
+/// When the change of limits is malformed.
+pub fn text_in(text: Option<pb::VolumeText>) -> Result<VolumeText, Malformed> {
+    let pb::VolumeText { description, labels, removed_labels, limits } = text.unwrap_or_default();
+    let labels = labels.into_iter().collect();
+    Ok(VolumeText { description, labels, removed_labels, limits: change_in(limits)? })
 }
 
 impl From<TrashView> for pb::TrashView {

@@ -14,6 +14,7 @@ mod convert_admin;
 mod convert_health;
 mod convert_members;
 mod convert_moves;
+mod convert_qos;
 mod convert_recovery;
 mod follow;
 mod meta_info;
@@ -24,6 +25,7 @@ pub mod status;
 pub use admin_client::{AdminClient, AdminError};
 pub use convert::stripe_in;
 pub use convert_admin::text_in;
+pub use convert_qos::change_in;
 pub use convert_recovery::{backup_parts, recover_in};
 pub use meta_info::{MetaInfo, meta_info};
 

@@ -43,7 +43,7 @@ pub struct Tx {
 fn is_urgent(message: &Message, payload_len: usize) -> bool {
     match message {
         Message::LeaseRenewal(_) | Message::LeaseAck(_) | Message::LeaseRelease(_) => true,
-        Message::PassedOn(_) | Message::Ping { .. } => true,
+        Message::PassedOn(_) | Message::Used(_) | Message::Ping { .. } => true,
         Message::Raft(msg) => msg.kind != RaftKind::Append && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
         Message::Request(r) => {

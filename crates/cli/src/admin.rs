@@ -14,6 +14,7 @@ use control::settings::SettingView;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use types::qos::QosChange;
 use types::{ClusterId, OsdId, PgId, Stripe};
 
 /// Longest wait for an answer.
@@ -124,6 +125,10 @@ impl Admin {
 
     pub fn remove_pool(&self, name: &str) -> Result<()> {
         expect!(self, AdminAsk::PoolRemove { name: name.to_owned() }, AdminAnswer::Done => ())
+    }
+
+    pub fn set_pool(&self, name: &str, limits: QosChange) -> Result<PoolView> {
+        expect!(self, AdminAsk::PoolSet { name: name.to_owned(), limits }, AdminAnswer::Pool(pool) => pool)
     }
 
     pub fn pgs(&self, pool: Option<&str>) -> Result<Vec<PgView>> {

@@ -512,6 +512,15 @@ pub enum Pool {
         #[arg(add = completion::pools())]
         name: String,
     },
+    /// Change the limits of the volumes of a pool that have none of their own
+    #[command(after_help = "Example:\n  basalt pool set main --iops 5000 --bandwidth 200MiB/s")]
+    Set {
+        /// The pool
+        #[arg(add = completion::pools())]
+        name: String,
+        #[command(flatten)]
+        limits: crate::limit_args::Limits,
+    },
     /// One pool: id, state, replicas, PGs, volumes
     Info {
         /// The pool

@@ -23,6 +23,7 @@ mod errors;
 mod explain;
 mod health;
 mod hint;
+mod limit_args;
 mod logging;
 mod metas;
 mod missing;

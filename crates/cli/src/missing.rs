@@ -10,7 +10,7 @@ use types::codes;
 const MISSING: &[(&str, &[&str])] = &[
     ("osd", &["reweight", "crush"]),
     ("volume", &["snapshot", "snap", "clone", "flatten", "copy", "cp", "import", "export"]),
-    ("pool", &["set", "rename"]),
+    ("pool", &["rename"]),
     ("pg", &["repair", "scrub"]),
 ];
 

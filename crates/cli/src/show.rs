@@ -133,6 +133,13 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             Ok(())
         }
         Pool::Info { name } => pool_info(&known_pool(admin, name)?, as_json),
+        Pool::Set { name, limits } => {
+            let pool = admin.set_pool(name, limits.change(false))?;
+            if as_json {
+                return json("pool.set", to_value(&pool)?);
+            }
+            pool_info(&pool, false)
+        }
         Pool::Rm { name } => {
             let pool = known_pool(admin, name)?;
             admin.remove_pool(name)?;
@@ -167,6 +174,7 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
     out!("pgs        {}", pool.pg_count);
     let trashed =
         if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
+    out!("limits     {} (of volumes without their own)", crate::limit_args::in_words(&pool.limits));
     out!("volumes    {}{trashed}; {} segments of 1 GiB", pool.volumes, pool.segments);
     Ok(())
 }

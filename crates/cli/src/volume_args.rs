@@ -1,8 +1,10 @@
 //! Arguments of `basalt volume` and `basalt trash`.
 
 use crate::completion;
+use crate::limit_args::Limits;
 use clap::{Args, Subcommand};
 use control::admin::VolumeText;
+use types::qos::QosChange;
 
 /// Stripe layout of a new volume.
 #[derive(Args, Debug, Clone, Copy)]
@@ -59,12 +61,13 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Returns the change, with the keys of labels that go.
-    pub fn change(&self, removed_labels: &[String]) -> VolumeText {
+    /// Returns the change, with the keys of labels that go and the change of limits.
+    pub fn change(&self, removed_labels: &[String], limits: QosChange) -> VolumeText {
         VolumeText {
             description: self.description.clone(),
             labels: self.labels.iter().cloned().collect(),
             removed_labels: removed_labels.to_vec(),
+            limits,
         }
     }
 }
@@ -85,6 +88,8 @@ pub enum Volume {
         stripes: Stripes,
         #[command(flatten)]
         texts: Texts,
+        #[command(flatten)]
+        limits: Limits,
     },
     /// List volumes
     #[command(visible_alias = "list")]
@@ -111,9 +116,11 @@ pub enum Volume {
         /// The new name, without the pool or with the same one
         new: String,
     },
-    /// Change the description and the labels of a volume
-    #[command(after_help = "Example:\n  \
-        basalt volume set main/vm1 --description 'web server' --label tier=front --remove-label old")]
+    /// Change the description, the labels and the limits of a volume, also while it is open
+    #[command(after_help = "Examples:\n  \
+        basalt volume set main/vm1 --description 'web server' --label tier=front --remove-label old\n  \
+        basalt volume set main/vm1 --iops 500 --burst-iops 2000 --burst-seconds 30 --bandwidth 100MiB/s\n  \
+        basalt volume set main/vm1 --pool-limits")]
     Set {
         /// POOL/VOLUME
         #[arg(add = completion::volumes())]
@@ -123,6 +130,11 @@ pub enum Volume {
         /// Remove the label with this key; repeat for several
         #[arg(long = "remove-label", value_name = "KEY")]
         removed: Vec<String>,
+        #[command(flatten)]
+        limits: Limits,
+        /// Give up the limits of the volume: those of its pool are in force
+        #[arg(long, conflicts_with = "no_limit")]
+        pool_limits: bool,
     },
     /// Make a volume longer, also while it is open
     #[command(after_help = "Example:\n  basalt volume resize main/vm1 20GiB")]

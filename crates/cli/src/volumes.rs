@@ -14,8 +14,9 @@ use types::{Stripe, codes};
 /// Runs `basalt volume ...`.
 pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     match command {
-        Volume::Create { name, size, stripes, texts } => {
-            let volume = admin.create_volume(name, *size, stripes.layout(), texts.change(&[]))?;
+        Volume::Create { name, size, stripes, texts, limits } => {
+            let text = texts.change(&[], limits.change(false));
+            let volume = admin.create_volume(name, *size, stripes.layout(), text)?;
             if as_json {
                 return json("volume.create", to_value(&volume)?);
             }
@@ -50,8 +51,8 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume {name} is now {}", volume.name);
             Ok(())
         }
-        Volume::Set { name, texts, removed } => {
-            let volume = admin.set_volume(name, texts.change(removed))?;
+        Volume::Set { name, texts, removed, limits, pool_limits } => {
+            let volume = admin.set_volume(name, texts.change(removed, limits.change(*pool_limits)))?;
             if as_json {
                 return json("volume.set", to_value(&volume)?);
             }
@@ -106,6 +107,8 @@ fn show_info(volume: &VolumeView) {
     out!("state      {}", volume.state);
     out!("epoch      {}", volume.epoch.0);
     out!("client     {}", holder(volume));
+    let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };
+    out!("limits     {}{of_pool}", crate::limit_args::in_words(&volume.limits));
     if !volume.description.is_empty() {
         out!("about      {}", volume.description);
     }

@@ -89,11 +89,16 @@ impl Client {
                 match answer {
                     ClientAnswer::Refused(why) if why.code == codes::SESSION_FENCED => open.volume.fail(Errno::Fenced),
                     ClientAnswer::Refused(why) if why.code == codes::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
-                    ClientAnswer::Alive { len_bytes } if open.volume.grow(len_bytes) => {
-                        open.info.len_bytes = len_bytes;
-                        let (volume, name) = (open.key, open.info.name.clone());
-                        tracing::info!(name, len_bytes, "the volume is longer");
-                        self.events.push(ClientEvent::Resized { volume, len_bytes });
+                    ClientAnswer::Alive { len_bytes, limits } => {
+                        if open.volume.set_limits(now, limits) {
+                            tracing::info!(name = open.info.name, ?limits, "the volume has other I/O limits");
+                        }
+                        if open.volume.grow(len_bytes) {
+                            open.info.len_bytes = len_bytes;
+                            let (volume, name) = (open.key, open.info.name.clone());
+                            tracing::info!(name, len_bytes, "the volume is longer");
+                            self.events.push(ClientEvent::Resized { volume, len_bytes });
+                        }
                     }
                     _ => {}
                 }

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use types::control::Watermarks;
+use types::qos::QosChange;
 use types::{
-    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Stripe, Term, VolumeId,
+    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, QosLimits, ReplicaId, SegmentIndex, SessionId, Stripe, Term,
+    VolumeId,
 };
 
 /// A query or command of an administrator.
@@ -40,6 +42,11 @@ pub enum AdminAsk {
     },
     PoolCreate(PoolCreate),
     PoolList,
+    /// Changes the limits of the volumes of a pool that have none of their own.
+    PoolSet {
+        name: String,
+        limits: QosChange,
+    },
     PoolRemove {
         name: String,
     },
@@ -222,7 +229,7 @@ pub struct PoolCreate {
     pub force: bool,
 }
 
-/// Changes of the description and the labels of a volume.
+/// Changes of the description, the labels and the I/O limits of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeText {
     /// `None`: it stays.
@@ -230,6 +237,7 @@ pub struct VolumeText {
     pub labels: BTreeMap<String, String>,
     /// Keys of labels that go.
     pub removed_labels: Vec<String>,
+    pub limits: QosChange,
 }
 
 /// The answer to an [`AdminAsk`].
@@ -254,6 +262,7 @@ pub enum AdminAnswer {
     },
     Pools(Vec<PoolView>),
     Pgs(Vec<PgView>),
+    Pool(PoolView),
     Volume(VolumeView),
     Volumes(Vec<VolumeView>),
     /// The volume is in the trash.
@@ -488,6 +497,9 @@ pub struct PoolView {
     /// Volumes in the trash, which `volumes` does not count.
     #[serde(default)]
     pub trashed: u32,
+    /// Limits of its volumes that have none of their own.
+    #[serde(default)]
+    pub limits: QosLimits,
 }
 
 /// One PG.
@@ -562,6 +574,11 @@ pub struct VolumeView {
     /// The length that a resize gives it, once all its PGs have taken it.
     #[serde(default)]
     pub resize_bytes: Option<u64>,
+    /// The limits that are in force, and whose they are: `volume`, `pool`, or `none` when nothing is limited by default.
+    #[serde(default)]
+    pub limits: QosLimits,
+    #[serde(default)]
+    pub limits_of: String,
 }
 
 /// One volume in the trash.

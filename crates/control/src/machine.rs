@@ -12,6 +12,7 @@ mod floors;
 mod flow;
 mod force;
 mod leaders;
+mod limits;
 mod members;
 mod older;
 mod osds;
@@ -72,6 +73,7 @@ pub struct ClientReq {
 }
 
 /// Actions of the owner, in this order.
+#[allow(clippy::large_enum_variant)] // short-lived
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlAction {
     /// Commit this, then call [`Control::handle_committed`]; drop the `Control` when the commit fails.
@@ -174,6 +176,8 @@ pub struct Control {
     /// Volumes that became longer under this leader, with the revision of that change. Before them, the revision of its start.
     lengthened: BTreeMap<VolumeId, u64>,
     lengths_from: u64,
+    /// Volumes whose limits have changed since OSDs were told.
+    limits_due: BTreeSet<VolumeId>,
     /// When the trash is searched next.
     trash_at: Time,
 }
@@ -229,6 +233,7 @@ impl Control {
             asker: String::new(),
             lengthened: BTreeMap::new(),
             lengths_from: 0,
+            limits_due: BTreeSet::new(),
             trash_at: Time::ZERO,
         };
         control.lengths_from = control.records.counters.revision;
@@ -359,6 +364,7 @@ impl Control {
         }
         self.watch_cluster(now);
         self.answer_waits(now);
+        self.say_limit_changes();
         if self.batch.len() > 0 {
             self.raise_revision();
             let txn = self.batch.close(&mut self.records.versions);
@@ -410,6 +416,7 @@ impl Control {
     fn record(&mut self, writes: Vec<Write>) {
         self.waits_due |= !writes.is_empty();
         for write in writes {
+            self.note_limits(&write);
             self.records.apply(&write);
             self.batch.add(write);
         }

@@ -7,6 +7,7 @@
 mod changes;
 mod force;
 mod labels;
+mod limits;
 mod members;
 mod osds;
 mod pools;
@@ -16,6 +17,7 @@ mod volumes;
 pub use changes::{volume_rename, volume_resize, volume_set};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use labels::label_changes;
+pub use limits::{limit_changes, limit_words, pool_set};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub use osds::{
     HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,

@@ -20,7 +20,7 @@ use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::OsdAddr;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, VolumeId};
+use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, SegmentIndex, VolumeId};
 
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
@@ -209,6 +209,9 @@ pub struct PoolRecord {
     pub pgs_made: u32,
     pub state: PoolState,
     pub created_ms: u64,
+    /// Limits of its volumes that have none of their own.
+    #[serde(default, skip_serializing_if = "QosLimits::is_none")]
+    pub limits: QosLimits,
 }
 
 /// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be
@@ -642,6 +645,12 @@ impl Records {
     pub fn full_name(&self, volume: &VolumeRecord) -> String {
         let pool = self.pools.get(&volume.pool).map_or("?", |p| p.name.as_str());
         format!("{pool}/{}", volume.shown_name())
+    }
+
+    /// Returns the limits that are in force for a volume: its own, or those of its pool.
+    pub fn limits_of(&self, volume: &VolumeRecord) -> QosLimits {
+        let pool = || self.pools.get(&volume.pool).map_or(QosLimits::NONE, |pool| pool.limits);
+        volume.limits.unwrap_or_else(pool)
     }
 
     /// Returns the segments of a volume, ascending.

@@ -121,7 +121,7 @@ impl Meta {
             }
             2 => {
                 let r = decoded::<pb::VolumeSetRequest>(bytes)?;
-                AdminAsk::VolumeSet { name: r.name, text: api::text_in(r.text) }
+                AdminAsk::VolumeSet { name: r.name, text: api::text_in(r.text).ok()? }
             }
             3 => {
                 let r = decoded::<pb::VolumeResizeRequest>(bytes)?;
@@ -153,12 +153,23 @@ impl Meta {
                 let (name, replicas, domain, pg_count) = (r.name, r.replicas, r.domain, r.pg_count);
                 AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count, force: false })
             }
-            4 => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
+            4 => match bytes.split_first()? {
+                (0, bytes) => {
+                    let r = decoded::<pb::PoolSetRequest>(bytes)?;
+                    AdminAsk::PoolSet { name: r.name, limits: api::change_in(r.limits).ok()? }
+                }
+                (_, bytes) => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
+            },
             5 => AdminAsk::PgList { pool: decoded::<pb::PgListRequest>(bytes)?.pool },
             6 => {
                 let r = decoded::<pb::VolumeCreateRequest>(bytes)?;
                 let stripe = api::stripe_in(r.stripe).ok()?;
-                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text: api::text_in(r.text) }
+                AdminAsk::VolumeCreate {
+                    name: r.name,
+                    len_bytes: r.len_bytes,
+                    stripe,
+                    text: api::text_in(r.text).ok()?,
+                }
             }
             7 => Meta::change(bytes)?,
             8 => {
@@ -254,7 +265,29 @@ fn some_text(rng: &mut Rng) -> Option<pb::VolumeText> {
         description: rng.chance(1, 2).then(|| "d".repeat(rng.below(600) as usize)),
         labels: (0..rng.below(3)).map(|_| label(rng)).collect(),
         removed_labels: (0..rng.below(2)).map(|_| label(rng).0).collect(),
+        limits: some_limits(rng),
     })
+}
+
+fn some_limits(rng: &mut Rng) -> Option<pb::QosChange> {
+    let number = |rng: &mut Rng| [0, 9, 500, 1 << 20, 1 << 41, u64::MAX][rng.below(6) as usize];
+    let rate = |rng: &mut Rng| pb::RateChange {
+        kind: rng.below(7) as i32,
+        rate: rng.chance(2, 3).then(|| number(rng)),
+        burst: rng.chance(1, 2).then(|| number(rng)),
+        burst_seconds: rng.chance(1, 2).then(|| number(rng) as u32),
+    };
+    let rates = (0..rng.below(3)).map(|_| rate(rng)).collect();
+    rng.chance(1, 2).then(|| pb::QosChange { base: rng.below(4) as i32, rates })
+}
+
+/// Returns a change or the removal of a pool; its first byte says which one it is.
+fn pool_message(rng: &mut Rng) -> Vec<u8> {
+    let (kind, bytes) = match rng.chance(1, 2) {
+        true => (0, pb::PoolSetRequest { name: name(rng), limits: some_limits(rng) }.encode_to_vec()),
+        false => (1, pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec()),
+    };
+    [&[kind][..], &bytes].concat()
 }
 
 fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
@@ -284,7 +317,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             force: rng.chance(1, 2),
         }
         .encode_to_vec(),
-        4 => pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec(),
+        4 => pool_message(rng),
         5 => pb::PgListRequest { pool: name(rng) }.encode_to_vec(),
         6 => {
             let len_bytes = [0, 512, 1 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];

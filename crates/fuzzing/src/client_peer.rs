@@ -21,8 +21,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentP
 use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
-    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SectorRange, SegmentIndex,
-    SessionId, Stripe, VolumeId,
+    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SEGMENT, SectorRange,
+    SegmentIndex, SessionId, Stripe, VolumeId,
 };
 use wire::{Extent, Hello, Message, Peer, Reject, Reply, ReplyBody, Request, RequestBody, samples};
 
@@ -62,6 +62,7 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         epoch: Epoch(1),
         len_bytes: 2 * SEGMENT,
         stripe: Stripe::NONE,
+        limits: QosLimits::NONE,
         write: true,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![PG] }],
         view: view(None),
@@ -82,6 +83,12 @@ fn some_stripe(source: &mut Source<'_>) -> Stripe {
     Stripe::new(4096 << source.below(13), 1 << source.below(7)).expect("powers of two")
 }
 
+fn some_limits(source: &mut Source<'_>) -> QosLimits {
+    let rate = [1, 500, 1 << 40, u64::MAX][source.below(4) as usize];
+    let limit = RateLimit { rate, burst: source.number(rate), burst_seconds: source.number(1) as u32 };
+    QosLimits { iops: source.flag().then_some(limit), bandwidth: source.flag().then_some(limit), ..QosLimits::NONE }
+}
+
 fn right_answer(ask: &ClientAsk) -> ClientAnswer {
     match ask {
         ClientAsk::Open { .. } => opened(None),
@@ -90,14 +97,14 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
-        ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0 },
+        ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
         ClientAsk::Close { .. } => ClientAnswer::Closed,
     }
 }
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(7) {
-        0 => ClientAnswer::Alive { len_bytes: 0 },
+        0 => ClientAnswer::Alive { len_bytes: 0, limits: some_limits(source) },
         1 => ClientAnswer::Closed,
         2 => opened(Some(source)),
         3 => ClientAnswer::Refreshed(view(Some(source))),

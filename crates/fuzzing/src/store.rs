@@ -17,8 +17,8 @@ use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
 use types::{
-    ChunkKey, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SegmentIndex,
-    SessionId, Stripe, VolumeId,
+    ChunkKey, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
+    SectorRange, SegmentIndex, SessionId, Stripe, VolumeId,
 };
 
 /// Decodes a decision state and then decides some commands on it.
@@ -174,7 +174,13 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         labels: (1..n).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
         resize: (n == 2).then(|| Resize { len_bytes: 5 << 30, since_ms: 8, by: String::new() }),
         trash: None,
+        limits: (n == 1).then(some_limits),
     }
+}
+
+fn some_limits() -> QosLimits {
+    let iops = Some(RateLimit { rate: 500, burst: 700, burst_seconds: 3 });
+    QosLimits { iops, ..QosLimits::NONE }
 }
 
 /// Returns the records of a small cluster: three OSDs, a pool, two volumes.
@@ -188,6 +194,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         pgs_made: 2,
         state: PoolState::Ready,
         created_ms: 6,
+        limits: some_limits(),
     };
     let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
     let pg = |n: u32| PgId { pool: PoolId(1), n };

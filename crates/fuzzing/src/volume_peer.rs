@@ -13,8 +13,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentP
 use types::limits::VOLUME_LEN_MAX;
 use types::map::{Member, OsdAddr, PgMap};
 use types::{
-    ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Stripe, Time,
-    VolumeId,
+    ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, QosLimits, ReplicaId, SEGMENT, SegmentIndex, SessionId,
+    Stripe, Time, VolumeId,
 };
 use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
@@ -89,6 +89,7 @@ fn opened(write: bool, stripe: Stripe) -> Opened {
         epoch: Epoch(1),
         len_bytes: LEN,
         stripe,
+        limits: QosLimits::NONE,
         write,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: pgs_of(SegmentIndex(0), stripe) }],
         view: honest_view(pgs_of(SegmentIndex(0), stripe)),
@@ -150,7 +151,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
-        0 => ClientAnswer::Alive { len_bytes: 0 },
+        0 => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
         1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
@@ -188,7 +189,7 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
-        _ => ClientAnswer::Alive { len_bytes: 0 },
+        _ => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
     }
 }
 

@@ -157,6 +157,14 @@ impl admin_server::Admin for Gate {
         )
     }
 
+    async fn pool_set(&self, request: Request<pb::PoolSetRequest>) -> Result<Response<pb::PoolSetReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let limits = api::change_in(r.limits).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::PoolSet { name: r.name, limits };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Pool(pool) => pb::PoolSetReply { pool: Some(pool.into()) })
+    }
+
     async fn pool_remove(&self, request: Request<pb::PoolRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
         let by = asked_by(&request);
         let ask = AdminAsk::PoolRemove { name: request.into_inner().name };
@@ -204,7 +212,8 @@ impl admin_server::Admin for Gate {
         let by = asked_by(&request);
         let r = request.into_inner();
         let stripe = api::stripe_in(r.stripe).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text: api::text_in(r.text) };
+        let text = api::text_in(r.text).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes, stripe, text };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
@@ -251,7 +260,8 @@ impl admin_server::Admin for Gate {
     async fn volume_set(&self, request: Request<pb::VolumeSetRequest>) -> Result<Response<pb::VolumeReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let ask = AdminAsk::VolumeSet { name: r.name, text: api::text_in(r.text) };
+        let text = api::text_in(r.text).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::VolumeSet { name: r.name, text };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 

@@ -15,6 +15,7 @@ mod failure;
 mod force;
 mod fullness;
 mod let_in;
+mod limits;
 mod log_share;
 mod metrics;
 mod node;

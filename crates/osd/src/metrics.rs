@@ -9,6 +9,7 @@ telemetry::metrics! {
         counter write_bytes: "bytes of acknowledged client writes";
         counter queries: "client requests without data that were answered: extents, fence checks, reports of unreachable leaders";
         counter refused: "client requests answered with a refusal";
+        counter throttled: "client requests refused because of an I/O limit of their volume, among the refused ones";
         latency read_seconds: "from the event-loop iteration in which a read arrived to the end of the one that answered it";
         latency write_seconds: "from the event-loop iteration in which a write arrived to the end of the one that answered it";
         gauge requests: "client requests that wait for their reply";

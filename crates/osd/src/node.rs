@@ -101,6 +101,7 @@ pub struct Osd {
     pub(crate) now: Time,
     pub(crate) turn: Turn,
     pub(crate) log_shares: LogShares,
+    pub(crate) limits: crate::limits::Limits,
 }
 
 impl Osd {
@@ -136,6 +137,7 @@ impl Osd {
             now: Time::ZERO,
             turn: Turn::default(),
             log_shares: LogShares::new(config.tuning.uncommitted_min),
+            limits: crate::limits::Limits::default(),
             config,
         }
     }
@@ -179,6 +181,7 @@ impl Osd {
         self.settle(env)?;
         self.apply_pressure();
         self.report_if_due();
+        self.tell_used();
         self.bus.end_turn(self.now, &mut self.turn.ops);
         self.stats.end_turn(self.now, env.now());
         if is_armed(Point::RepliesReady) && self.turn.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
@@ -437,6 +440,7 @@ impl Osd {
             self.service.next_deadline(),
             self.recovery.next_deadline(),
             self.stop_deadline(),
+            self.limits.next_deadline(),
         ]
         .into_iter()
         .min()

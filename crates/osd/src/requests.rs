@@ -1,6 +1,7 @@
 //! Messages of connections: client requests, raft messages and lease renewals. And the replies to them.
 
 use crate::counting::{Counted, Kind};
+use crate::limits::Charge;
 use crate::node::{Osd, Touch};
 use crate::space::Held;
 use bus::{BusEvent, LinkId};
@@ -32,6 +33,8 @@ struct Waiting {
     link: LinkId,
     counted: Counted,
     space: Option<Held>,
+    /// Cost that the limits of the volume were charged.
+    charge: Option<Charge>,
     /// The request, if it is sampled.
     op: Option<OpId>,
 }
@@ -96,6 +99,7 @@ impl Osd {
             (Peer::Osd(from), Message::PassedOn(msg)) => {
                 self.with_pg(msg.pg, |group, now, actions| group.handle_passed_on(now, from, &msg, actions));
             }
+            (Peer::Osd(_), Message::Used(used)) => self.limits.handle_used(self.now, &used),
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
             (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(link, from, msg),
@@ -153,12 +157,14 @@ impl Osd {
         let op = self.stats.traced.received(&request, self.now);
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
-        let (space, refused) = match slot.map(|key| self.take_space(key, &request)) {
+        let limited = if self.limits.is_empty() { Ok(None) } else { self.admit_limited(slot, &request) };
+        let (charge, throttled) = limited.map_or_else(|reject| (None, Some(reject)), |charge| (charge, None));
+        let (space, refused) = match slot.filter(|_| throttled.is_none()).map(|key| self.take_space(key, &request)) {
             Some(Err(reject)) => (None, Some(reject)),
             Some(Ok(held)) => (held, None),
-            None => (None, None),
+            None => (None, throttled),
         };
-        let waiting = Waiting { link, counted, space, op };
+        let waiting = Waiting { link, counted, space, charge, op };
         let origin = Origin(self.inflight.slab.insert(waiting) as u64);
         if let Some(reject) = refused {
             return self.reply(origin, Reply { id, result: Err(reject) });
@@ -188,6 +194,9 @@ impl Osd {
             Ok(_) => self.stats.counting.answered(waiting.counted),
             Err(_) => {
                 self.stats.metrics.refused.inc();
+                if let Some(charge) = waiting.charge {
+                    self.limits.give_back(waiting.counted.volume, charge);
+                }
             }
         }
         self.bus.send(waiting.link, Message::Reply(reply));

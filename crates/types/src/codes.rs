@@ -309,6 +309,11 @@ codes! {
              they have no control characters.",
             "use at most 512 bytes of description and 32 labels: keys of a-z, A-Z, 0-9 and . _ / - (a letter or digit first, at most \
              63 characters), values of at most 127 bytes";
+        BAD_LIMIT = 2070:
+            "the limit is not possible",
+            "A limit has a rate, and may have a burst above it. Rates outside the bounds would stop a volume, or limit nothing.",
+            "use 10 to 100000000 for IOPS, 64KiB/s to 1TiB/s for bandwidth, a burst above its rate, 1 to 3600 for --burst-seconds; \
+             0 removes a limit or a burst";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

@@ -8,6 +8,7 @@ use crate::ids::{
     VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
+use crate::qos::QosLimits;
 use crate::stripe::Stripe;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -237,6 +238,9 @@ pub enum OsdDown {
     ReplicaFloor(ReplicaId),
     /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
     Attach { pg: PgId, attach: Attach },
+    /// Limits of the I/O of volumes (ADR 0032): a part of the list of all limited ones, which comes with each stream, or changes. A volume
+    /// without limits is limited no longer.
+    Limits { part: LimitsPart, volumes: Vec<(VolumeId, QosLimits)> },
     /// Hand leadership of the PG to this member's OSD.
     TransferLeader { pg: PgId, to: OsdId },
     /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
@@ -251,6 +255,25 @@ pub enum OsdDown {
     /// report, and PGs of it are not served without it, or the records are not trusted yet.
     Refused { code: u32, reason: String },
 }
+
+/// Place of limits in the list of all; with neither flag they are changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitsPart {
+    pub begins: bool,
+    pub goes_on: bool,
+    /// Volumes that the list does not name are limited no longer.
+    pub ends: bool,
+}
+
+impl LimitsPart {
+    /// Whether the limits belong to the list of all.
+    pub fn is_list(self) -> bool {
+        self.begins || self.goes_on || self.ends
+    }
+}
+
+/// Most volumes of one [`OsdDown::Limits`].
+pub const LIMITS_PER_MESSAGE: usize = 1_024;
 
 /// The attach record of one volume in one PG (R6). It is decision state: it takes effect when it commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,8 +329,10 @@ pub enum ClientAnswer {
     },
     Refreshed(MapView),
     /// The holder is known. `len_bytes`: the length of its volume, which only grows; 0: the metadata server does not say.
+    /// `limits`: those of its I/O that are in force now.
     Alive {
         len_bytes: u64,
+        limits: QosLimits,
     },
     Closed,
     Refused(Refusal),
@@ -338,6 +363,8 @@ pub struct Opened {
     pub epoch: Epoch,
     pub len_bytes: u64,
     pub stripe: Stripe,
+    /// Limits of its I/O. The holder hears of changes with [`ClientAnswer::Alive`].
+    pub limits: QosLimits,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,

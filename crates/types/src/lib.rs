@@ -18,6 +18,7 @@ pub mod iobuf;
 pub mod limits;
 pub mod map;
 pub mod planted;
+pub mod qos;
 pub mod range;
 pub mod rng;
 pub mod store;
@@ -33,6 +34,7 @@ pub use ids::{
     Term, VolumeId,
 };
 pub use iobuf::{IoBuf, IoBufMut};
+pub use qos::{LimitKind, QosLimits, RateLimit};
 pub use range::SectorRange;
 pub use store::{Entry, EntryKind};
 pub use stripe::Stripe;

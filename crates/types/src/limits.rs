@@ -46,6 +46,13 @@ pub const DESCRIPTION_LEN_MAX: usize = 512;
 pub const LABELS_MAX: usize = 32;
 pub const LABEL_KEY_LEN_MAX: usize = 63;
 pub const LABEL_VALUE_LEN_MAX: usize = 127;
+/// Bounds of the rates of a volume's I/O limits, per second: operations and bytes. One part of a request is at most 8 s of the least rate.
+pub const IOPS_MIN: u64 = 10;
+pub const IOPS_MAX: u64 = 100_000_000;
+pub const BANDWIDTH_MIN: u64 = 64 << 10;
+pub const BANDWIDTH_MAX: u64 = 1 << 40;
+/// Longest burst above such a rate.
+pub const BURST_SECONDS_MAX: u32 = 3_600;
 /// Most bytes of the name of a host, a rack or a zone.
 pub const LOCATION_LEN_MAX: usize = 255;
 /// Most bytes that are kept and reported of the reason why a store is poisoned; a longer one is cut.

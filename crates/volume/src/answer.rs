@@ -217,11 +217,22 @@ impl Volume {
             return;
         }
         let tuning = &self.config.tuning;
-        // A leader that only ever refuses is searched for elsewhere, whatever it says.
-        let stays = pg.settled && pg.refusals < tuning.backoff_short_count;
-        let leads = matches!(reject, Reject::Busy | Reject::Throttled { .. }) && stays;
+        // A leader that is only ever busy is searched for elsewhere. One that holds the volume to its limits serves, however long.
+        let leads = match reject {
+            Reject::Busy => pg.settled && pg.refusals < tuning.backoff_short_count,
+            Reject::Throttled { .. } => pg.settled,
+            _ => false,
+        };
         if leads && now < pg.resume_at {
             // One pause answers all refusals of a burst: parts that left before it tell nothing new.
+            return;
+        }
+        if let Reject::Throttled { wait_us } = reject
+            && leads
+        {
+            let wait = Duration::from_micros(wait_us.into());
+            pg.resume_at = now + wait.clamp(tuning.backoff_first.min(tuning.throttle_max), tuning.throttle_max);
+            pg.refusals = pg.refusals.max(1);
             return;
         }
         let pause = pg.backoff(tuning, &mut self.rng);
@@ -237,9 +248,6 @@ impl Volume {
                 pg.search(now, hint, pause);
             }
             Reject::Busy if leads => pg.resume_at = now + pause,
-            Reject::Throttled { wait_us } if leads => {
-                pg.resume_at = now + Duration::from_micros(wait_us.into()).clamp(pause, tuning.throttle_max.max(pause));
-            }
             Reject::NotReady | Reject::Busy | Reject::Throttled { .. } => {
                 pg.resume_at = now + pause;
                 // This OSD may lead and only be busy: it gets every second turn.

@@ -4,6 +4,7 @@ mod cluster;
 mod full;
 mod history;
 mod holes;
+mod limits;
 mod model;
 mod sampled;
 mod script;

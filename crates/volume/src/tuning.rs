@@ -39,6 +39,9 @@ pub struct VolumeTuning {
     pub backoff_short: Duration,
     /// Longest pause that a leader can ask for: a lying one stops a volume no longer than this. Default 1 s.
     pub throttle_max: Duration,
+    /// Whether the I/O limits of the volume are held here, before leaders refuse what exceeds them. Default true; false: as a client of a
+    /// version without limits.
+    pub holds_limits: bool,
     /// Hints are followed at once, but at least this long after the one before. Default 20 ms; zero: always at once.
     pub hint_pause: Duration,
     /// A copy without an answer keeps a search from asking its OSD again for this long. Default 1 s.
@@ -87,6 +90,7 @@ impl Default for VolumeTuning {
             backoff_short_count: 16,
             backoff_short: ms(40),
             throttle_max: s(1),
+            holds_limits: true,
             hint_pause: ms(20),
             copy_stale: s(1),
             resend: s(2),

@@ -2,6 +2,7 @@
 
 use crate::fence_check::FenceCheck;
 use crate::ids::SPACES;
+use crate::limiter::Limiter;
 use crate::limits::PARTS_MAX;
 use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
@@ -91,6 +92,8 @@ pub struct VolumeStats {
     pub held: u64,
     /// Reports of a leader from which this volume hears nothing.
     pub reports: u64,
+    /// Requests that waited because of an I/O limit.
+    pub limited: u64,
 }
 
 /// A request in flight.
@@ -184,6 +187,8 @@ pub struct Volume {
     pub(crate) requests: Slab<Pending>,
     /// Requests that still have bytes in no part, and wait for no segment or PG.
     pub(crate) unsplit: VecDeque<u32>,
+    /// `None`: the volume has no I/O limit.
+    pub(crate) limiter: Option<Box<Limiter>>,
     pub(crate) held_bytes: u64,
     /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
@@ -230,6 +235,7 @@ impl Volume {
             failed: None,
             requests: Slab::new(),
             unsplit: VecDeque::new(),
+            limiter: None,
             held_bytes: 0,
             expire_at: Time::NEVER,
             lives: 0,
@@ -249,6 +255,7 @@ impl Volume {
             stats: VolumeStats::default(),
             config,
         };
+        volume.set_limits(Time::ZERO, opened.limits);
         volume.learn(Time::ZERO, &opened.view);
         for place in &opened.segments {
             volume.place(Time::ZERO, place);
@@ -367,7 +374,11 @@ impl Volume {
             deadline,
             sure: if self.write && on(Bug::HoleUnasked) { Sure::OfAll } else { Sure::No },
         };
-        self.unsplit.push_back(self.requests.insert(pending) as u32);
+        let request = self.requests.insert(pending) as u32;
+        match self.limiter {
+            None => self.unsplit.push_back(request),
+            Some(_) => self.limit(now, request),
+        }
         self.split(now);
         Ok(())
     }
@@ -378,6 +389,7 @@ impl Volume {
         if self.failed.is_none() {
             self.expire(now);
             self.ask_holder(now);
+            self.release_limited(now);
             self.split(now);
             if now >= self.scan_at {
                 self.scan(now);
@@ -418,6 +430,7 @@ impl Volume {
         pgs.fold(Time::NEVER, Time::min)
             .min(self.scan_at)
             .min(self.expire_at)
+            .min(self.limiter.as_ref().map_or(Time::NEVER, |limiter| limiter.wake()))
             .min(self.ask_deadline())
             .min(self.fence_check.deadline())
     }
@@ -434,6 +447,9 @@ impl Volume {
         self.parts.clear();
         self.overlaps.clear();
         self.unsplit.clear();
+        if let Some(limiter) = &mut self.limiter {
+            limiter.clear();
+        }
         self.expire_at = Time::NEVER;
         self.active.clear();
         self.held_bytes = 0;
@@ -552,6 +568,9 @@ impl Volume {
             self.end_part(key, Err(Errno::TimedOut));
         }
         self.unsplit.retain(|r| *r != request);
+        if let Some(limiter) = &mut self.limiter {
+            limiter.forget(request);
+        }
         self.segments.unpark(request);
         self.fence_check.unpark(request);
         for pg in &mut self.pgs {
@@ -611,6 +630,8 @@ impl Volume {
             let low = mine().map(|(_, p)| p.seq).filter(|s| *s != 0).min();
             assert!(low.is_none_or(|low| low >= pg.seqs.low()), "a number below the watermark is out in {}", pg.id);
         }
+        let limited = self.limiter.as_ref().map_or(0, |limiter| limiter.len());
+        assert!(limited <= self.requests.len(), "{limited} requests wait for the limits");
         let held: u64 = self.requests.iter().map(|(_, p)| p.held_bytes).sum();
         assert_eq!(held, self.held_bytes, "bytes in flight");
     }

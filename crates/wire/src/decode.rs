@@ -8,7 +8,7 @@
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
     CONTEXT_MAX, Contents, Extent, Hello, LeaseAck, LeaseRenewal, Message, PassedOn, Peer, REASON_MAX, RaftKind,
-    RaftMsg, Refuse, Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody,
+    RaftMsg, Refuse, Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody, USED_MAX, Used,
 };
 use crate::record::*;
 use bytes::Bytes;
@@ -265,6 +265,15 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             input.list("lease release", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::LeaseRelease)
         }
         kind::PASSED_ON => input.take("a passed on message").map(|r: PassedOnRecord| Message::PassedOn(passed_on(&r))),
+        kind::USED => {
+            let r: UsedRecord = input.take("used")?;
+            zero("used", r.reserved.get() == 0)?;
+            let count = r.count.get() as usize;
+            if count > USED_MAX {
+                return Err(WireError::Value { what: "a number of volumes", value: count as u64 });
+            }
+            input.list("used", count, |used| Ok(used_from(&used))).map(Message::Used)
+        }
         kind::PING => {
             let r: PingRecord = input.take("ping")?;
             zero("ping", r.reserved == [0; 7])?;
@@ -274,6 +283,16 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
         kind::REPAIR => crate::repair::read(input).map(Message::Repair),
         kind::MEND => crate::mend::read(input).map(Message::Mend),
         other => Err(WireError::RecordKind(other)),
+    }
+}
+
+fn used_from(r: &UsedVolumeRecord) -> Used {
+    Used {
+        volume: VolumeId(r.volume.get()),
+        read_bytes: r.read_bytes.get(),
+        write_bytes: r.write_bytes.get(),
+        read_ops: r.read_ops.get(),
+        write_ops: r.write_ops.get(),
     }
 }
 

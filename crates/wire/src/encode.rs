@@ -8,7 +8,7 @@
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
     CONTEXT_MAX, Contents, Hello, LeaseAck, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject,
-    RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg,
+    RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg, USED_MAX, Used,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -34,6 +34,7 @@ impl Message {
                 Message::LeaseAck(e) => size_of::<LeaseAckRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
                 Message::LeaseRelease(pgs) => size_of::<LeaseReleaseRecord>() + pgs.len() * size_of::<PgRecord>(),
                 Message::PassedOn(_) => size_of::<PassedOnRecord>(),
+                Message::Used(used) => size_of::<UsedRecord>() + used.len() * size_of::<UsedVolumeRecord>(),
                 Message::Ping { .. } => size_of::<PingRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
                 Message::Repair(m) => crate::repair::head_len(&m.body),
@@ -227,6 +228,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 epoch: U64::new(msg.epoch.0),
             });
         }
+        Message::Used(used) => put_used(out, len, used),
         Message::Ping { answer } => {
             out.header(kind::PING, len);
             out.record(&PingRecord { answer: u8::from(*answer), ..PingRecord::default() });
@@ -234,6 +236,21 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
         Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
         Message::Repair(msg) => crate::repair::put(out, len, msg, bufs),
         Message::Mend(msg) => crate::mend::put(out, len, msg, bufs),
+    }
+}
+
+fn put_used(out: &mut Out<'_>, len: usize, used: &[Used]) {
+    assert!(used.len() <= USED_MAX, "{} volumes in one message", used.len());
+    out.header(kind::USED, len);
+    out.record(&UsedRecord { count: count(used.len()), ..UsedRecord::default() });
+    for used in used {
+        out.record(&UsedVolumeRecord {
+            volume: U64::new(used.volume.0),
+            read_bytes: U64::new(used.read_bytes),
+            write_bytes: U64::new(used.write_bytes),
+            read_ops: U32::new(used.read_ops),
+            write_ops: U32::new(used.write_ops),
+        });
     }
 }
 

@@ -36,5 +36,6 @@ pub use frame::{
 pub use message::{
     CONTEXT_MAX, Contents, DIGEST_LEN, Extent, Hello, Lack, LeaseAck, LeaseRenewal, MEND_BLOCKS_MAX, MendBody, MendMsg,
     Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse, Reject, RenewalItem, RepairBody, RepairMsg, Reply,
-    ReplyBody, Request, RequestBody, STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg, extents_cost,
+    ReplyBody, Request, RequestBody, STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg, USED_MAX, Used,
+    extents_cost,
 };

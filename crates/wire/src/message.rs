@@ -50,6 +50,8 @@ pub enum Message {
     /// Lease release: the sender no longer serves these PGs, so the receiver's promises to it end now (R3).
     LeaseRelease(Vec<PgId>),
     PassedOn(PassedOn),
+    /// I/O of limited volumes that the sender admitted since its last message of this kind, at most [`USED_MAX`] volumes.
+    Used(Vec<Used>),
     /// Proof that a link carries bytes both ways. The bus asks with `answer: false` and answers by itself.
     Ping {
         answer: bool,
@@ -124,6 +126,19 @@ pub struct PassedOn {
     pub session: SessionId,
     pub epoch: Epoch,
 }
+
+/// I/O of one volume that an OSD admitted as a leader (ADR 0032).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    pub volume: VolumeId,
+    pub read_bytes: u64,
+    pub write_bytes: u64,
+    pub read_ops: u32,
+    pub write_ops: u32,
+}
+
+/// Most volumes of one [`Message::Used`].
+pub const USED_MAX: usize = 1_024;
 
 /// From an OSD to a client.
 #[derive(Clone, Debug, PartialEq)]

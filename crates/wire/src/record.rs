@@ -26,6 +26,7 @@ pub mod kind {
     pub const LEASE_ACK: u8 = 49;
     pub const LEASE_RELEASE: u8 = 50;
     pub const PASSED_ON: u8 = 51;
+    pub const USED: u8 = 52;
     pub const STREAM: u8 = 64;
     pub const REPAIR: u8 = 72;
     pub const MEND: u8 = 80;
@@ -91,6 +92,11 @@ records! {
 
     /// `answer` is 1 in the answer.
     PingRecord 8 { answer: u8, reserved: [u8; 7] }
+
+    /// Tail: `count` volumes.
+    UsedRecord 8 { count: U32, reserved: U32 }
+
+    UsedVolumeRecord 32 { volume: U64, read_bytes: U64, write_bytes: U64, read_ops: U32, write_ops: U32 }
 
     PassedOnRecord 56 { pg: PgRecord, from: U64, to: U64, term: U64, volume: U64, session: U64, epoch: U64 }
 

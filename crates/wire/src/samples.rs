@@ -249,6 +249,16 @@ pub fn mend(rng: &mut Rng) -> MendMsg {
     MendMsg { pg: pg(rng), from, to, id, chunk: chunk(rng), block, count: count as u16, body }
 }
 
+fn used(rng: &mut Rng) -> Used {
+    Used {
+        volume: VolumeId(number(rng)),
+        read_bytes: number(rng),
+        write_bytes: number(rng),
+        read_ops: number(rng) as u32,
+        write_ops: number(rng) as u32,
+    }
+}
+
 fn passed_on(rng: &mut Rng) -> PassedOn {
     PassedOn {
         pg: pg(rng),
@@ -262,7 +272,8 @@ fn passed_on(rng: &mut Rng) -> PassedOn {
 }
 
 pub fn message(rng: &mut Rng) -> Message {
-    match rng.below(11) {
+    match rng.below(12) {
+        11 => Message::Used((0..rng.below(30)).map(|_| used(rng)).collect()),
         9 => Message::Ping { answer: rng.chance(1, 2) },
         10 => Message::PassedOn(passed_on(rng)),
         7 => Message::Repair(repair(rng)),

@@ -2,8 +2,10 @@
 
 use super::*;
 use prost::Message;
+use types::control::LimitsPart;
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
+use types::{QosLimits, RateLimit};
 
 fn hello() -> OsdHello {
     OsdHello {
@@ -123,12 +125,21 @@ fn downs() -> Vec<OsdDown> {
         },
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
+        OsdDown::Limits {
+            part: LimitsPart { begins: true, goes_on: false, ends: true },
+            volumes: vec![(volume, limits()), (VolumeId(9), QosLimits::NONE)],
+        },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
         OsdDown::Behind { reason: "why".into(), hold: true },
         OsdDown::FailReplicas { reason: "it is older".into(), mount: 7 },
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
+}
+
+fn limits() -> QosLimits {
+    let iops = Some(RateLimit { rate: 500, burst: 700, burst_seconds: 3 });
+    QosLimits { iops, ..QosLimits::NONE }
 }
 
 fn answers() -> Vec<ClientAnswer> {
@@ -148,6 +159,7 @@ fn answers() -> Vec<ClientAnswer> {
         epoch: Epoch(3),
         len_bytes: 1 << 20,
         stripe,
+        limits: limits(),
         write: true,
         segments: segments[1..].to_vec(),
         view: view.clone(),
@@ -159,8 +171,8 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive { len_bytes: 0 },
-        ClientAnswer::Alive { len_bytes: 5 << 20 },
+        ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+        ClientAnswer::Alive { len_bytes: 5 << 20, limits: limits() },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]
@@ -284,7 +296,8 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
         let cluster = ClusterId([1; 16]);
         let (volume, session, epoch) = (VolumeId(1), SessionId(1), Epoch(1));
         let (stripe, segments, view) = (Stripe::NONE, Vec::new(), MapView::default());
-        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, write: true, segments, view };
+        let limits = limits();
+        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, limits, write: true, segments, view };
         ClientAnswer::try_from(pb::ClientAskReply::from(ClientAnswer::Opened(opened)))
     };
     for len_bytes in [512, 1 << 30, VOLUME_LEN_MAX] {

@@ -81,6 +81,7 @@ pub fn name(message: &Message) -> String {
         Message::Request(r) => format!("Request {}", r.id),
         Message::Reply(r) => format!("Reply {}", r.id),
         Message::LeaseAck(e) => format!("LeaseAck {}", e.sent_at),
+        Message::Used(used) => format!("Used {}", used.len()),
         Message::PassedOn(msg) => format!("PassedOn {}", msg.term.0),
         Message::Ping { answer } => format!("Ping {answer}"),
         Message::LeaseRelease(pgs) => format!("LeaseRelease {}", pgs.len()),

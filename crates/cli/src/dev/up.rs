@@ -332,6 +332,8 @@ mod tests {
                 description: String::new(),
                 labels: Default::default(),
                 resize_bytes: None,
+                limits: types::QosLimits::NONE,
+                limits_of: "none".into(),
             };
             fio(&volume, "U")
         };

@@ -78,6 +78,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     dev.wait("a healthy cluster", || dev.run(&["status"]).code == 0);
     golden("pool.create", &["pool", "create", "two", "--replicas", "2", "--pgs", "4", "--domain", "osd"]);
     golden("pool.ls", &["pool", "ls"]);
+    golden("pool.set", &["pool", "set", "two", "--iops", "500", "--burst-iops", "700"]);
     golden("pool.info", &["pool", "info", "two"]);
     golden("pool.rm", &["pool", "rm", "two"]);
     let stripes = ["--stripe-unit", "64KiB", "--stripe-count", "4"];
@@ -89,7 +90,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("volume.info", &["volume", "info", "main/demo"]);
     golden("explain.volume", &["explain", "volume", "main/demo", "--for", "0s"]);
     golden("volume.rename", &["volume", "rename", "main/bench", "longer"]);
-    golden("volume.set", &["volume", "set", "main/longer", "--description", "a disk"]);
+    let set = ["--description", "a disk", "--iops", "500", "--burst-iops", "700", "--burst-seconds", "5"];
+    golden("volume.set", &[&["volume", "set", "main/longer"][..], &set].concat());
     golden("volume.resize", &["volume", "resize", "main/longer", "80MiB"]);
     golden("volume.rm", &["volume", "rm", "main/longer"]);
     golden("trash.ls", &["trash", "ls"]);

@@ -5,7 +5,7 @@ use device::{Completion, Request};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal};
-use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Stripe, Time, VolumeId};
+use types::{ClusterId, Epoch, Errno, Incarnation, QosLimits, RateLimit, SessionId, Stripe, Time, VolumeId};
 
 fn config() -> ClientConfig {
     let incarnation = Incarnation(77);
@@ -28,6 +28,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         epoch: Epoch(1),
         len_bytes: 1 << 30,
         stripe: Stripe::NONE,
+        limits: QosLimits::NONE,
         write,
         segments: Vec::new(),
         view: MapView::default(),
@@ -121,7 +122,7 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0 });
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE });
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
@@ -153,12 +154,12 @@ fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
     // No length, one that the volume has, a shorter one, and three that no volume has change nothing.
     for told in [0, len, len - 512, len + 1, (64 << 40) + 512, u64::MAX] {
         let asks = b.sleep();
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told });
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told, limits: QosLimits::NONE });
         assert_eq!(b.events(), []);
         assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
     }
     let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
-    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes });
+    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes, limits: QosLimits::NONE });
     assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
     assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
     assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);
@@ -218,4 +219,21 @@ fn a_reader_closes_without_a_word_to_meta() {
     b.client.close(volume);
     assert!(b.turn().is_empty());
     assert_eq!(b.events(), [ClientEvent::Closed { volume }]);
+}
+
+#[test]
+fn limits_of_a_volume_change_with_a_keepalive() {
+    let iops = |rate| QosLimits { iops: Some(RateLimit { rate, burst: 0, burst_seconds: 0 }), ..QosLimits::NONE };
+    let mut b = Bench::new();
+    let key = b.open(true);
+    for limits in [iops(500), iops(70), QosLimits::NONE] {
+        let keepalive = loop {
+            b.now = b.now + Duration::from_millis(500);
+            if let Some((id, _)) = b.turn().into_iter().find(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })) {
+                break id;
+            }
+        };
+        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits });
+        assert_eq!(b.client.find(key).expect("it is open").volume.limits(), limits);
+    }
 }

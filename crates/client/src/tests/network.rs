@@ -13,8 +13,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, SegmentPlace};
 use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
-    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Stripe,
-    Time,
+    ClusterId, Epoch, Incarnation, IoBuf, OsdId, PgId, PoolId, QosLimits, ReplicaId, SEGMENT, SegmentIndex, SessionId,
+    Stripe, Time,
 };
 use wire::{Message, Peer, Reject, Reply, ReplyBody, RequestBody};
 
@@ -186,6 +186,7 @@ impl Run {
                 epoch: Epoch(1),
                 len_bytes: 2 * SEGMENT,
                 stripe: Stripe::NONE,
+                limits: QosLimits::NONE,
                 write: true,
                 segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg()] }],
                 view: view(),
@@ -195,7 +196,7 @@ impl Run {
                 ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
-            ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0 },
+            ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
             ClientAsk::Close { .. } => ClientAnswer::Closed,
         }
     }

@@ -65,6 +65,7 @@ pub(super) enum WaitFor {
     },
 }
 
+#[allow(clippy::large_enum_variant)] // short-lived
 enum Outcome {
     Client(ClientAnswer),
     Admin(Result<AdminAnswer, Refusal>),
@@ -141,7 +142,7 @@ impl Control {
                     self.renew(now.mono, volume);
                     self.lease_from.insert(volume, req.address);
                     self.take_unreached(volume, &unreached);
-                    ClientAnswer::Alive { len_bytes: self.length_told(volume) }
+                    ClientAnswer::Alive { len_bytes: self.length_told(volume), limits: self.limits_told(volume) }
                 } else if self.records.volumes.get(&volume).is_some_and(|v| v.trash.is_none()) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
                 } else {
@@ -371,6 +372,7 @@ impl Control {
             epoch: known.epoch,
             len_bytes: known.len_bytes,
             stripe: known.stripe,
+            limits: self.limits_told(volume),
             write,
             segments,
             view: self.map_view(pgs),

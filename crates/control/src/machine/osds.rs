@@ -268,6 +268,7 @@ impl Control {
         let shared = self.records.pgs.values().filter(|pg| pg.everyone().any(|m| m.osd == osd));
         let peers: BTreeSet<OsdId> = shared.flat_map(PgRecord::everyone).map(|m| m.osd).filter(|o| *o != osd).collect();
         self.say(stream, OsdDown::Peers(peers.into_iter().collect()));
+        self.say_all_limits(stream);
         for (pg, replica) in replicas {
             self.drop_if_stray(stream, osd, (pg, replica), true);
         }

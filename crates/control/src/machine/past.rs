@@ -109,6 +109,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
             Ok(AdminAnswer::Done
                 | AdminAnswer::OsdRegistered { .. }
                 | AdminAnswer::PoolCreated { .. }
+                | AdminAnswer::Pool(_)
                 | AdminAnswer::Volume(_)
                 | AdminAnswer::Trashed(_)
                 | AdminAnswer::Moves(_)
@@ -376,6 +377,7 @@ impl Control {
                     | AdminAsk::PgMoveCancel { .. }
                     | AdminAsk::PgForce(PgForce { dry_run: false, .. })
                     | AdminAsk::PoolCreate(_)
+                    | AdminAsk::PoolSet { .. }
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }
                     | AdminAsk::VolumeRemove { .. }

@@ -5,6 +5,7 @@ mod events;
 mod force;
 mod health;
 mod leaders;
+mod limits;
 mod members;
 mod osds;
 mod pairs;
@@ -20,7 +21,7 @@ use super::*;
 use crate::admin::{OsdRegister, OsdSet, PoolCreate};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
-use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId, Stripe};
+use types::{Epoch, OsdUuid, QosLimits, SEGMENT, SegmentIndex, SessionId, Stripe};
 use world::{World, opened, refused};
 
 fn open(name: &str, write: bool, steal: bool) -> ClientAsk {
@@ -63,7 +64,10 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
     let first = opened(world.ask(1, open("p/v", true, false)));
     world.pass(Duration::from_secs(9));
     let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
-    assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+    assert_eq!(
+        world.ask(1, keepalive.clone()),
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+    );
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
     world.pass(Duration::from_secs(2));
@@ -90,7 +94,10 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
 
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(2));
-    assert_eq!(from(&mut world, "10.0.0.7:2", keepalive), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+    assert_eq!(
+        from(&mut world, "10.0.0.7:2", keepalive),
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+    );
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD, "it came back elsewhere");
@@ -128,7 +135,7 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
     assert_eq!(places.iter().map(|p| !p.pgs.is_empty()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
         world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
     );
 }
 

@@ -33,6 +33,7 @@ impl Control {
             volumes: u32::try_from(self.records.volumes_of(pool.id).count() - trashed).unwrap_or(u32::MAX),
             segments: chunks / u64::from(CHUNKS_PER_SEGMENT),
             trashed: u32::try_from(trashed).unwrap_or(u32::MAX),
+            limits: pool.limits,
         }
     }
 
@@ -48,6 +49,12 @@ impl Control {
             since_ms: h.since_ms,
             alive: self.holder_alive(now, volume.id),
         });
+        let limits = self.records.limits_of(volume);
+        let limits_of = match volume.limits {
+            Some(_) => "volume",
+            None if limits.is_none() => "none",
+            None => "pool",
+        };
         VolumeView {
             volume: volume.id,
             name: self.records.full_name(volume),
@@ -62,6 +69,8 @@ impl Control {
             description: volume.description.clone(),
             labels: volume.labels.clone(),
             resize_bytes: volume.resize.as_ref().map(|resize| resize.len_bytes),
+            limits,
+            limits_of: limits_of.to_owned(),
         }
     }
 

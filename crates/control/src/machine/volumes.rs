@@ -10,6 +10,7 @@ use crate::refusal::refuse;
 use crate::settings::time_words;
 use types::codes;
 use types::control::Refusal;
+use types::qos::QosChange;
 use types::{PgId, SEGMENT, Stripe, Time, VolumeId};
 
 /// PGs that a refusal names.
@@ -91,11 +92,28 @@ impl Control {
         if !writes.is_empty() {
             let before = self.volume_of(id).clone();
             self.write(writes);
-            let words = plan::label_changes(&before, self.volume_of(id));
+            let after = self.volume_of(id);
+            let words = [plan::label_changes(&before, after), plan::limit_changes(&before, after)];
+            let words =
+                words.iter().filter(|words| !words.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ");
             let note = Note::info("volume.changed", format!("volume {name}"), format!("volume {name}: {words}"));
             self.note_volume(now, id, note);
         }
         Ok(self.volume_answer(now.mono, id))
+    }
+
+    pub(super) fn set_pool(&mut self, now: Now, name: &str, change: &QosChange) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::pool_set(&self.records, name, change)?;
+        let changes = !writes.is_empty();
+        self.write(writes);
+        let pool = self.records.pools.get(&id).expect("a plan names a pool that exists");
+        let view = self.pool_view(pool);
+        if changes {
+            let text =
+                format!("pool {name}: {} for volumes without limits of their own", plan::limit_words(&pool.limits));
+            self.note(now, Note::info("pool.changed", format!("pool {name}"), text));
+        }
+        Ok(AdminAnswer::Pool(view))
     }
 
     /// Begins to lengthen a volume; the answer waits until the length is valid.

@@ -2,6 +2,7 @@
 
 use super::Plan;
 use super::labels::changed;
+use super::limits::changed_limits;
 use super::volumes::{check_recovered, is_len, shown};
 use crate::admin::VolumeText;
 use crate::names;
@@ -50,14 +51,15 @@ pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId>
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 
-/// Changes description and labels of a volume.
+/// Changes description, labels and limits of a volume.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062, BSLT-2070.
 pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<VolumeId> {
     let volume = live(records, name)?;
     let (description, labels) = changed(&volume.description, &volume.labels, text)?;
-    let record = VolumeRecord { description, labels, ..volume.clone() };
+    let limits = changed_limits(volume.limits, &text.limits)?;
+    let record = VolumeRecord { description, labels, limits, ..volume.clone() };
     let writes = if record == *volume { Vec::new() } else { vec![Write::Put(Record::Volume(record))] };
     Ok((writes, volume.id))
 }

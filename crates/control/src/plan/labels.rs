@@ -110,6 +110,7 @@ mod tests {
             description: description.map(str::to_owned),
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             removed_labels: removed.iter().map(|k| (*k).to_owned()).collect(),
+            ..VolumeText::default()
         }
     }
 

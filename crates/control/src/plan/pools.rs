@@ -11,7 +11,7 @@ use types::codes;
 use types::control::Refusal;
 use types::map::Member;
 use types::planted::{Bug, on};
-use types::{OsdId, PgId, PoolId, ReplicaId};
+use types::{OsdId, PgId, PoolId, QosLimits, ReplicaId};
 
 /// PGs that are made or removed in one step.
 pub const PGS_PER_STEP: usize = 32;
@@ -59,6 +59,7 @@ pub fn pool_create(
         pgs_made: 0,
         state: PoolState::Creating,
         created_ms: wall_ms,
+        limits: QosLimits::NONE,
     };
     let warning = match ask.replicas {
         1 => Some("one replica: a lost device is lost data".to_string()),

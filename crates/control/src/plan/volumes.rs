@@ -5,6 +5,7 @@
 //! opener can come after them.
 
 use super::labels::changed;
+use super::limits::changed_limits;
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::names;
@@ -27,7 +28,7 @@ const SEGMENTS_PER_STEP: usize = 48;
 /// Makes a volume, without segments.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019, BSLT-2062; BSLT-2049 when the pool has fewer PGs than `stripe` has
+/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019, BSLT-2062, BSLT-2070; BSLT-2049 when the pool has fewer PGs than `stripe` has
 /// columns.
 pub fn volume_create(
     records: &Records,
@@ -48,6 +49,7 @@ pub fn volume_create(
         return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))));
     }
     let (description, labels) = changed("", &BTreeMap::new(), text)?;
+    let limits = changed_limits(None, &text.limits)?;
     if stripe.count() > pool.pg_count {
         let (columns, pgs) = (stripe.count(), pool.pg_count);
         let text = format!("{columns} columns of volume {name:?} need a PG each, and pool {pool_name:?} has {pgs} PGs");
@@ -73,6 +75,7 @@ pub fn volume_create(
         labels,
         resize: None,
         trash: None,
+        limits,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use types::control::CHUNKS_KEPT;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, Epoch, PoolId, SessionId, Stripe, VolumeId};
+use types::{CHUNK, Epoch, PoolId, QosLimits, SessionId, Stripe, VolumeId};
 
 /// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub struct VolumeRecord {
     /// Set while the volume is in the trash, and while it is deleted from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trash: Option<Trash>,
+    /// Limits of its own; `None`: those of its pool are in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<QosLimits>,
 }
 
 /// The intent to lengthen a volume. The length becomes `len_bytes` when each PG of the volume has committed an attach record with
@@ -140,7 +143,9 @@ mod tests {
     #[test]
     fn record_of_the_first_version_is_read_and_written_as_it_was() {
         let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
-        assert!(record.trash.is_none() && record.resize.is_none() && record.labels.is_empty());
+        assert!(
+            record.trash.is_none() && record.resize.is_none() && record.labels.is_empty() && record.limits.is_none()
+        );
         assert_eq!((record.attached_chunks(), record.shown_name()), (64, "v"));
         let written = serde_json::to_value(&record).expect("plain data");
         assert_eq!(written, serde_json::from_str::<serde_json::Value>(FIRST).expect("JSON"), "no field more");

@@ -4,13 +4,15 @@ use super::answers::{Peers, equal_blocks, run_near};
 use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
-use types::control::{Attach, OsdDown};
+use types::control::{Attach, LimitsPart, OsdDown};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
-use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId};
+use types::{
+    Epoch, Index, IoBuf, OsdId, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange, SessionId, Term, VolumeId,
+};
 use wire::{
     Lack, LeaseAck, LeaseRenewal, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RenewalItem, RepairBody,
-    RepairMsg, Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
+    RepairMsg, Request, RequestBody, StreamAbort, StreamBody, StreamMsg, Used, samples,
 };
 
 /// Returns a message, mostly about the existing PG.
@@ -22,7 +24,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
     if which == CLIENT && source.byte() < 220 {
         return Message::Request(request(source, pg));
     }
-    match source.below(16) {
+    match source.below(17) {
         0..=2 => raft(source, pg, (from, to), term, index),
         3 => Message::LeaseRenewal(LeaseRenewal {
             sent_at: source.number(1),
@@ -49,6 +51,12 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         13 => {
             let (volume, session) = (VolumeId(source.number(CHUNK.volume.0)), SessionId(source.number(1)));
             Message::PassedOn(PassedOn { pg, from, to, term, volume, session, epoch: Epoch(source.number(1)) })
+        }
+        15 => {
+            let volume = VolumeId(source.number(CHUNK.volume.0));
+            let (read_bytes, write_bytes) = (source.number(1), source.number(u64::MAX));
+            let (read_ops, write_ops) = (u32::from(source.byte()), source.number(1) as u32);
+            Message::Used(vec![Used { volume, read_bytes, write_bytes, read_ops, write_ops }])
         }
         14 => Message::Ping { answer: source.flag() },
         11 | 12 => {
@@ -187,6 +195,14 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     Request { id: source.number(1), pg, session, epoch, body }
 }
 
+/// Returns a volume with limits: mostly the one that peers use.
+fn limited(source: &mut Source<'_>) -> (VolumeId, QosLimits) {
+    let rate = [1, 500, 1 << 40, u64::MAX][source.below(4) as usize];
+    let limit = RateLimit { rate, burst: source.number(rate), burst_seconds: source.number(1) as u32 };
+    let iops = source.flag().then_some(limit);
+    (VolumeId(source.number(CHUNK.volume.0)), QosLimits { iops, bandwidth: Some(limit), ..QosLimits::NONE })
+}
+
 /// Returns an order of meta, sound or not.
 pub fn order(source: &mut Source<'_>) -> OsdDown {
     let me = IDS.1;
@@ -196,7 +212,11 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
         addr: ([10, 0, 0, source.byte()], source.u16()).into(),
     };
     let addrs = |source: &mut Source<'_>| (0..source.below(3)).map(|_| addr(source)).collect();
-    match source.below(10) {
+    match source.below(12) {
+        10 | 11 => OsdDown::Limits {
+            part: LimitsPart { begins: source.flag(), goes_on: source.flag(), ends: source.flag() },
+            volumes: (0..source.below(3)).map(|_| limited(source)).collect(),
+        },
         9 => OsdDown::ReplicaFloor(ReplicaId(source.number(me.0.into()))),
         0 => OsdDown::Welcome { map_epoch: Epoch(source.number(1)), osds: addrs(source) },
         1 => OsdDown::Osds { map_epoch: Epoch(source.number(1)), osds: addrs(source) },

@@ -193,6 +193,7 @@ impl Osd {
             OsdDown::Welcome { .. }
             | OsdDown::Osds { .. }
             | OsdDown::TransferLeader { .. }
+            | OsdDown::Limits { .. }
             | OsdDown::Behind { .. }
             | OsdDown::ReplicaFloor(_) => {}
             OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),

@@ -8,6 +8,7 @@ mod digests;
 mod failures;
 mod force;
 mod let_in;
+mod limits;
 mod members;
 mod mends;
 mod reads;

@@ -31,12 +31,14 @@ pub(super) const FAULTS: [&str; 12] = [
 ];
 
 /// Event for the volume.
+#[allow(clippy::large_enum_variant)] // short-lived
 pub(super) enum Event {
     Reply(OsdId, Reply),
     Meta(ClientAsk, ClientAnswer),
     Link(OsdId, bool),
 }
 
+#[allow(clippy::large_enum_variant)] // short-lived
 enum Inner {
     Arrive { osd: usize, life: u32, request: Request },
     Commit { osd: usize, life: u32, reign: u32, request: Request },

@@ -7,7 +7,7 @@ use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
 use types::map::{Member, PgMap};
 use types::{ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time};
-use types::{SectorRange, Stripe, VolumeId};
+use types::{QosLimits, SectorRange, Stripe, VolumeId};
 use wire::{Reject, Reply, ReplyBody, RequestBody};
 
 const MS: u64 = 1_000_000;
@@ -37,6 +37,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         epoch: Epoch(3),
         len_bytes,
         stripe: Stripe::NONE,
+        limits: QosLimits::NONE,
         write,
         segments,
         view,

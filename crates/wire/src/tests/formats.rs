@@ -56,6 +56,7 @@ fn record() -> File {
             LEASE_ACK,
             LEASE_RELEASE,
             PASSED_ON,
+            USED,
             STREAM,
             REPAIR,
             MEND
@@ -75,7 +76,10 @@ fn record() -> File {
 
 fn message() -> File {
     let mut constants = Vec::new();
-    constants.extend(rows!("", message { MEND_BLOCKS_MAX, DIGEST_LEN, STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
+    constants.extend(rows!(
+        "",
+        message { MEND_BLOCKS_MAX, DIGEST_LEN, STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX, USED_MAX }
+    ));
     constants.extend(variants!(RaftKind {
         Append,
         AppendResponse,

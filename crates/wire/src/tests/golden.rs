@@ -107,6 +107,9 @@ fn messages() -> Vec<(&'static str, Message)> {
     all.push(("lease ack", Message::LeaseAck(ack)));
     all.push(("lease release", Message::LeaseRelease(vec![PG])));
     all.push(("passed on", Message::PassedOn(passed_on())));
+    let (read_bytes, write_bytes, read_ops, write_ops) = (0xe1, 0xe2, 0xe3, 0xe4);
+    let used = Used { volume: CHUNK.volume, read_bytes, write_bytes, read_ops, write_ops };
+    all.push(("used", Message::Used(vec![used])));
     all.push(("ping", Message::Ping { answer: false }));
     all.push(("ping's answer", Message::Ping { answer: true }));
     all.extend(streams());

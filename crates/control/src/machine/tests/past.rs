@@ -175,6 +175,8 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
         id: OsdId(2),
         replicas: first.replicas.clone(),
         peers: first.peers.clone(),
+        limits: first.limits.clone(),
+        listed: BTreeSet::new(),
         kept: BTreeSet::new(),
         ..*first
     };

@@ -4,7 +4,7 @@ use super::world::{World, opened};
 use super::{open, segments, with_volume};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk};
-use types::{OsdId, SEGMENT};
+use types::{OsdId, QosLimits, SEGMENT};
 
 /// Sends the reports of OSDs 2 and 3; as followers they hear osd.1, or no leader.
 fn others_report(world: &mut World, hear: bool) {
@@ -48,16 +48,25 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     let held = opened(world.ask(1, open("p/v", true, false)));
     let unreached = vec![OsdId(2), OsdId(77)];
     let keepalive = |unreached| ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached };
-    assert_eq!(world.ask(1, keepalive(unreached.clone())), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+    assert_eq!(
+        world.ask(1, keepalive(unreached.clone())),
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+    );
     let shown = |world: &World| -> Vec<String> {
         let problems = world.control.status(world.now).problems;
         problems.into_iter().filter(|line| line.starts_with("client ")).collect()
     };
     let lines = shown(&world);
     assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
-    assert_eq!(world.ask(1, keepalive(Vec::new())), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+    assert_eq!(
+        world.ask(1, keepalive(Vec::new())),
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+    );
     assert_eq!(shown(&world), Vec::<String>::new());
-    assert_eq!(world.ask(1, keepalive(unreached)), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+    assert_eq!(
+        world.ask(1, keepalive(unreached)),
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+    );
     assert_eq!(shown(&world).len(), 1);
     // After an OSD has just connected, the client has not tried again yet.
     world.connect(OsdId(2));
@@ -83,7 +92,10 @@ fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
         ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: vec![OsdId(2), OsdId(3)] };
     for _ in 0..60 {
         world.pass(Duration::from_secs(1));
-        assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive { len_bytes: 4 * SEGMENT });
+        assert_eq!(
+            world.ask(1, keepalive.clone()),
+            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        );
         (1..=3).for_each(|n| world.beat(OsdId(n)));
     }
     assert!(used.iter().all(|pg| world.leaders[pg].0 == OsdId(1)), "{:?}", world.leaders);

@@ -6,11 +6,12 @@ use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::Stripe;
 use types::control::{
-    Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks,
+    Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, LimitsPart, Opened, OsdHeartbeat, OsdHello,
+    Watermarks,
 };
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
-use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, Term};
+use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, QosLimits, Term};
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -33,6 +34,9 @@ pub struct Osd {
     pub log_seq: u64,
     /// OSDs that this process is to be connected with.
     pub peers: BTreeSet<OsdId>,
+    /// Limits that it was told, and the volumes of a list of all that has begun.
+    pub limits: BTreeMap<VolumeId, QosLimits>,
+    pub listed: BTreeSet<VolumeId>,
 }
 
 impl Osd {
@@ -49,6 +53,25 @@ impl Osd {
             welcomed: false,
             log_seq: 1,
             peers: BTreeSet::new(),
+            limits: BTreeMap::new(),
+            listed: BTreeSet::new(),
+        }
+    }
+
+    fn take_limits(&mut self, part: LimitsPart, volumes: Vec<(VolumeId, QosLimits)>) {
+        if part.begins {
+            self.listed.clear();
+        }
+        for (volume, limits) in volumes {
+            self.listed.insert(volume);
+            match limits.is_none() {
+                true => self.limits.remove(&volume),
+                false => self.limits.insert(volume, limits),
+            };
+        }
+        if part.ends {
+            let listed = std::mem::take(&mut self.listed);
+            self.limits.retain(|volume, _| listed.contains(volume));
         }
     }
 }
@@ -586,8 +609,14 @@ impl World {
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
             OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
+            OsdDown::Limits { part, volumes } => self.osds[at].take_limits(part, volumes),
             OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
+    }
+
+    /// Returns the limits that each OSD knows.
+    pub fn limits_known(&self) -> Vec<BTreeMap<VolumeId, QosLimits>> {
+        self.osds.iter().map(|osd| osd.limits.clone()).collect()
     }
 
     /// Returns the leader of a PG and its term.

@@ -1,0 +1,352 @@
+//! I/O limits of volumes at their leaders (ADR 0032): a request is admitted before its group sees it, or refused with the time to wait.
+//!
+//! Meta sends the limits of all limited volumes to every OSD, so a change of leaders needs no message, and no client is
+//! believed. A volume has leaders on several OSDs. Each of them holds the whole limit, and takes out of its buckets what the others
+//! say that they admitted. So the sum averages to the limit however the load is spread, and exceeds it by at most a depth and the
+//! time between two messages for each OSD.
+//!
+//! Nothing here is decision state (R1, applied state decides alone): another leader may decide otherwise about the same request.
+//! Invariant: an OSD queues no request for a limit. What a request was charged is given back when it is refused after all.
+
+use crate::node::Osd;
+use bus::LinkId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::control::LimitsPart;
+use types::planted::{Bug, on};
+use types::qos::{Buckets, Cost, Direction, Strictness};
+use types::{OsdId, QosLimits, Time, VolumeId};
+use wire::{Message, Reject, Request, RequestBody, USED_MAX, Used};
+
+/// A leader is a little less strict than a client: what an honest client sends is refused by none.
+const HOW: Strictness = Strictness { depth: Duration::from_millis(500), slack_permille: 10 };
+/// Time between two messages about what this OSD admitted.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Shortest wait that a refusal names.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// Cost that a request was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    direction: Direction,
+    cost: Cost,
+}
+
+/// Operations and bytes of one direction that others were not told of. Below zero: they were told of some that were given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Untold {
+    ops: i64,
+    bytes: i64,
+}
+
+impl Untold {
+    fn add(&mut self, cost: Cost, sign: i64) {
+        self.ops = self.ops.saturating_add(sign * i64::from(cost.ops));
+        self.bytes = self.bytes.saturating_add(sign.saturating_mul(i64::try_from(cost.bytes).unwrap_or(i64::MAX)));
+    }
+
+    /// Takes what a message can carry.
+    fn take(&mut self) -> Cost {
+        let ops = u32::try_from(self.ops.max(0)).unwrap_or(u32::MAX);
+        let bytes = u64::try_from(self.bytes.max(0)).unwrap_or(0);
+        self.add(Cost { ops, bytes }, -1);
+        Cost { ops, bytes }
+    }
+}
+
+struct Limited {
+    buckets: Buckets,
+    read: Untold,
+    write: Untold,
+}
+
+impl Limited {
+    fn untold(&mut self, direction: Direction) -> &mut Untold {
+        match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+        }
+    }
+}
+
+/// The limited volumes of the cluster, and the other OSDs.
+#[derive(Default)]
+pub(crate) struct Limits {
+    volumes: BTreeMap<VolumeId, Limited>,
+    /// Volumes that others were not told of.
+    untold: BTreeSet<VolumeId>,
+    /// Volumes of a list of all that has begun.
+    listed: BTreeSet<VolumeId>,
+    peers: Vec<OsdId>,
+    tell_at: Option<Time>,
+}
+
+/// Returns direction and cost of a request that counts.
+fn charge_of(body: &RequestBody) -> Option<(VolumeId, Charge)> {
+    let one = |bytes| Cost { ops: 1, bytes };
+    let (volume, direction, cost) = match body {
+        RequestBody::Write { chunk, range, .. } => (chunk.volume, Direction::Write, one(range.len_bytes() as u64)),
+        RequestBody::Zero { chunk, .. } => (chunk.volume, Direction::Write, one(0)),
+        RequestBody::Skip { volume, .. } => (*volume, Direction::Write, one(0)),
+        RequestBody::Read { chunk, range } => (chunk.volume, Direction::Read, one(range.len_bytes() as u64)),
+        RequestBody::Extents { chunk, .. } => (chunk.volume, Direction::Read, one(0)),
+        RequestBody::FenceCheck { .. } | RequestBody::Unreached { .. } => return None,
+    };
+    Some((volume, Charge { direction, cost }))
+}
+
+impl Limits {
+    /// Whether no volume is limited.
+    pub fn is_empty(&self) -> bool {
+        self.volumes.is_empty()
+    }
+
+    pub fn set_peers(&mut self, peers: impl Iterator<Item = OsdId>) {
+        self.peers = peers.collect();
+    }
+
+    /// Takes limits from meta; those without any limit are limited no longer.
+    pub fn handle_limits(&mut self, now: Time, part: LimitsPart, volumes: Vec<(VolumeId, QosLimits)>) {
+        if part.begins {
+            self.listed.clear();
+        }
+        for (volume, limits) in volumes {
+            if part.is_list() {
+                self.listed.insert(volume);
+            }
+            if limits.is_none() {
+                self.forget(volume);
+            } else if let Some(limited) = self.volumes.get_mut(&volume) {
+                limited.buckets.change(now, limits);
+            } else {
+                let buckets = Buckets::new(now, limits, HOW);
+                self.volumes.insert(volume, Limited { buckets, read: Untold::default(), write: Untold::default() });
+            }
+        }
+        if part.ends {
+            let listed = std::mem::take(&mut self.listed);
+            self.volumes.retain(|volume, _| listed.contains(volume));
+            self.untold.retain(|volume| listed.contains(volume));
+        }
+    }
+
+    fn forget(&mut self, volume: VolumeId) {
+        self.volumes.remove(&volume);
+        self.untold.remove(&volume);
+    }
+
+    /// Charges a request, or refuses it with the time to wait. `None`: its volume is not limited.
+    pub fn admit(&mut self, now: Time, body: &RequestBody) -> Result<Option<Charge>, Reject> {
+        let Some((volume, charge)) = charge_of(body) else { return Ok(None) };
+        let Some(limited) = self.volumes.get_mut(&volume) else { return Ok(None) };
+        let wait = limited.buckets.wait(now, charge.direction);
+        if !wait.is_zero() {
+            let wait_us = u32::try_from(wait.max(WAIT_MIN).as_micros()).unwrap_or(u32::MAX);
+            return Err(Reject::Throttled { wait_us });
+        }
+        limited.buckets.take(now, charge.direction, charge.cost);
+        limited.untold(charge.direction).add(charge.cost, 1);
+        self.untold.insert(volume);
+        self.tell_at.get_or_insert(now + TELL_EVERY);
+        Ok(Some(charge))
+    }
+
+    /// Gives back what a request was charged that was refused after all.
+    pub fn give_back(&mut self, volume: VolumeId, charge: Charge) {
+        if let Some(limited) = self.volumes.get_mut(&volume) {
+            limited.buckets.give_back(charge.direction, charge.cost);
+            limited.untold(charge.direction).add(charge.cost, -1);
+        }
+    }
+
+    /// Takes out what another OSD admitted.
+    pub fn handle_used(&mut self, now: Time, used: &[Used]) {
+        for used in used {
+            if on(Bug::UseOfOthersIgnored) {
+                continue;
+            }
+            // A volume whose limits have not arrived here, or are gone, needs no books.
+            if let Some(limited) = self.volumes.get_mut(&used.volume) {
+                limited.buckets.take(now, Direction::Read, Cost { ops: used.read_ops, bytes: used.read_bytes });
+                limited.buckets.take(now, Direction::Write, Cost { ops: used.write_ops, bytes: used.write_bytes });
+            }
+        }
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.tell_at.unwrap_or(Time::NEVER)
+    }
+
+    /// Returns what was admitted since the last message, when the next one is due.
+    fn take_untold(&mut self, now: Time) -> Vec<Used> {
+        if now < self.next_deadline() {
+            return Vec::new();
+        }
+        self.tell_at = None;
+        let mut all = Vec::new();
+        for volume in std::mem::take(&mut self.untold) {
+            let Some(limited) = self.volumes.get_mut(&volume) else { continue };
+            let (read, write) = (limited.read.take(), limited.write.take());
+            let (read_ops, read_bytes, write_ops, write_bytes) = (read.ops, read.bytes, write.ops, write.bytes);
+            if (read, write) != Default::default() {
+                all.push(Used { volume, read_ops, read_bytes, write_ops, write_bytes });
+            }
+        }
+        all
+    }
+}
+
+impl Osd {
+    /// Charges a client's request to the limits of its volume. Requests to a PG that does not serve here cost nothing: its leader
+    /// charges them.
+    pub(crate) fn admit_limited(&mut self, slot: Option<usize>, request: &Request) -> Result<Option<Charge>, Reject> {
+        let serves = |osd: &mut Osd, key| osd.pgs.group(key).is_some_and(|group| group.serves());
+        match slot {
+            Some(key) if serves(self, key) => {
+                let admitted = self.limits.admit(self.now, &request.body);
+                if admitted.is_err() {
+                    self.stats.metrics.throttled.inc();
+                }
+                admitted
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Tells the other OSDs what was admitted here of limited volumes. A message that is lost with its connection is not repeated.
+    pub(crate) fn tell_used(&mut self) {
+        let used = self.limits.take_untold(self.now);
+        if used.is_empty() {
+            return;
+        }
+        for osd in self.limits.peers.clone() {
+            match self.bus.link_to(osd) {
+                Some(link) => self.send_used(link, &used),
+                None => self.want_peer(osd),
+            }
+        }
+    }
+
+    fn send_used(&mut self, link: LinkId, used: &[Used]) {
+        for part in used.chunks(USED_MAX) {
+            self.bus.send(link, Message::Used(part.to_vec()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ChunkKey, RateLimit, SectorRange};
+
+    const V: VolumeId = VolumeId(7);
+    const CHANGE: LimitsPart = LimitsPart { begins: false, goes_on: false, ends: false };
+
+    fn iops(rate: u64) -> QosLimits {
+        QosLimits { iops: Some(RateLimit { rate, burst: 0, burst_seconds: 0 }), ..QosLimits::NONE }
+    }
+
+    fn read(volume: VolumeId) -> RequestBody {
+        RequestBody::Read { chunk: ChunkKey { volume, index: 0 }, range: SectorRange::new(0, 8) }
+    }
+
+    fn limited(rate: u64) -> Limits {
+        let mut limits = Limits::default();
+        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, iops(rate))]);
+        limits
+    }
+
+    /// Lets clients without a limiter send all that is admitted, to `leaders` in shares of `weights`, and carries the messages
+    /// between leaders with a delay of a turn. Returns how many operations were admitted in each second.
+    fn flood(leaders: &mut [Limits], weights: &[u64], seconds: u64) -> Vec<u64> {
+        let mut admitted = vec![0; seconds as usize];
+        for ms in 0..seconds * 1000 {
+            let now = Time(ms * 1_000_000);
+            for (leader, weight) in leaders.iter_mut().zip(weights) {
+                for _ in 0..*weight {
+                    admitted[(ms / 1000) as usize] += u64::from(leader.admit(now, &read(V)).is_ok());
+                }
+            }
+            for from in 0..leaders.len() {
+                let used = leaders[from].take_untold(now);
+                for (to, leader) in leaders.iter_mut().enumerate().filter(|_| !used.is_empty()) {
+                    if to != from {
+                        leader.handle_used(now, &used);
+                    }
+                }
+            }
+        }
+        admitted
+    }
+
+    #[test]
+    fn leaders_share_a_limit_however_the_load_is_spread() {
+        for weights in [&[5][..], &[5, 5, 5], &[50, 1, 1], &[9, 0, 0], &[3, 4, 5, 6, 7, 8, 9, 1]] {
+            for rate in [500, 2_000] {
+                let mut leaders: Vec<Limits> = weights.iter().map(|_| limited(rate)).collect();
+                let admitted = flood(&mut leaders, weights, 70);
+                // The depths of the start are used up in the first seconds.
+                let sum: u64 = admitted[10..].iter().sum();
+                let bound = 60 * rate * 3 / 100;
+                assert!(sum.abs_diff(60 * rate) <= bound, "{sum} in 60 s at {rate}/s: {weights:?}");
+                let all: u64 = admitted.iter().sum();
+                // Each leader adds a depth, and what it admits until it hears of the others.
+                let overshoot = weights.len() as u64 * rate * (500 + 2 * 200) / 1000;
+                assert!(all <= 70 * rate * 101 / 100 + overshoot, "{all} in 70 s at {rate}/s: {weights:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn refused_request_waits_as_long_as_the_bucket_needs() {
+        let mut limits = limited(10);
+        let now = Time(1_000_000_000);
+        let mut admitted = 0;
+        let wait_us = loop {
+            match limits.admit(now, &read(V)) {
+                Ok(_) => admitted += 1,
+                Err(Reject::Throttled { wait_us }) => break wait_us,
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(admitted, 6, "half a second of 10 a second, and one that leaves a debt");
+        assert!(limits.admit(now + Duration::from_micros(u64::from(wait_us) - 1_000), &read(V)).is_err());
+        assert!(limits.admit(now + Duration::from_micros(u64::from(wait_us) + 1), &read(V)).is_ok());
+        assert!(limits.admit(now, &read(VolumeId(8))).is_ok_and(|charge| charge.is_none()), "it has no limit");
+        assert!(limits.admit(now, &RequestBody::FenceCheck { volume: V }).is_ok_and(|charge| charge.is_none()));
+    }
+
+    #[test]
+    fn refused_requests_cost_nothing_here_and_elsewhere() {
+        let mut limits = limited(10);
+        for _ in 0..100 {
+            let charge = limits.admit(Time::ZERO, &read(V)).expect("it is given back each time").expect("limited");
+            limits.give_back(V, charge);
+        }
+        assert!(limits.take_untold(Time::ZERO + TELL_EVERY).is_empty());
+        let charge = limits.admit(Time::ZERO, &read(V)).expect("admitted").expect("limited");
+        assert_eq!(limits.take_untold(Time::ZERO + TELL_EVERY).len(), 1);
+        // Others know of it already: the next one is deducted.
+        limits.give_back(V, charge);
+        limits.admit(Time::ZERO, &read(V)).expect("admitted");
+        assert!(limits.take_untold(Time::ZERO + TELL_EVERY * 2).is_empty());
+    }
+
+    #[test]
+    fn list_of_all_limits_replaces_those_that_it_lacks_and_keeps_levels() {
+        let mut limits = limited(10);
+        limits.handle_limits(Time::ZERO, CHANGE, vec![(VolumeId(8), iops(10))]);
+        while limits.admit(Time::ZERO, &read(V)).is_ok() {}
+        let begins = LimitsPart { begins: true, goes_on: false, ends: false };
+        let ends = LimitsPart { begins: false, goes_on: true, ends: true };
+        limits.handle_limits(Time::ZERO, begins, vec![(V, iops(10))]);
+        assert_eq!(limits.volumes.len(), 2, "the list is not whole yet");
+        limits.handle_limits(Time::ZERO, ends, vec![(VolumeId(9), iops(10))]);
+        assert_eq!(limits.volumes.keys().copied().collect::<Vec<_>>(), [V, VolumeId(9)]);
+        assert!(limits.admit(Time::ZERO, &read(V)).is_err(), "a new stream of meta fills no bucket");
+        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, QosLimits::NONE)]);
+        assert!(limits.admit(Time::ZERO, &read(V)).is_ok());
+        limits.handle_limits(Time::ZERO, LimitsPart { begins: true, goes_on: false, ends: true }, Vec::new());
+        assert!(limits.is_empty());
+    }
+}

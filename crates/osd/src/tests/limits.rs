@@ -1,0 +1,101 @@
+//! I/O limits at leaders: clients without a limiter, leaders on several OSDs, other leaders, and requests that are refused after all.
+
+use super::rig::{Rig, ms, pg};
+use bus::LinkId;
+use types::control::{LimitsPart, OsdDown};
+use types::{ChunkKey, Epoch, OsdId, QosLimits, RateLimit, SectorRange, SessionId, VolumeId};
+use wire::{Request, RequestBody};
+
+const RATE: u64 = 300;
+
+/// Sends the list of all limited volumes to each OSD, as meta does at the start of a stream.
+fn limit_all(rig: &mut Rig, rate: u64) {
+    let iops = Some(RateLimit { rate, burst: 0, burst_seconds: 0 });
+    let limits = QosLimits { iops, ..QosLimits::NONE };
+    for i in rig.all() {
+        let part = LimitsPart { begins: true, goes_on: false, ends: true };
+        rig.tell(i, OsdDown::Limits { part, volumes: vec![(VolumeId(1), limits)] });
+    }
+}
+
+/// Makes OSD `i` lead PG `i`.
+fn spread(rig: &mut Rig, count: usize) {
+    for i in 0..count {
+        for attempt in 0.. {
+            assert!(attempt < 50, "the leadership is never transferred");
+            let (pg, leader) = (pg(i as u32), rig.leader(pg(i as u32)));
+            if leader == i {
+                break;
+            }
+            rig.tell(leader, OsdDown::TransferLeader { pg, to: OsdId(i as u32 + 1) });
+            rig.run(ms(200));
+        }
+    }
+}
+
+fn served(rig: &mut Rig) -> u64 {
+    rig.all().map(|i| rig.osd(i).stats.metrics.reads.get()).sum()
+}
+
+/// Sends `weights[n]` reads to PG n every two milliseconds. Returns how many were served.
+fn flood(rig: &mut Rig, weights: &[u32], seconds: u64) -> u64 {
+    let before = served(rig);
+    for _ in 0..seconds * 500 {
+        for (n, weight) in weights.iter().enumerate() {
+            (0..*weight).for_each(|_| rig.ask_read(pg(n as u32), 0, 1));
+        }
+        rig.run(ms(2));
+    }
+    served(rig) - before
+}
+
+#[test]
+fn leaders_on_three_osds_hold_a_client_without_a_limiter_together() {
+    let mut rig = Rig::new(30, [16; 3]);
+    rig.make_pgs(3);
+    spread(&mut rig, 3);
+    let open = flood(&mut rig, &[2, 2, 2], 1);
+    assert!(open > 2_500, "{open} reads without a limit");
+    limit_all(&mut rig, RATE);
+    flood(&mut rig, &[2, 2, 2], 6);
+    for weights in [[2, 2, 2], [4, 1, 0], [0, 0, 3]] {
+        let sum = flood(&mut rig, &weights, 8);
+        let (least, most) = (RATE * 8 * 97 / 100, RATE * 8 * 101 / 100 + 3 * RATE / 2);
+        assert!((least..=most).contains(&sum), "{sum} reads in 8 s at {RATE}/s, {weights:?}");
+    }
+    let throttled: u64 = rig.all().map(|i| rig.osd(i).stats.metrics.throttled.get()).sum();
+    assert!(throttled > 5_000, "{throttled} refusals");
+    // Another leader has the limit before it leads.
+    rig.lead_all(2, 3);
+    let sum = flood(&mut rig, &[2, 2, 2], 4);
+    assert!(sum <= RATE * 4 * 101 / 100 + RATE, "{sum} reads in 4 s of one leader");
+}
+
+#[test]
+fn request_that_fails_takes_nothing_from_the_limit() {
+    let mut rig = Rig::new(31, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.ask_read(pg(0), 0, 1);
+    rig.run(ms(200));
+    limit_all(&mut rig, 10);
+    let beyond = ChunkKey { volume: VolumeId(1), index: 64 };
+    for id in 0..200 {
+        let body = RequestBody::Read { chunk: beyond, range: SectorRange::new(0, 8) };
+        let request = Request { id: 1_000 + id, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
+        rig.osd(0).handle_request(LinkId(u64::MAX), request);
+        rig.turn(0);
+    }
+    assert_eq!(rig.osd(0).stats.metrics.throttled.get(), 0, "each was refused as invalid");
+    let before = served(&mut rig);
+    (0..20).for_each(|_| rig.ask_read(pg(0), 0, 1));
+    rig.run(ms(5));
+    let now = served(&mut rig) - before;
+    assert!((5..=6).contains(&now), "{now} of half a second of 10 a second, and a debt");
+    // A follower charges nothing: it does not serve.
+    let refused = rig.osd(1).stats.metrics.refused.get();
+    let body = RequestBody::Read { chunk: ChunkKey { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
+    let request = Request { id: 5_000, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
+    rig.osd(1).handle_request(LinkId(u64::MAX), request);
+    assert_eq!((rig.osd(1).stats.metrics.refused.get(), rig.osd(1).stats.metrics.throttled.get()), (refused + 1, 0));
+}

@@ -1,0 +1,152 @@
+//! Limits of the I/O of a volume: IOPS and bandwidth, of reads, of writes and of both together.
+//!
+//! A limit has a rate and, if it has a burst, a higher rate that an idle volume may use for some seconds. Meta keeps limits, clients and
+//! leaders hold to them (ADR 0032). One operation is one part of a request, at most 512 KiB of one chunk, so that clients and
+//! leaders count alike.
+
+mod bucket;
+
+pub use bucket::{Buckets, Cost, Direction, Strictness};
+
+use serde::{Deserialize, Serialize};
+
+/// Quantity that a limit counts, and the requests that it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LimitKind {
+    Iops,
+    ReadIops,
+    WriteIops,
+    Bandwidth,
+    ReadBandwidth,
+    WriteBandwidth,
+}
+
+impl LimitKind {
+    pub const ALL: [LimitKind; 6] = [
+        LimitKind::Iops,
+        LimitKind::ReadIops,
+        LimitKind::WriteIops,
+        LimitKind::Bandwidth,
+        LimitKind::ReadBandwidth,
+        LimitKind::WriteBandwidth,
+    ];
+
+    /// Returns the name as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitKind::Iops => "iops",
+            LimitKind::ReadIops => "read-iops",
+            LimitKind::WriteIops => "write-iops",
+            LimitKind::Bandwidth => "bandwidth",
+            LimitKind::ReadBandwidth => "read-bandwidth",
+            LimitKind::WriteBandwidth => "write-bandwidth",
+        }
+    }
+
+    /// Whether it counts bytes; otherwise it counts operations.
+    pub fn is_bytes(self) -> bool {
+        matches!(self, LimitKind::Bandwidth | LimitKind::ReadBandwidth | LimitKind::WriteBandwidth)
+    }
+}
+
+/// One limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateLimit {
+    /// Operations or bytes per second.
+    pub rate: u64,
+    /// A higher rate for `burst_seconds`; 0: none.
+    pub burst: u64,
+    pub burst_seconds: u32,
+}
+
+/// The limits of a volume, or those of a pool for volumes without limits of their own. `None`: not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QosLimits {
+    pub iops: Option<RateLimit>,
+    pub read_iops: Option<RateLimit>,
+    pub write_iops: Option<RateLimit>,
+    /// Bytes per second.
+    pub bandwidth: Option<RateLimit>,
+    pub read_bandwidth: Option<RateLimit>,
+    pub write_bandwidth: Option<RateLimit>,
+}
+
+impl QosLimits {
+    /// No limit.
+    pub const NONE: QosLimits = QosLimits {
+        iops: None,
+        read_iops: None,
+        write_iops: None,
+        bandwidth: None,
+        read_bandwidth: None,
+        write_bandwidth: None,
+    };
+
+    pub fn is_none(&self) -> bool {
+        *self == QosLimits::NONE
+    }
+
+    pub fn get(&self, kind: LimitKind) -> Option<RateLimit> {
+        match kind {
+            LimitKind::Iops => self.iops,
+            LimitKind::ReadIops => self.read_iops,
+            LimitKind::WriteIops => self.write_iops,
+            LimitKind::Bandwidth => self.bandwidth,
+            LimitKind::ReadBandwidth => self.read_bandwidth,
+            LimitKind::WriteBandwidth => self.write_bandwidth,
+        }
+    }
+
+    pub fn set(&mut self, kind: LimitKind, limit: Option<RateLimit>) {
+        *match kind {
+            LimitKind::Iops => &mut self.iops,
+            LimitKind::ReadIops => &mut self.read_iops,
+            LimitKind::WriteIops => &mut self.write_iops,
+            LimitKind::Bandwidth => &mut self.bandwidth,
+            LimitKind::ReadBandwidth => &mut self.read_bandwidth,
+            LimitKind::WriteBandwidth => &mut self.write_bandwidth,
+        } = limit;
+    }
+
+    /// Iterates over the limits that are set.
+    pub fn iter(&self) -> impl Iterator<Item = (LimitKind, RateLimit)> + '_ {
+        LimitKind::ALL.into_iter().filter_map(|kind| self.get(kind).map(|limit| (kind, limit)))
+    }
+}
+
+/// The limits from which a change starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QosBase {
+    /// Those that are there. A volume without limits of its own starts from none.
+    #[default]
+    Kept,
+    /// None; the volume has limits of its own, which its pool does not change.
+    Unlimited,
+    /// The volume gives up its own: those of its pool are in force.
+    Pool,
+}
+
+/// A change of one limit; `None` keeps what is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateChange {
+    /// 0: the limit goes, with its burst.
+    pub rate: Option<u64>,
+    /// 0: the burst goes.
+    pub burst: Option<u64>,
+    pub burst_seconds: Option<u32>,
+}
+
+/// A change of limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QosChange {
+    pub base: QosBase,
+    /// A later change of a kind follows the earlier one.
+    pub rates: Vec<(LimitKind, RateChange)>,
+}
+
+impl QosChange {
+    pub fn is_none(&self) -> bool {
+        self.base == QosBase::Kept && self.rates.is_empty()
+    }
+}
