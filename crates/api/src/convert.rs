@@ -248,7 +248,7 @@ pub(crate) fn lost_out(l: LostExtent) -> pb::LostExtent {
 }
 
 pub(crate) fn lost_in(l: pb::LostExtent) -> LostExtent {
-    let chunk = types::ChunkKey { volume: types::VolumeId(l.volume), index: l.chunk };
+    let chunk = types::VolumeChunk { volume: types::VolumeId(l.volume), index: l.chunk };
     LostExtent { chunk, offset_bytes: l.offset_bytes, len_bytes: l.len_bytes }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::control::{AttachedVolume, CHUNKS_KEPT, SEGMENTS_PER_ASK_MAX};
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{ChunkKey, PgId, SegmentIndex, VolumeId};
+use types::{PgId, SegmentIndex, VolumeChunk, VolumeId};
 
 /// The contents of one PG, as one of its members shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Table {
     pub pg: PgId,
     /// The member leads the PG and has heard a majority of it lately: it has applied all that is committed.
     pub leading: bool,
-    pub chunks: Vec<ChunkKey>,
+    pub chunks: Vec<VolumeChunk>,
     /// Volumes with an attach record in the PG.
     pub attached: Vec<AttachedVolume>,
 }

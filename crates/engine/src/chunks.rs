@@ -15,7 +15,7 @@ impl Engine {
         // Layers are taken from the oldest to the newest: a cut hides the chunks below its layer, not those of its
         // layer.
         for layer in r.overlay.frozen().into_iter().chain([r.overlay.active()]) {
-            all.retain(|chunk| layer.unmaps.get(&chunk.volume).is_none_or(|from| chunk.index < *from));
+            all.retain(|chunk| layer.unmaps.get(&chunk.generation).is_none_or(|from| chunk.index < *from));
             all.extend(layer.chunks.keys().copied());
         }
         all.into_iter().collect()

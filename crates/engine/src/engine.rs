@@ -496,7 +496,7 @@ impl Engine {
                 judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
-            Effect::Unmap { volume, from_chunk } => r.overlay.unmap(volume, from_chunk),
+            Effect::Unmap { generation, from_chunk } => r.overlay.unmap(generation, from_chunk),
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use env::{DiskError, Token};
 use types::store::DecisionState;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term, VolumeId};
+use types::{ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, Term};
 
 /// Bit that is set in `Token.key` of every operation of home, and clear in those of the log side.
 pub const HOME_KEY_BIT: u32 = 1 << 31;
@@ -93,12 +93,19 @@ pub struct Round {
     pub released: Vec<(ReplicaId, Vec<u32>)>,
 }
 
-/// The chunks of `volume` from `from_chunk` on cease to exist.
+/// The chunks of `generation` from `from_chunk` on cease to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmap {
     pub replica: ReplicaId,
-    pub volume: VolumeId,
+    pub generation: GenerationId,
     pub from_chunk: u32,
+}
+
+impl Unmap {
+    /// Whether this chunk of the replica ceases to exist.
+    pub fn drops(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
+        self.replica == replica && self.generation == chunk.generation && self.from_chunk <= chunk.index
+    }
 }
 
 /// Part of the answer to a read.

@@ -18,14 +18,14 @@ use crate::space::{Held, Need};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::{ChunkKey, SectorRange, VolumeId};
+use types::{ChunkKey, GenerationId, SectorRange};
 
 /// One layer of one replica.
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
     pub chunks: BTreeMap<ChunkKey, ChunkLayer>,
     /// Volume → first chunk that is cut: home and older layers do not show in these chunks.
-    pub unmaps: BTreeMap<VolumeId, u32>,
+    pub unmaps: BTreeMap<GenerationId, u32>,
     /// Payload bytes that the intervals refer to.
     bytes: u64,
     /// Blocks that are covered in part.
@@ -45,7 +45,7 @@ impl Layer {
     }
 
     pub fn hides(&self, chunk: ChunkKey) -> bool {
-        self.unmaps.get(&chunk.volume).is_some_and(|from| *from <= chunk.index)
+        self.unmaps.get(&chunk.generation).is_some_and(|from| *from <= chunk.index)
     }
 
     /// Inserts data or zeros. True when the set of AUs with data changes.
@@ -66,9 +66,9 @@ impl Layer {
         self.need.add(layer.need);
     }
 
-    fn unmap(&mut self, volume: VolumeId, from_chunk: u32) {
-        let from = ChunkKey { volume, index: from_chunk };
-        let last = ChunkKey { volume, index: u32::MAX };
+    fn unmap(&mut self, generation: GenerationId, from_chunk: u32) {
+        let from = ChunkKey { generation, index: from_chunk };
+        let last = ChunkKey { generation, index: u32::MAX };
         let gone: Vec<ChunkKey> = self.chunks.range(from..=last).map(|(key, _)| *key).collect();
         for key in gone {
             let layer = self.chunks.remove(&key).expect("its key was just listed");
@@ -76,7 +76,7 @@ impl Layer {
             self.partial -= layer.partial_blocks();
             self.need.take(layer.need);
         }
-        let kept = self.unmaps.entry(volume).or_insert(from_chunk);
+        let kept = self.unmaps.entry(generation).or_insert(from_chunk);
         *kept = (*kept).min(from_chunk);
     }
 }
@@ -97,9 +97,9 @@ impl Overlay {
         self.active.insert(chunk, range, data)
     }
 
-    /// Removes the chunks of `volume` from `from_chunk` on.
-    pub fn unmap(&mut self, volume: VolumeId, from_chunk: u32) {
-        self.active.unmap(volume, from_chunk);
+    /// Removes the chunks of `generation` from `from_chunk` on.
+    pub fn unmap(&mut self, generation: GenerationId, from_chunk: u32) {
+        self.active.unmap(generation, from_chunk);
     }
 
     /// Freezes everything applied so far.
@@ -138,8 +138,8 @@ impl Overlay {
     pub fn thaw(&mut self) {
         let Some(below) = self.frozen.take() else { return };
         let above = std::mem::replace(&mut self.active, below);
-        for (volume, from_chunk) in &above.unmaps {
-            self.active.unmap(*volume, *from_chunk);
+        for (generation, from_chunk) in &above.unmaps {
+            self.active.unmap(*generation, *from_chunk);
         }
         for (key, chunk) in above.chunks {
             for (range, data) in chunk.into_intervals() {

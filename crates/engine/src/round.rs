@@ -397,7 +397,11 @@ impl Engine {
         for replica in run.states.keys() {
             let frozen = self.replicas[replica].overlay.frozen();
             let of = frozen.into_iter().flat_map(|layer| &layer.unmaps);
-            unmaps.extend(of.map(|(volume, from)| Unmap { replica: *replica, volume: *volume, from_chunk: *from }));
+            unmaps.extend(of.map(|(generation, from)| Unmap {
+                replica: *replica,
+                generation: *generation,
+                from_chunk: *from,
+            }));
         }
         for (id, state) in run.states.iter_mut().filter(|_| on(Bug::StampAtRoundEnd)) {
             (state.decision.index, state.commit) = (self.replicas[id].applied, self.replicas[id].applied);

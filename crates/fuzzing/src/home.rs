@@ -14,7 +14,7 @@ use layout::log::SaltKey;
 use layout::poison;
 use layout::superblock::{DeviceIds, MARGIN, Part, SUPERBLOCK_LEN, Segments, Superblock};
 use types::rng::Rng;
-use types::{ChunkKey, ClusterId, Index, OsdId, OsdUuid, ReplicaId, Term, VolumeId, crc32c};
+use types::{ChunkKey, ClusterId, GenerationId, Index, OsdId, OsdUuid, ReplicaId, Term, crc32c};
 
 /// Offset of the checksum in a superblock.
 const SUPER_CRC_AT: usize = 248;
@@ -22,7 +22,7 @@ const SUPER_CRC_AT: usize = 248;
 const POISON_HEAD_LEN: usize = 32;
 const GEOMETRY: Geometry = Geometry { slot_count: 4096, au_count: 65536 };
 const REPLICA: ReplicaId = ReplicaId(7);
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(3), index: 9 };
+const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(3), index: 9 };
 
 /// Decodes one copy of a superblock. Reserved bytes belong to later versions, so only the value is compared.
 pub fn superblock(data: &[u8]) -> Verdict {

@@ -15,7 +15,7 @@ use types::rng::Rng;
 use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
 use types::units::SECTORS_PER_AU;
 use types::{
-    ChunkKey, EntryKind, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId, crc32c,
+    ChunkKey, EntryKind, Epoch, GenerationId, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, crc32c,
 };
 
 pub const LOG: LogIdentity = LogIdentity { uuid: OsdUuid([9; 16]), salt_key: SaltKey::new([3; 16]) };
@@ -138,7 +138,7 @@ pub fn record(rng: &mut Rng) -> Record<'static> {
         9 => Record::Tombstones((0..rng.below(9)).map(|_| ReplicaId(number(rng))).collect()),
         10 => Record::Block(BlockRecord {
             replica,
-            chunk: ChunkKey { volume: VolumeId(number(rng)), index: number(rng) as u32 },
+            chunk: ChunkKey { generation: GenerationId(number(rng)), index: number(rng) as u32 },
             block: rng.below(4096) as u16,
             index: Index(number(rng)),
             crc: rng.next_u64() as u32,

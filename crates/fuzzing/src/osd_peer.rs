@@ -25,12 +25,12 @@ use std::time::Duration;
 use telemetry::Registry;
 use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
-use types::{ChunkKey, Epoch, Incarnation, OsdId, PgId, PoolId, ReplicaId, SessionId, VolumeId};
+use types::{Epoch, Incarnation, OsdId, PgId, PoolId, ReplicaId, SessionId, VolumeChunk, VolumeId};
 use wire::{Hello, Message, Peer};
 
 const DEVICE: &str = "device";
 const PG: PgId = PgId { pool: PoolId(1), n: 1 };
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(1), index: 0 };
 const STEPS_MAX: usize = 3000;
 /// The other members: both have higher ids, so that they dial.
 const PEERS: [u32; 2] = [5, 6];

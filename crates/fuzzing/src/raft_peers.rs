@@ -15,13 +15,13 @@ use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term,
-    Time, VolumeId,
+    Entry, EntryKind, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time,
+    VolumeChunk, VolumeId,
 };
 use wire::{Message, RaftKind, RaftMsg, RenewalItem, ReplyBody, Request, RequestBody, samples};
 
 const PG: PgId = PgId { pool: PoolId(2), n: 5 };
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(1), index: 0 };
 const MAIL_MAX: usize = 200;
 
 fn identity(osd: u32) -> ReplicaIdentity {

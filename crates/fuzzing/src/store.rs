@@ -17,8 +17,8 @@ use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
 use types::{
-    ChunkKey, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
-    SectorRange, SegmentIndex, SessionId, Stripe, VolumeId,
+    ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange,
+    SegmentIndex, SessionId, Stripe, VolumeChunk, VolumeId,
 };
 
 /// Decodes a decision state and then decides some commands on it.
@@ -72,7 +72,7 @@ pub fn descriptor(data: &[u8]) -> Verdict {
 
 pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
     let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: rng.below(300), watermark: rng.below(50) };
-    let chunk = ChunkKey { volume: VolumeId(2), index: rng.below(100) as u32 };
+    let chunk = VolumeChunk { volume: VolumeId(2), index: rng.below(100) as u32 };
     let range = SectorRange::new(rng.below(32) as u32 * 1024, rng.between(1, 1024) as u32);
     let command = match rng.below(5) {
         0 => Command::Zero { chunk, range, stamp },

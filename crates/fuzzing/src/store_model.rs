@@ -67,7 +67,7 @@ fn effect(source: &mut Source<'_>) -> Effect {
     match source.byte() {
         0..=7 => Effect::None,
         8..=40 => Effect::Zero { chunk, range },
-        41..=50 => Effect::Unmap { volume: chunk.volume, from_chunk: source.below(3) },
+        41..=50 => Effect::Unmap { generation: chunk.generation, from_chunk: source.below(3) },
         _ => Effect::Write { chunk, range },
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use types::control::{Attach, AttachRefusal};
 use types::limits::PROPOSE_PAYLOAD_MAX;
 use types::store::Crcs;
-use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
+use types::{Errno, IoBuf, OsdId, SectorRange, Time, VolumeChunk, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 
 /// Receiver of the outcome of an entry.
@@ -157,8 +157,8 @@ impl Group {
     /// volume is not (this leader may be deposed without knowing), so that is decided at apply.
     fn refusal(&self, command: &Command, payload_len: usize) -> Option<Reject> {
         let (volume, stamp) = match command {
-            Command::Write { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
-            Command::Zero { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
+            Command::Write { chunk: VolumeChunk { volume, .. }, stamp, .. } => (*volume, stamp),
+            Command::Zero { chunk: VolumeChunk { volume, .. }, stamp, .. } => (*volume, stamp),
             Command::Skip { volume, stamp } => (*volume, stamp),
             Command::Empty | Command::Attach(_) | Command::Members { .. } => return None,
         };

@@ -12,7 +12,7 @@ use types::control::{Attach, CHUNKS_KEPT};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
-use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
+use types::{Epoch, Errno, GenerationId, OsdId, ReplicaId, SessionId, VolumeId};
 
 /// Version of the encoding.
 pub const VERSION: u16 = 3;
@@ -89,12 +89,18 @@ impl Decision {
     pub fn decide(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Empty => Outcome::Done(Effect::None),
-            Command::Write { chunk, range, stamp } => {
-                self.stamped(chunk.volume, Some(chunk.index), stamp, Effect::Write { chunk: *chunk, range: *range })
-            }
-            Command::Zero { chunk, range, stamp } => {
-                self.stamped(chunk.volume, Some(chunk.index), stamp, Effect::Zero { chunk: *chunk, range: *range })
-            }
+            Command::Write { chunk, range, stamp } => self.stamped(
+                chunk.volume,
+                Some(chunk.index),
+                stamp,
+                Effect::Write { chunk: chunk.in_first(), range: *range },
+            ),
+            Command::Zero { chunk, range, stamp } => self.stamped(
+                chunk.volume,
+                Some(chunk.index),
+                stamp,
+                Effect::Zero { chunk: chunk.in_first(), range: *range },
+            ),
             Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, Effect::None),
             Command::Attach(attach) => self.attach(attach),
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
@@ -139,7 +145,7 @@ impl Decision {
         self.order = attach.order;
         if attach.chunk_count == 0 {
             let was_known = self.volumes.remove(&attach.volume).is_some();
-            let all = Effect::Unmap { volume: attach.volume, from_chunk: 0 };
+            let all = Effect::Unmap { generation: GenerationId::first_of(attach.volume), from_chunk: 0 };
             return Outcome::Done(if was_known { all } else { Effect::None });
         }
         let known = old.map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);

@@ -1,7 +1,7 @@
 //! Tests of the decision state: write permission, duplicates, and the contents of a checkpoint.
 
 use super::*;
-use types::{ChunkKey, SectorRange};
+use types::{ChunkKey, SectorRange, VolumeChunk};
 
 fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
     let (session, epoch) = (SessionId(session), Epoch(epoch));
@@ -10,14 +10,14 @@ fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
 
 fn write(session: u64, epoch: u64, seq: u64, chunk: u32) -> Command {
     Command::Write {
-        chunk: ChunkKey { volume: VolumeId(1), index: chunk },
+        chunk: VolumeChunk { volume: VolumeId(1), index: chunk },
         range: SectorRange::new(0, 8),
         stamp: Stamp { session: SessionId(session), epoch: Epoch(epoch), seq, watermark: 0 },
     }
 }
 
 fn landed(chunk: u32) -> Outcome {
-    let chunk = ChunkKey { volume: VolumeId(1), index: chunk };
+    let chunk = ChunkKey { generation: GenerationId(1), index: chunk };
     Outcome::Done(Effect::Write { chunk, range: SectorRange::new(0, 8) })
 }
 
@@ -31,7 +31,7 @@ fn members() -> Vec<Member> {
 fn only_the_attached_session_writes_and_each_number_once() {
     let mut d = Decision::fresh(Epoch(1), &members());
     let refused = Outcome::Refused;
-    let cut = |from_chunk| Outcome::Done(Effect::Unmap { volume: VolumeId(1), from_chunk });
+    let cut = |from_chunk| Outcome::Done(Effect::Unmap { generation: GenerationId(1), from_chunk });
     for (command, want) in [
         (write(7, 1, 0, 0), refused(Errno::Gone)),
         (attach(5, 7, 1, 4), DROPPED),

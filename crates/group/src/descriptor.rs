@@ -12,7 +12,7 @@ use types::control::Attach;
 use types::limits::{PART_MAX, is_sampled};
 use types::map::{Member, MembersStep};
 use types::units::SECTOR;
-use types::{ChunkKey, Epoch, OsdId, ReplicaId, SectorRange, SessionId, VolumeId};
+use types::{Epoch, OsdId, ReplicaId, SectorRange, SessionId, VolumeChunk, VolumeId};
 
 /// The only version so far.
 pub const VERSION: u8 = 1;
@@ -49,12 +49,12 @@ pub enum Command {
     /// A new leader's first entry.
     Empty,
     Write {
-        chunk: ChunkKey,
+        chunk: VolumeChunk,
         range: SectorRange,
         stamp: Stamp,
     },
     Zero {
-        chunk: ChunkKey,
+        chunk: VolumeChunk,
         range: SectorRange,
         stamp: Stamp,
     },
@@ -197,7 +197,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             Ok(Command::Members { expected: Epoch(u64_at(4)), step: step.ok_or(DescriptorError::Step(what))? })
         }
         _ => {
-            let chunk = ChunkKey { volume, index: u32_at(12) };
+            let chunk = VolumeChunk { volume, index: u32_at(12) };
             let (start, count) = (u32_at(16), u32_at(20));
             let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || is_part(*r));
             let range = range.ok_or(DescriptorError::Range { start, count })?;
@@ -277,7 +277,7 @@ mod tests {
 
     fn samples() -> Vec<(Command, &'static str)> {
         let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: 7, watermark: 3 };
-        let chunk = ChunkKey { volume: VolumeId(0x0102), index: 9 };
+        let chunk = VolumeChunk { volume: VolumeId(0x0102), index: 9 };
         let s = SectorRange::new(1023, 1);
         let members = |step| Command::Members { expected: Epoch(9), step };
         vec![

@@ -10,7 +10,7 @@ use crate::{Action, Group, GroupLimits, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Epoch, Errno, Index, SectorRange, Time, VolumeId};
+use types::{Epoch, Errno, Index, SectorRange, Time, VolumeChunk, VolumeId};
 use wire::{Reject, ReplyBody};
 
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +24,11 @@ struct Read {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Bytes {
-        chunk: ChunkKey,
+        chunk: VolumeChunk,
         range: SectorRange,
     },
     Extents {
-        chunk: ChunkKey,
+        chunk: VolumeChunk,
         range: SectorRange,
     },
     /// Fence check: whether no session with a higher epoch is attached (ADR 0008).
@@ -148,8 +148,8 @@ impl Group {
         self.reads.next_read += 1;
         self.reads.running.insert(number, Running { read, leased });
         actions.push(match what {
-            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk, range },
-            What::Extents { chunk, range } => Action::Extents { read: number, chunk, range },
+            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk: chunk.in_first(), range },
+            What::Extents { chunk, range } => Action::Extents { read: number, chunk: chunk.in_first(), range },
             What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });
     }

@@ -131,7 +131,7 @@ mod tests {
     use types::control::Attach;
     use types::map::{Member, MembersStep};
     use types::store::{DecisionState, Failure, HardState, ReplicaIdentity};
-    use types::{ChunkKey, Epoch, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeId};
+    use types::{Epoch, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeChunk, VolumeId};
 
     const REPLICA: ReplicaId = ReplicaId(4);
 
@@ -156,7 +156,7 @@ mod tests {
 
     fn zero(seq: u64, session: u64) -> Command {
         let stamp = crate::descriptor::Stamp { session: SessionId(session), epoch: Epoch(1), seq, watermark: 0 };
-        let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
+        let chunk = VolumeChunk { volume: VolumeId(1), index: 0 };
         Command::Zero { chunk, range: SectorRange::new(0, 8), stamp }
     }
 

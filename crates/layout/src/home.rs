@@ -13,7 +13,7 @@
 use crate::home::PageKind::{CrcPage, Decision, Directory, Map};
 use types::ids::ChunkKey;
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
-use types::{AU, BLOCK, ReplicaId, VolumeId};
+use types::{AU, BLOCK, GenerationId, ReplicaId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -134,7 +134,7 @@ pub struct PageId {
     pub n: u32,
 }
 
-pub(crate) const NO_CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0), index: 0 };
+pub(crate) const NO_CHUNK: ChunkKey = ChunkKey { generation: GenerationId(0), index: 0 };
 
 impl PageId {
     /// Identity of page `n` of a chunk: 0 is its map page, 1.. are its CRC pages.
@@ -160,7 +160,7 @@ impl PageId {
         assert_eq!(page.len(), PAGE, "a page");
         let salt = RawSalt {
             replica: U64::new(self.replica.0),
-            volume: U64::new(self.chunk.volume.0),
+            volume: U64::new(self.chunk.generation.0),
             chunk: U32::new(self.chunk.index),
             n: U32::new(self.n),
             kind: U32::new(self.kind as u32),
@@ -293,7 +293,7 @@ fn head(magic: u32, id: PageId, entry_count: usize, sequence: u64) -> PageHead {
         version: U16::new(HOME_VERSION),
         entry_count: U16::new(entry_count as u16),
         replica: U64::new(id.replica.0),
-        volume: U64::new(id.chunk.volume.0),
+        volume: U64::new(id.chunk.generation.0),
         chunk: U32::new(id.chunk.index),
         n: U32::new(id.n),
         sequence: U64::new(sequence),
@@ -381,7 +381,7 @@ pub fn encode_dir_page<'a>(
     for (position, entry) in entries {
         assert!(entry.pages[0].is_some(), "{} has no map page", entry.chunk);
         let raw = RawDirEntry {
-            volume: U64::new(entry.chunk.volume.0),
+            volume: U64::new(entry.chunk.generation.0),
             chunk: U32::new(entry.chunk.index),
             flags: U32::new(ENTRY_USED),
             pages: entry.pages.map(RawPagePtr::new),
@@ -412,7 +412,7 @@ pub fn decode_dir_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<Ve
         if raw.flags.get() != ENTRY_USED || pages[0].is_none() || !in_range {
             return Err(PageError::Value);
         }
-        let chunk = ChunkKey { volume: VolumeId(raw.volume.get()), index: raw.chunk.get() };
+        let chunk = ChunkKey { generation: GenerationId(raw.volume.get()), index: raw.chunk.get() };
         entries.push((position, DirEntry { chunk, pages }));
     }
     Ok(entries)

@@ -3,7 +3,7 @@
 use super::*;
 
 const GEOMETRY: Geometry = Geometry { slot_count: 1024, au_count: 4096 };
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(7), index: 3 };
+const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(7), index: 3 };
 const REPLICA: ReplicaId = ReplicaId(0x1122);
 
 fn map() -> MapSlots {

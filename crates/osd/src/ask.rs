@@ -11,7 +11,7 @@ use engine::{ReadData, ReadError};
 use recovery::{DigestAnswer, DigestQuery};
 use std::collections::BTreeSet;
 use types::control::{AttachedVolume, PgReport};
-use types::{ChunkKey, Index, PgId};
+use types::{ChunkKey, Index, PgId, VolumeChunk};
 
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum ToolAnswer {
     /// Sampled writes, oldest first.
     Ops(Vec<telemetry::ops::OpReport>),
     /// The replica, its chunks in ascending order, and the attach record of each volume.
-    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<AttachedVolume> },
+    Pg { report: Box<PgReport>, chunks: Vec<VolumeChunk>, attached: Vec<AttachedVolume> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The requested index has passed: `applied` is the present one.
@@ -126,6 +126,7 @@ impl Osd {
 
     fn page_for_tools(&self, report: PgReport) -> ToolAnswer {
         let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(report.pg));
+        let chunks = chunks.into_iter().map(ChunkKey::of_first).collect();
         ToolAnswer::Pg { report: Box::new(report), chunks, attached }
     }
 

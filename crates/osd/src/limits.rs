@@ -237,7 +237,7 @@ impl Osd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{ChunkKey, RateLimit, SectorRange};
+    use types::{RateLimit, SectorRange, VolumeChunk};
 
     const V: VolumeId = VolumeId(7);
     const CHANGE: LimitsPart = LimitsPart { begins: false, goes_on: false, ends: false };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn read(volume: VolumeId) -> RequestBody {
-        RequestBody::Read { chunk: ChunkKey { volume, index: 0 }, range: SectorRange::new(0, 8) }
+        RequestBody::Read { chunk: VolumeChunk { volume, index: 0 }, range: SectorRange::new(0, 8) }
     }
 
     fn limited(rate: u64) -> Limits {

@@ -229,7 +229,7 @@ impl Osd {
         let leads = self.pgs.group(key).is_some_and(|group| group.serves());
         let Some(range) = SectorRange::checked(range.start, range.count).filter(|_| leads) else { return Ok(None) };
         let slot = self.pgs.get(key);
-        let need = self.engine.new_aus(slot.identity.replica, *chunk, range);
+        let need = self.engine.new_aus(slot.identity.replica, chunk.in_first(), range);
         if need == 0 {
             return Ok(None);
         }

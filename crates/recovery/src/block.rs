@@ -23,7 +23,7 @@ use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::Member;
 use types::store::{BlockCopy, MendRefusal};
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, VolumeId};
+use types::{BLOCK, ChunkKey, GenerationId, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time};
 use wire::{MEND_BLOCKS_MAX, MendBody, MendMsg, Message};
 
 /// Blocks of the queries on their way, from which no further query is sent. All of their copies may reach the log at once.
@@ -101,7 +101,7 @@ fn can_lack_one_more(members: usize, idle: usize) -> bool {
 
 fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
     let len_bytes = BLOCK as u32;
-    LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
+    LostExtent { chunk: chunk.of_first(), offset_bytes: u32::from(block) * len_bytes, len_bytes }
 }
 
 /// Returns the first block of the window of a block.
@@ -192,7 +192,7 @@ impl BlockRepairs {
 
     /// The members of this replica's PG have changed: a query of the earlier ones does not count.
     pub fn ask_again(&mut self, replica: ReplicaId) {
-        let first = (replica, ChunkKey { volume: VolumeId(0), index: 0 }, 0);
+        let first = (replica, ChunkKey { generation: GenerationId(0), index: 0 }, 0);
         for (_, bad) in self.bad.edit().range_mut(first..).take_while(|((id, ..), _)| *id == replica) {
             (bad.id, bad.copy, bad.next_at) = (0, None, Time::ZERO);
         }

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use types::rng::Rng;
 use types::units::{CHUNK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
+use types::{ChunkKey, GenerationId, OsdId, PgId, SectorRange, Time, VolumeId};
 
 /// Number of machines of tenants.
 const TENANTS: usize = 3;
@@ -261,7 +261,8 @@ fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, u32)> {
         serving.flat_map(move |pg| (0..chunks).map(move |index| (id, osd, pg, index)))
     });
     let mut left = replicas.filter(|(_, osd, pg, index)| {
-        let extents = osd.extents_for_tools(*pg, ChunkKey { volume, index: *index }, whole);
+        let extents =
+            osd.extents_for_tools(*pg, ChunkKey { generation: GenerationId::first_of(volume), index: *index }, whole);
         extents.iter().any(|(_, data)| *data)
     });
     left.next().map(|(id, _, pg, index)| (id, pg, index))

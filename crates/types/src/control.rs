@@ -4,7 +4,7 @@
 //! An OSD and meta exchange them over one stream; a client asks and meta answers.
 
 use crate::ids::{
-    ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
+    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term, VolumeChunk,
     VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
@@ -172,7 +172,7 @@ pub const LOST_REPORTED_MAX: usize = 32;
 /// Bytes of a volume that were written, and of which no queried member has a good copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LostExtent {
-    pub chunk: ChunkKey,
+    pub chunk: VolumeChunk,
     /// Offset inside the chunk.
     pub offset_bytes: u32,
     pub len_bytes: u32,

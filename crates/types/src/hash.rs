@@ -8,11 +8,11 @@ use crate::{ChunkKey, Index, IoBuf, ReplicaId, Term};
 use std::hash::Hasher;
 use twox_hash::XxHash3_64;
 
-/// Returns the checksum under which home keeps a block of 4 KiB: the low 32 bits of xxh3-64, seeded by volume, chunk and block.
+/// Returns the checksum under which home keeps a block of 4 KiB: the low 32 bits of xxh3-64, seeded by generation, chunk and block.
 /// Bytes of another place have another checksum.
 pub fn block_hash(chunk: ChunkKey, block: u16, bytes: &[u8]) -> u32 {
     let mut place = [0; 16];
-    place[..8].copy_from_slice(&chunk.volume.0.to_le_bytes());
+    place[..8].copy_from_slice(&chunk.generation.0.to_le_bytes());
     place[8..12].copy_from_slice(&chunk.index.to_le_bytes());
     place[12..].copy_from_slice(&u32::from(block).to_le_bytes());
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(&place), bytes) as u32
@@ -49,7 +49,7 @@ pub fn plain_hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{VolumeId, crc32c};
+    use crate::{GenerationId, crc32c};
 
     /// Returns a block that ends in its own CRC32C, as ext4 stores extent blocks.
     fn block_with_own_crc(fill: u8) -> Vec<u8> {
@@ -63,7 +63,7 @@ mod tests {
     fn blocks_that_end_in_their_own_crc_have_different_hashes() {
         let (old, new) = (block_with_own_crc(1), block_with_own_crc(2));
         assert_eq!(crc32c(&old), crc32c(&new), "CRC32C cannot tell them apart");
-        let chunk = ChunkKey { volume: VolumeId(7), index: 3 };
+        let chunk = ChunkKey { generation: GenerationId(7), index: 3 };
         assert_ne!(block_hash(chunk, 9, &old), block_hash(chunk, 9, &new));
         let areas = [&old, &new].map(|block| area_hash(5, 6, &[IoBuf::copy_of(block)]));
         assert_ne!(areas[0], areas[1]);
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn hashes_never_change_and_differ_by_place() {
-        let (block, chunk) = ([0x5a; 4096], ChunkKey { volume: VolumeId(7), index: 3 });
-        let others = [ChunkKey { volume: VolumeId(8), ..chunk }, ChunkKey { index: 4, ..chunk }];
+        let (block, chunk) = ([0x5a; 4096], ChunkKey { generation: GenerationId(7), index: 3 });
+        let others = [ChunkKey { generation: GenerationId(8), ..chunk }, ChunkKey { index: 4, ..chunk }];
         let here = block_hash(chunk, 9, &block);
         assert!(
             others.iter().all(|other| block_hash(*other, 9, &block) != here) && block_hash(chunk, 8, &block) != here

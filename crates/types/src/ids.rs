@@ -30,6 +30,8 @@ id!(/// One life of one member of one PG on one OSD; the raft id. From 1, given 
     ReplicaId(u64), "r");
 id!(/// A volume. From 1, never reused.
     VolumeId(u64), "v");
+id!(/// Contents that a volume received between two snapshots. The numbers are those of volumes: from 1, given by meta, never reused.
+    GenerationId(u64), "g");
 id!(/// One open of one volume. From 1, given by meta, never reused; 0 in an attach record means "nobody".
     SessionId(u64), "s");
 id!(/// A version that only grows: attach epoch of a volume, map epoch of a cluster.
@@ -94,24 +96,58 @@ impl std::str::FromStr for PgId {
 #[error("a PG is written POOL.HEX, for example 3.1f")]
 pub struct BadPgId;
 
-/// 16 MiB of one volume.
+impl GenerationId {
+    /// The generation with which a volume begins: it has the number of the volume.
+    pub const fn first_of(volume: VolumeId) -> GenerationId {
+        GenerationId(volume.0)
+    }
+}
+
+/// 16 MiB of one volume: the address of clients, of requests and of commands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChunkKey {
+pub struct VolumeChunk {
     pub volume: VolumeId,
     pub index: u32,
 }
 
-impl fmt::Display for ChunkKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.volume, self.index)
+impl VolumeChunk {
+    /// The chunk in the first generation of its volume.
+    pub const fn in_first(self) -> ChunkKey {
+        ChunkKey { generation: GenerationId::first_of(self.volume), index: self.index }
     }
 }
 
-impl fmt::Debug for ChunkKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+/// 16 MiB of one generation: the address of stores, streams, repairs and digests.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkKey {
+    pub generation: GenerationId,
+    pub index: u32,
+}
+
+impl ChunkKey {
+    /// The chunk of the volume that began with this generation. It is right while no volume has a second generation.
+    pub const fn of_first(self) -> VolumeChunk {
+        VolumeChunk { volume: VolumeId(self.generation.0), index: self.index }
     }
 }
+
+macro_rules! chunk_address {
+    ($name:ident, $owner:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}/{}", self.$owner, self.index)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+chunk_address!(VolumeChunk, volume);
+chunk_address!(ChunkKey, generation);
 
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -153,3 +189,16 @@ uuid_id!(/// A cluster, made when its first meta starts.
     ClusterId);
 uuid_id!(/// One format of one device.
     OsdUuid);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_of_a_volume_and_of_its_first_generation_are_one_number() {
+        let of_volume = VolumeChunk { volume: VolumeId(7), index: 3 };
+        let of_store = ChunkKey { generation: GenerationId(7), index: 3 };
+        assert_eq!((of_volume.in_first(), of_store.of_first()), (of_store, of_volume));
+        assert_eq!((of_volume.to_string(), of_store.to_string()), ("v7/3".to_owned(), "g7/3".to_owned()));
+    }
+}

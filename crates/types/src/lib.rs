@@ -30,8 +30,8 @@ pub use crc::crc32c;
 pub use errno::Errno;
 pub use hash::{area_hash, block_hash, entry_hash};
 pub use ids::{
-    ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId,
-    Term, VolumeId,
+    ChunkKey, ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId,
+    SegmentIndex, SessionId, Term, VolumeChunk, VolumeId,
 };
 pub use iobuf::{IoBuf, IoBufMut};
 pub use qos::{LimitKind, QosLimits, RateLimit};

@@ -1,7 +1,7 @@
 //! Values that a group passes to its engine, and that it gets back at a restart. Both crates use them and neither owns
 //! them, so they are defined here.
 
-use crate::ids::{ChunkKey, Epoch, Index, PgId, ReplicaId, Term, VolumeId};
+use crate::ids::{ChunkKey, Epoch, GenerationId, Index, PgId, ReplicaId, Term};
 use crate::iobuf::IoBuf;
 use crate::map::{Member, Membership};
 use crate::range::SectorRange;
@@ -146,8 +146,8 @@ pub enum Effect {
     Write { chunk: ChunkKey, range: SectorRange },
     /// The range reads as zeros.
     Zero { chunk: ChunkKey, range: SectorRange },
-    /// Chunks of the volume from this index on cease to exist (0: the volume is deleted).
-    Unmap { volume: VolumeId, from_chunk: u32 },
+    /// Chunks of the generation from this index on cease to exist (0: the volume is deleted).
+    Unmap { generation: GenerationId, from_chunk: u32 },
 }
 
 /// A replica's create record, written when it is created and kept by every segment's state block.

@@ -16,8 +16,8 @@ use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
 use types::store::Crcs;
 use types::units::{SECTOR, SECTORS_PER_BLOCK};
 use types::{
-    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId,
-    SectorRange, SessionId, Term, VolumeId,
+    ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange,
+    SessionId, Term, VolumeChunk, VolumeId,
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -329,7 +329,7 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
     let r: RequestRecord = input.take("request")?;
     zero("request", r.reserved.get() == 0)?;
     let (seq, watermark) = (r.seq.get(), r.watermark.get());
-    let chunk = ChunkKey { volume: VolumeId(r.volume.get()), index: r.chunk.get() };
+    let chunk = VolumeChunk { volume: VolumeId(r.volume.get()), index: r.chunk.get() };
     let bad_range = WireError::Range { start: r.start.get(), count: r.count.get() };
     let range = SectorRange::checked(r.start.get(), r.count.get()).ok_or(bad_range);
     let body = match kind {

@@ -13,7 +13,7 @@ use crate::message::{
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
 use types::units::SECTOR;
-use types::{ChunkKey, Entry, IoBuf, IoBufMut, PgId, SectorRange};
+use types::{Entry, IoBuf, IoBufMut, PgId, SectorRange, VolumeChunk};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -282,7 +282,7 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
         epoch: U64::new(request.epoch.0),
         ..RequestRecord::default()
     };
-    let place = |record: &mut RequestRecord, chunk: ChunkKey, range: SectorRange| {
+    let place = |record: &mut RequestRecord, chunk: VolumeChunk, range: SectorRange| {
         record.volume = U64::new(chunk.volume.0);
         record.chunk = U32::new(chunk.index);
         record.start = U32::new(range.start);

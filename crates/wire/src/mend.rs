@@ -9,7 +9,7 @@ use crate::encode::{Out, count, pg_record, put_payload};
 use crate::frame::WireError;
 use crate::message::{MEND_BLOCKS_MAX, MendBody, MendMsg};
 use crate::record::{MendRecord, kind, mend_body as b};
-use types::{BLOCK, CHUNK, ChunkKey, Index, IoBuf, ReplicaId, VolumeId};
+use types::{BLOCK, CHUNK, ChunkKey, GenerationId, Index, IoBuf, ReplicaId};
 use zerocopy::byteorder::little_endian::{U32, U64};
 
 const BLOCKS_PER_CHUNK: u32 = (CHUNK / BLOCK) as u32;
@@ -35,7 +35,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
         from: U64::new(msg.from.0),
         to: U64::new(msg.to.0),
         id: U64::new(msg.id),
-        volume: U64::new(msg.chunk.volume.0),
+        volume: U64::new(msg.chunk.generation.0),
         chunk: U32::new(msg.chunk.index),
         block: U32::new(msg.block.into()),
         count: U32::new(msg.count.into()),
@@ -101,7 +101,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
         other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
-    let chunk = ChunkKey { volume: VolumeId(r.volume.get()), index: r.chunk.get() };
+    let chunk = ChunkKey { generation: GenerationId(r.volume.get()), index: r.chunk.get() };
     let (pg, id) = (pg_id(r.pg), r.id.get());
     Ok(MendMsg { pg, from, to, id, chunk, block: block as u16, count: count as u16, body })
 }

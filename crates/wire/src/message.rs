@@ -5,7 +5,7 @@ use bytes::Bytes;
 use types::limits::PART_MAX;
 use types::{
     ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
-    SessionId, Term, VolumeId,
+    SessionId, Term, VolumeChunk, VolumeId,
 };
 
 /// The process at the other end of a connection.
@@ -75,15 +75,15 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestBody {
     /// At most `PART_MAX` bytes; `crcs` holds one CRC32C a fragment.
-    Write { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64, crcs: Vec<u32>, payload: IoBuf },
+    Write { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64, crcs: Vec<u32>, payload: IoBuf },
     /// The range reads as zeros from then on (trim and write-zeroes). It has at most a whole chunk.
-    Zero { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64 },
+    Zero { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64 },
     /// The client gave up on `seq`: commit it without effect, so that its write never lands later (R7).
     Skip { volume: VolumeId, seq: u64, watermark: u64 },
     /// At most `PART_MAX` bytes.
-    Read { chunk: ChunkKey, range: SectorRange },
+    Read { chunk: VolumeChunk, range: SectorRange },
     /// Asks which sectors of the range hold data.
-    Extents { chunk: ChunkKey, range: SectorRange },
+    Extents { chunk: VolumeChunk, range: SectorRange },
     /// Fence check: asks whether the sender still holds the volume. `Done`, unless an attach record with a higher epoch than
     /// the request's is committed in this PG; then `Failed(Fenced)` (ADR 0008).
     FenceCheck { volume: VolumeId },

@@ -7,8 +7,8 @@ use types::limits::PART_MAX;
 use types::rng::Rng;
 use types::store::Crcs;
 use types::{
-    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, IoBufMut, OsdId, PgId, PoolId,
-    ReplicaId, SectorRange, SessionId, Term, VolumeId,
+    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, GenerationId, Incarnation, Index, IoBuf, IoBufMut, OsdId,
+    PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeChunk, VolumeId,
 };
 
 /// Draws a number: mostly small, sometimes of the whole width, so that both lengths of zeros and all ones occur.
@@ -25,8 +25,12 @@ fn pg(rng: &mut Rng) -> PgId {
     PgId { pool: PoolId(number(rng) as u32), n: number(rng) as u32 }
 }
 
-fn chunk(rng: &mut Rng) -> ChunkKey {
-    ChunkKey { volume: VolumeId(number(rng)), index: number(rng) as u32 }
+fn chunk(rng: &mut Rng) -> VolumeChunk {
+    VolumeChunk { volume: VolumeId(number(rng)), index: number(rng) as u32 }
+}
+
+fn key(rng: &mut Rng) -> ChunkKey {
+    ChunkKey { generation: GenerationId(number(rng)), index: number(rng) as u32 }
 }
 
 /// Makes a payload of `len` bytes with the number of this draw in each sector.
@@ -182,18 +186,18 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
         }
         8 => {
             let digests = Bytes::from(vec![rng.next_u64() as u8; DIGEST_LEN * rng.between(1, 128) as usize]);
-            StreamBody::Digests { seq, chunk: chunk(rng), start: 1024 * rng.below(32) as u32, digests }
+            StreamBody::Digests { seq, chunk: key(rng), start: 1024 * rng.below(32) as u32, digests }
         }
         9 => StreamBody::Wants { seq, blocks: u128::from(number(rng)) << 64 | u128::from(number(rng)) },
         2 => {
             let max = sectors_max(rng);
             let range = range(rng, max);
             let payload = payload(rng, range.len_bytes());
-            StreamBody::Blocks { seq, chunk: chunk(rng), range, crcs: crcs(rng, range.fragment_count()), payload }
+            StreamBody::Blocks { seq, chunk: key(rng), range, crcs: crcs(rng, range.fragment_count()), payload }
         }
         3 => {
             let range = SectorRange::CHUNK;
-            StreamBody::Blocks { seq, chunk: chunk(rng), range, crcs: Vec::new(), payload: IoBuf::EMPTY }
+            StreamBody::Blocks { seq, chunk: key(rng), range, crcs: Vec::new(), payload: IoBuf::EMPTY }
         }
         4 => {
             let len = if rng.chance(1, 10) { STREAM_PIECE_MAX } else { rng.below(300) as usize };
@@ -246,7 +250,7 @@ pub fn mend(rng: &mut Rng) -> MendMsg {
         _ => MendBody::Damaged,
     };
     let (from, to, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng));
-    MendMsg { pg: pg(rng), from, to, id, chunk: chunk(rng), block, count: count as u16, body }
+    MendMsg { pg: pg(rng), from, to, id, chunk: key(rng), block, count: count as u16, body }
 }
 
 fn used(rng: &mut Rng) -> Used {

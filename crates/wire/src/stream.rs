@@ -11,7 +11,7 @@ use crate::message::{DIGEST_LEN, STREAM_PIECE_MAX, StreamAbort, StreamBody, Stre
 use crate::record::{StreamRecord, kind, stream_body};
 use types::limits::{FRAGMENTS_MAX, PART_MAX};
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term, VolumeId};
+use types::{ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, Term};
 use zerocopy::byteorder::little_endian::{U32, U64};
 
 const CRC: usize = size_of::<u32>();
@@ -101,7 +101,7 @@ fn put_digests(record: &mut StreamRecord, (seq, chunk, start): (u64, ChunkKey, u
     assert!(blocks * DIGEST_LEN == digests.len() && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
     record.body = stream_body::DIGESTS;
     record.seq = U64::new(seq);
-    record.volume = U64::new(chunk.volume.0);
+    record.volume = U64::new(chunk.generation.0);
     record.chunk = U32::new(chunk.index);
     record.start = U32::new(start);
     record.count = count(blocks);
@@ -117,7 +117,7 @@ fn put_blocks(
     assert!(fits && crcs <= FRAGMENTS_MAX, "{} B and {crcs} checksums of {range}", payload.len());
     record.body = stream_body::BLOCKS;
     record.seq = U64::new(seq);
-    record.volume = U64::new(chunk.volume.0);
+    record.volume = U64::new(chunk.generation.0);
     record.chunk = U32::new(chunk.index);
     record.start = U32::new(range.start);
     record.count = U32::new(range.count);
@@ -156,7 +156,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
             if !start.is_multiple_of(SECTORS_PER_BLOCK) || range.fragment_count() > FRAGMENTS_MAX {
                 return Err(bad);
             }
-            let chunk = ChunkKey { volume: VolumeId(volume), index: r.chunk.get() };
+            let chunk = ChunkKey { generation: GenerationId(volume), index: r.chunk.get() };
             StreamBody::Digests { seq, chunk, start, digests: input.kept("stream", count as usize * DIGEST_LEN)? }
         }
         b::WANTS => StreamBody::Wants { seq, blocks: u128::from(volume) | u128::from(term.0) << 64 },
@@ -166,7 +166,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
         b::BLOCKS => {
             let bad = WireError::Range { start, count };
             let range = SectorRange::checked(start, count).ok_or(bad)?;
-            let chunk = ChunkKey { volume: VolumeId(volume), index: r.chunk.get() };
+            let chunk = ChunkKey { generation: GenerationId(volume), index: r.chunk.get() };
             let len = r.payload_len.get() as usize;
             let fragments = if len == 0 { 0 } else { range.fragment_count() };
             if len != 0 && (len != range.len_bytes() || len as u64 > PART_MAX || fragments > FRAGMENTS_MAX) {

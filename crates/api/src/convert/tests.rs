@@ -53,7 +53,7 @@ fn ups() -> Vec<OsdUp> {
         floor: ReplicaId(3),
     };
     let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
-    let chunk = types::ChunkKey { volume: VolumeId(4), index: 5 };
+    let chunk = types::VolumeChunk { volume: VolumeId(4), index: 5 };
     let lost = vec![LostExtent { chunk, offset_bytes: 4096, len_bytes: 512 }];
     let (term, applied, repairing) = (Term(2), Index(3), true);
     let report = |leading: Option<LeadReport>| {

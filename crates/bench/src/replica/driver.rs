@@ -13,8 +13,8 @@ use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
 use types::units::{BLOCK, CHUNK};
 use types::{
-    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SECTOR,
-    SectorRange, Term, Time, VolumeId,
+    ClusterId, Entry, EntryKind, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SECTOR, SectorRange,
+    Term, Time, VolumeChunk, VolumeId,
 };
 
 const IDS: (ClusterId, OsdId, OsdUuid) = (ClusterId([0xBE; 16]), OsdId(1), OsdUuid([0xBE; 16]));
@@ -158,7 +158,7 @@ impl Driver {
 
     fn append(&mut self, now: Time, offset: u64, bytes: &IoBuf) {
         self.last += 1;
-        let chunk = ChunkKey { volume: VOLUME, index: (offset / CHUNK) as u32 };
+        let chunk = VolumeChunk { volume: VOLUME, index: (offset / CHUNK) as u32 }.in_first();
         let start = (offset % CHUNK / SECTOR) as u32;
         let range = SectorRange::new(start, (bytes.len() / SECTOR as usize) as u32);
         // The client computes the checksums of a write, and the OSD compares them once: as much work as here.

@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use types::store::Crcs;
-use types::{ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, PgId, ReplicaId, SectorRange, SessionId, Term, VolumeId};
+use types::{
+    Entry, EntryKind, Epoch, Index, IoBuf, PgId, ReplicaId, SectorRange, SessionId, Term, VolumeChunk, VolumeId,
+};
 use wire::{LeaseRenewal, Message, RaftKind, RaftMsg, Reply, ReplyBody, Request, RequestBody};
 
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(1), index: 0 };
 
 pub fn raft(kind: RaftKind, index: u64, entries: Vec<Entry>) -> Message {
     Message::Raft(RaftMsg {

@@ -9,7 +9,7 @@ use anyhow::Result;
 use engine::ReplicaUse;
 use engine::offline::Access;
 use types::units::CHUNK;
-use types::{BLOCK, ChunkKey, SECTOR, SectorRange, codes};
+use types::{BLOCK, SECTOR, SectorRange, VolumeChunk, codes};
 
 /// Most bytes of one read.
 const STEP: u64 = 512 << 10;
@@ -29,7 +29,7 @@ pub fn run(args: &DiskCat, as_json: bool) -> Result<Exit> {
     let mut view = View::open(&mut device, args.source.end)?;
     let replica = view.choose(args.pg, args.source)?;
     remarks(&view, &replica, args.source.end.uncommitted);
-    let chunk = ChunkKey { volume: args.volume, index: args.chunk };
+    let chunk = VolumeChunk { volume: args.volume, index: args.chunk }.in_first();
     let (mut at, mut bad) = (args.offset, 0);
     while at < end {
         let from = at / BLOCK * BLOCK;

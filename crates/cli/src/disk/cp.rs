@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use types::control::CHUNKS_KEPT;
 use types::units::{CHUNK, CHUNKS_PER_SEGMENT};
-use types::{BLOCK, ChunkKey, PgId, Stripe, codes};
+use types::{BLOCK, ChunkKey, PgId, Stripe, VolumeChunk, codes};
 
 /// A copy that is being made.
 struct Copy<'p> {
@@ -76,7 +76,7 @@ fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<(ReplicaUse, Vec<ChunkKey>
     for pg in pgs {
         let holds = |replica: &ReplicaUse| -> Vec<ChunkKey> {
             let held = view.store.engine().chunks_for_tools(replica.identity.replica);
-            let chunks = held.iter().map(|held| held.chunk).filter(|chunk| chunk.volume == args.volume);
+            let chunks = held.iter().map(|held| held.chunk).filter(|chunk| chunk.of_first().volume == args.volume);
             chunks.filter(|chunk| args.chunk.is_none_or(|index| index == chunk.index)).collect()
         };
         // A PG without a chunk of the volume must not fail the copy.
@@ -87,7 +87,7 @@ fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<(ReplicaUse, Vec<ChunkKey>
         let replica = view.choose(pg, args.source)?;
         let chunks = match args.chunk {
             // A chunk that holds nothing is a chunk of zeros.
-            Some(index) => vec![ChunkKey { volume: args.volume, index }],
+            Some(index) => vec![VolumeChunk { volume: args.volume, index }.in_first()],
             None => holds(&replica),
         };
         remarks(view, &replica, args.source.end.uncommitted);
@@ -117,7 +117,7 @@ fn len_of(view: &View<'_>, plan: &[(ReplicaUse, Vec<ChunkKey>)], args: &DiskCp) 
 fn check_layout(view: &View<'_>, args: &DiskCp, stripe: Stripe) -> Result<()> {
     let chunks = view.replicas().into_iter().flat_map(|replica| {
         let held = view.store.engine().chunks_for_tools(replica.identity.replica);
-        let of_volume = held.into_iter().map(|held| held.chunk).filter(|chunk| chunk.volume == args.volume);
+        let of_volume = held.into_iter().map(|held| held.chunk).filter(|chunk| chunk.of_first().volume == args.volume);
         of_volume.map(|chunk| (replica.identity.pg, chunk.index)).collect::<Vec<_>>()
     });
     let (volume, unit, count) = (args.volume, size::show(stripe.unit_bytes()), stripe.count());

@@ -48,7 +48,7 @@ pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
 
 fn chunks_of(view: &View<'_>, replica: &ReplicaUse, volume: Option<VolumeId>) -> Vec<ChunkHeld> {
     let mut chunks = view.store.engine().chunks_for_tools(replica.identity.replica);
-    chunks.retain(|held| volume.is_none_or(|volume| held.chunk.volume == volume));
+    chunks.retain(|held| volume.is_none_or(|volume| held.chunk.of_first().volume == volume));
     chunks
 }
 
@@ -74,7 +74,7 @@ fn row(view: &View<'_>, replica: &ReplicaUse) -> Vec<String> {
 fn chunk_row(held: &ChunkHeld) -> Vec<String> {
     let home = held.home.map_or((0, 0, 0), |home| (home.aus, home.blocks, home.runs));
     vec![
-        held.chunk.volume.to_string(),
+        held.chunk.of_first().volume.to_string(),
         held.chunk.index.to_string(),
         home.0.to_string(),
         home.1.to_string(),
@@ -115,7 +115,7 @@ fn replica_json(view: &View<'_>, replica: &ReplicaUse, chunks: &[ChunkHeld], lis
 fn chunk_json(held: &ChunkHeld) -> Value {
     let home = held.home.map_or((0, 0, 0), |home| (home.aus, home.blocks, home.runs));
     json!({
-        "volume": held.chunk.volume,
+        "volume": held.chunk.of_first().volume,
         "chunk": held.chunk.index,
         "aus": home.0,
         "data_bytes": u64::from(home.1) * BLOCK,

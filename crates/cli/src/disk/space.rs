@@ -49,7 +49,7 @@ fn find(view: &View<'_>) -> Found {
     for replica in view.replicas() {
         for held in engine.chunks_for_tools(replica.identity.replica) {
             let Some(home) = held.home else { continue };
-            let of = volumes.entry(held.chunk.volume).or_default();
+            let of = volumes.entry(held.chunk.of_first().volume).or_default();
             (of.chunks, of.aus) = (of.chunks + 1, of.aus + u64::from(home.aus));
             (of.blocks, of.runs) = (of.blocks + u64::from(home.blocks), of.runs + u64::from(home.runs));
         }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use types::map::Membership;
 use types::store::Recovered;
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, VolumeId, codes};
+use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, VolumeChunk, VolumeId, codes};
 
 /// Sectors of one read: 512 KiB.
 const STEP_SECTORS: u32 = 1024;
@@ -45,7 +45,7 @@ pub struct View<'a> {
 /// A block that fails its checksum, or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBlock {
-    pub chunk: ChunkKey,
+    pub chunk: VolumeChunk,
     pub block: u32,
     pub reason: String,
 }
@@ -169,7 +169,9 @@ impl<'a> View<'a> {
                         whole[types::range::fragment_bytes(range.start, block)].copy_from_slice(&bytes);
                     }
                 }
-                Err(reason) => bad.push(BadBlock { chunk, block: block.start / SECTORS_PER_BLOCK, reason }),
+                Err(reason) => {
+                    bad.push(BadBlock { chunk: chunk.of_first(), block: block.start / SECTORS_PER_BLOCK, reason })
+                }
             }
         }
         Ok(Bytes { bytes: Some(IoBuf::copy_of(&whole)), bad })

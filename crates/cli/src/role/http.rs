@@ -21,7 +21,7 @@ use telemetry::ops::OpReport;
 use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
 use types::limits::SAMPLE_EVERY;
-use types::{ChunkKey, Index, OsdUuid, PgId, VolumeId};
+use types::{Index, OsdUuid, PgId, VolumeChunk, VolumeId};
 
 #[derive(Clone)]
 struct Pages {
@@ -146,7 +146,7 @@ async fn digest(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Q
         Ok(pg) => pg,
         Err(error) => return bad_pg(&error),
     };
-    let (chunk, at) = (ChunkKey { volume: VolumeId(of.volume), index: of.chunk }, Index(of.at));
+    let (chunk, at) = (VolumeChunk { volume: VolumeId(of.volume), index: of.chunk }.in_first(), Index(of.at));
     let ask = match of.table {
         true => ToolAsk::Table { pg, chunk, at },
         false => ToolAsk::Digest { pg, chunk, at },

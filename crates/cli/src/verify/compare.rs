@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::control::AttachedVolume;
-use types::{ChunkKey, Epoch, OsdId, OsdUuid, PgId, VolumeId};
+use types::{Epoch, OsdId, OsdUuid, PgId, VolumeChunk, VolumeId};
 
 /// Rounds after which a chunk that changes all the time is given up.
 const ROUNDS_MAX: u32 = 60;
@@ -31,7 +31,7 @@ pub struct Table {
     pub applied: u64,
     /// Whether the member leads the PG and serves: it has applied all committed entries.
     pub leading: bool,
-    pub chunks: Vec<ChunkKey>,
+    pub chunks: Vec<VolumeChunk>,
     /// The attach records of volumes; an OSD of an older version does not tell them.
     pub attached: Option<Vec<AttachedVolume>>,
 }
@@ -94,7 +94,7 @@ pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
         return Err(Silence { absent: status == 404 && body["osd"].is_string(), ..silence(&body) });
     }
     let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
-    let chunks = chunks.into_iter().map(|(volume, index)| ChunkKey { volume: VolumeId(volume), index }).collect();
+    let chunks = chunks.into_iter().map(|(volume, index)| VolumeChunk { volume: VolumeId(volume), index }).collect();
     let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
     let attached: Option<Vec<(u64, u64)>> =
         serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
@@ -115,7 +115,7 @@ fn silence(body: &Value) -> Silence {
     Silence { reason, damaged: body["quarantined"] == true, absent: false, unreached: false }
 }
 
-fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, Silence> {
+fn digest(member: Member, pg: PgId, chunk: VolumeChunk, at: u64, table: bool) -> Result<Told, Silence> {
     let path = format!("/pg/{pg}/digest?volume={}&chunk={}&at={at}&table={table}", chunk.volume.0, chunk.index);
     let (status, body) = http::get(member.http, &path).map_err(|e| e.to_string())?;
     let applied = || body["applied"].as_u64().ok_or_else(|| silence(&body));
@@ -132,7 +132,13 @@ fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Re
 }
 
 /// Asks all members for a chunk at one index. `applied` is the highest applied index seen, and is updated.
-pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied: &mut u64) -> Result<Digests, Undone> {
+pub fn chunk(
+    members: &[Member],
+    pg: PgId,
+    chunk: VolumeChunk,
+    table: bool,
+    applied: &mut u64,
+) -> Result<Digests, Undone> {
     let mut ahead = 0;
     for _ in 0..ROUNDS_MAX {
         let at = *applied + ahead;

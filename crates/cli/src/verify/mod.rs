@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
 use types::limits::PART_MAX;
 use types::units::CHUNK;
-use types::{ChunkKey, OsdId, PgId, Stripe, VolumeId};
+use types::{OsdId, PgId, Stripe, VolumeChunk, VolumeId};
 
 /// Most differences that are listed for one PG.
 const LISTED_MAX: usize = 100;
@@ -93,7 +93,7 @@ type Volumes = BTreeMap<VolumeId, (String, Stripe)>;
 /// Members and chunks of one PG that are to be compared.
 struct Plan {
     members: Vec<Member>,
-    chunks: Vec<ChunkKey>,
+    chunks: Vec<VolumeChunk>,
     applied: u64,
     verdict: Verdict,
 }
@@ -189,7 +189,7 @@ fn compare_pg(mut plan: Plan, tables: bool, volumes: &Volumes, bar: &ProgressBar
     plan.verdict
 }
 
-fn compare_chunk(plan: &mut Plan, key: ChunkKey, volume: (&str, Stripe), tables: bool) {
+fn compare_chunk(plan: &mut Plan, key: VolumeChunk, volume: (&str, Stripe), tables: bool) {
     // A replica with damage in this chunk may be sound in the next.
     let mut members = plan.members.clone();
     while members.len() > 1 {
@@ -221,14 +221,14 @@ fn compare_chunk(plan: &mut Plan, key: ChunkKey, volume: (&str, Stripe), tables:
 }
 
 /// Returns the offset in the volume of the first byte of a part of a chunk.
-fn offset_of(key: ChunkKey, part: usize, stripe: Stripe) -> u64 {
+fn offset_of(key: VolumeChunk, part: usize, stripe: Stripe) -> u64 {
     stripe.volume_address(u64::from(key.index) * CHUNK + part as u64 * PART_MAX)
 }
 
 fn note(
     verdict: &mut Verdict,
     members: &[Member],
-    key: ChunkKey,
+    key: VolumeChunk,
     (name, stripe): (&str, Stripe),
     digests: &compare::Digests,
 ) {

@@ -232,7 +232,7 @@ fn lost_extents_make_their_pg_inconsistent_until_no_report_has_them() {
     let view = |world: &World| world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
     let says = |world: &World| view(world).state.iter().any(|s| s == "inconsistent");
     assert!(!says(&world) && view(&world).lost.is_empty());
-    let chunk = types::ChunkKey { volume: types::VolumeId(1), index: 2 };
+    let chunk = types::VolumeChunk { volume: types::VolumeId(1), index: 2 };
     let lost = types::control::LostExtent { chunk, offset_bytes: 4096, len_bytes: 4096 };
     (2..=3).for_each(|n| world.heartbeat(OsdId(n), |beat| beat.pgs[0].lost = vec![lost]));
     assert!(says(&world));
@@ -246,7 +246,7 @@ fn unreadable_extent_is_named_with_the_osds_that_are_away() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1);
     let extent = |chunk| {
-        let chunk = types::ChunkKey { volume: types::VolumeId(1), index: chunk };
+        let chunk = types::VolumeChunk { volume: types::VolumeId(1), index: chunk };
         types::control::LostExtent { chunk, offset_bytes: 4096, len_bytes: 4096 }
     };
     world.pass(Duration::from_secs(60));

@@ -42,7 +42,7 @@ pub(super) struct DirPlace {
     pub(super) position: u8,
 }
 
-/// The part of a chunk (16 MiB of a volume) that home holds.
+/// The part of a chunk (16 MiB of a generation) that home holds.
 pub(super) struct Chunk {
     pub(super) map: MapSlots,
     pub(super) crcs: [Option<Box<CrcTable>>; CRC_PAGES],

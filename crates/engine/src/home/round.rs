@@ -20,7 +20,7 @@ use types::failpoint::{Point, pass};
 use types::limits::DECISION_LEN_MAX;
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
-use types::{ChunkKey, IoBuf, ReplicaId, Time, VolumeId};
+use types::{ChunkKey, GenerationId, IoBuf, ReplicaId, Time};
 
 /// A write that is ready to be submitted.
 pub(super) struct ReadyWrite {
@@ -126,8 +126,8 @@ impl Home {
             work.push_back(Work::Forget(*id));
         }
         for cut in &round.unmaps {
-            let keys =
-                self.replicas.get(&cut.replica).into_iter().flat_map(|r| chunks_from(r, cut.volume, cut.from_chunk));
+            let held = self.replicas.get(&cut.replica).into_iter();
+            let keys = held.flat_map(|r| chunks_from(r, cut.generation, cut.from_chunk));
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
         }
         for id in &round.installs {
@@ -215,13 +215,11 @@ impl Home {
         let mut entries: BTreeMap<ReplicaId, (u64, u64)> = BTreeMap::new();
         for cut in &round.unmaps {
             let gone =
-                self.replicas.get(&cut.replica).map_or(0, |r| chunks_from(r, cut.volume, cut.from_chunk).count());
+                self.replicas.get(&cut.replica).map_or(0, |r| chunks_from(r, cut.generation, cut.from_chunk).count());
             entries.entry(cut.replica).or_default().0 += gone as u64;
         }
         for dirty in &round.chunks {
-            let is_cut = round.unmaps.iter().any(|c| {
-                c.replica == dirty.replica && c.volume == dirty.chunk.volume && c.from_chunk <= dirty.chunk.index
-            });
+            let is_cut = round.unmaps.iter().any(|cut| cut.drops(dirty.replica, dirty.chunk));
             let held = self.chunk(dirty.replica, dirty.chunk).filter(|_| !is_cut);
             let (mut quarters, mut last_au) = (0u8, usize::MAX);
             for (block, _) in dirty.blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
@@ -422,8 +420,8 @@ impl Home {
     }
 }
 
-/// Returns the chunks of `volume` from `from` on that the replica holds.
-fn chunks_from(replica: &Replica, volume: VolumeId, from: u32) -> impl Iterator<Item = ChunkKey> {
-    let range = ChunkKey { volume, index: from }..=ChunkKey { volume, index: u32::MAX };
+/// Returns the chunks of `generation` from `from` on that the replica holds.
+fn chunks_from(replica: &Replica, generation: GenerationId, from: u32) -> impl Iterator<Item = ChunkKey> {
+    let range = ChunkKey { generation, index: from }..=ChunkKey { generation, index: u32::MAX };
     replica.chunks.range(range).map(|(key, _)| *key)
 }

@@ -456,7 +456,7 @@ mod tests {
         let (old, new) = (block(1), block(2));
         let crc = types::crc32c(&new);
         assert_eq!(crc, types::crc32c(&old), "CRC32C cannot tell them apart");
-        let chunk = types::ChunkKey { volume: types::VolumeId(1), index: 0 };
+        let chunk = types::ChunkKey { generation: types::GenerationId(1), index: 0 };
         let (index, payload) = (types::Index(1), layout::log::PayloadAt { offset: 0, len: 4096 });
         let record = layout::log::BlockRecord { replica: types::ReplicaId(1), chunk, block: 0, index, crc, payload };
         let records = [Record::Block(record)];

@@ -6,7 +6,7 @@ use types::store::Crcs;
 use types::units::{SECTORS_PER_AU, SECTORS_PER_CHUNK};
 use types::{IoBuf, SECTOR};
 
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 3 };
+const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 3 };
 
 fn payload(range: SectorRange, stamp: u8) -> Arc<Payload> {
     let bytes = vec![stamp; range.len_bytes()];
@@ -68,7 +68,7 @@ fn behave_like_an_array(lives: u32, all: SectorRange, most: u64) {
                 }
                 2 if rng.chance(1, 4) => {
                     let from = rng.between(2, 4) as u32;
-                    overlay.unmap(VolumeId(1), from);
+                    overlay.unmap(GenerationId(1), from);
                     if from <= CHUNK.index {
                         model.fill(1);
                     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use types::map::Member;
 use types::store::{DecisionState, Effect, Failure, Persist, Recovered, ReplicaIdentity};
 use types::{
-    ChunkKey, ClusterId, Entry, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, Time,
-    VolumeId,
+    ChunkKey, ClusterId, Entry, Epoch, GenerationId, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId,
+    SectorRange, Term, Time,
 };
 
 pub const IDS: (ClusterId, OsdId, OsdUuid) = (ClusterId([7; 16]), OsdId(3), OsdUuid([9; 16]));
@@ -31,7 +31,7 @@ pub fn params() -> FormatParams {
 }
 
 pub fn chunks() -> [ChunkKey; 4] {
-    let key = |volume, index| ChunkKey { volume: VolumeId(volume), index };
+    let key = |generation, index| ChunkKey { generation: GenerationId(generation), index };
     [key(1, 0), key(1, 1), key(1, 2), key(2, 0)]
 }
 

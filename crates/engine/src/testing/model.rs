@@ -156,8 +156,8 @@ impl Model {
             Effect::None => {}
             Effect::Write { chunk, range } => self.put(chunk, range, (index, term)),
             Effect::Zero { chunk, range } => self.put(chunk, range, (0, Term(0))),
-            Effect::Unmap { volume, from_chunk } => {
-                self.sectors.retain(|key, _| key.volume != volume || key.index < from_chunk);
+            Effect::Unmap { generation, from_chunk } => {
+                self.sectors.retain(|key, _| key.generation != generation || key.index < from_chunk);
             }
         }
         effect

@@ -225,17 +225,17 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
     let mut rig = Rig::new(8, true, config);
     rig.create(1);
     // One block in each AU of chunk after chunk: home's AUs run out long before its bytes.
-    let volume = chunks()[0].volume;
+    let generation = chunks()[0].generation;
     let mut chunk = 0;
     while !rig.engine.pressure().full && chunk < 64 {
-        let key = types::ChunkKey { volume, index: chunk };
+        let key = types::ChunkKey { generation, index: chunk };
         let effects = (0..64).map(|n| Effect::Write { chunk: key, range: SectorRange::new(n * 128, 8) }).collect();
         put_wide(&mut rig, effects);
         run_rounds(&mut rig);
         chunk += 1;
     }
     assert!(rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
-    put_wide(&mut rig, vec![Effect::Unmap { volume, from_chunk: 0 }]);
+    put_wide(&mut rig, vec![Effect::Unmap { generation, from_chunk: 0 }]);
     run_rounds(&mut rig);
     assert!(!rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
 }
@@ -270,10 +270,10 @@ fn chunks_come_from_home_and_overlay_and_a_cut_hides_those_below_it() {
     let mut both = vec![a, b];
     both.sort_unstable();
     assert_eq!(rig.engine.chunks(R1), both, "home and overlay");
-    rig.extend(R1, vec![Effect::Unmap { volume: a.volume, from_chunk: 0 }, at(a)]);
+    rig.extend(R1, vec![Effect::Unmap { generation: a.generation, from_chunk: 0 }, at(a)]);
     rig.settle();
     rig.commit(R1, 4);
-    let left: Vec<_> = both.into_iter().filter(|c| *c == a || c.volume != a.volume).collect();
+    let left: Vec<_> = both.into_iter().filter(|c| *c == a || c.generation != a.generation).collect();
     assert_eq!(rig.engine.chunks(R1), left, "what was written after the cut is there");
     rig.round();
     rig.settle();

@@ -246,7 +246,7 @@ fn payload_that_is_zeroed_or_unmapped_is_released() {
     let [a, b, ..] = chunks();
     put(&mut rig, R1, vec![aus(a, 0, 2), aus(b, 0, 3)]);
     let zero = Effect::Zero { chunk: a, range: SectorRange::new(0, 2 * SECTORS_PER_AU) };
-    put(&mut rig, R1, vec![zero, Effect::Unmap { volume: b.volume, from_chunk: b.index }]);
+    put(&mut rig, R1, vec![zero, Effect::Unmap { generation: b.generation, from_chunk: b.index }]);
     assert_eq!(logged_aus(&rig), 5);
     sweep(&mut rig);
     assert_eq!(rig.engine.stats().home.used_bytes, AU, "the block of the sweep is all that is left");
@@ -319,10 +319,10 @@ fn copied_entry_keeps_its_place_and_is_not_written_again() {
 fn near_a_full_device_payloads_go_inline_and_none_is_refused() {
     let mut rig = new(11, EngineConfig { round_idle: Duration::from_millis(20), round_pressure: 0.5, ..config() });
     let (mut placed, mut written, mut misses) = (0, 0, 0);
-    let volume = chunks()[0].volume;
+    let generation = chunks()[0].generation;
     let mut at = 0;
     while misses < 200 {
-        let key = ChunkKey { volume, index: at / AUS_PER_CHUNK };
+        let key = ChunkKey { generation, index: at / AUS_PER_CHUNK };
         let range = SectorRange::new(at % AUS_PER_CHUNK * SECTORS_PER_AU, SECTORS_PER_AU);
         let need = rig.engine.new_aus(R1, key, range);
         if u64::from(need) > rig.engine.space().available_aus || rig.engine.pressure().max() >= 1.0 {
@@ -342,7 +342,7 @@ fn near_a_full_device_payloads_go_inline_and_none_is_refused() {
     assert!(written + 24 > capacity, "{written} of {capacity}: the device is filled to its reserve");
     // Overwrites of all of it need no space.
     for n in 0..written as u32 {
-        let key = ChunkKey { volume, index: n / AUS_PER_CHUNK };
+        let key = ChunkKey { generation, index: n / AUS_PER_CHUNK };
         let range = SectorRange::new(n % AUS_PER_CHUNK * SECTORS_PER_AU, SECTORS_PER_AU);
         put_wide(&mut rig, vec![Effect::Write { chunk: key, range }]);
         rig.now = rig.now + Duration::from_millis(5);

@@ -86,7 +86,7 @@ impl History {
         self.turns(3)?;
         self.put(R1, vec![Effect::Zero { chunk: b, range: SectorRange::new(0, 100) }])?;
         self.round()?;
-        self.put(R3, vec![aus(a, 2, 1), Effect::Unmap { volume: b.volume, from_chunk: b.index }])?;
+        self.put(R3, vec![aus(a, 2, 1), Effect::Unmap { generation: b.generation, from_chunk: b.index }])?;
         self.rig.destroy(R2);
         self.put(R3, vec![aus(b, 0, 3)])?;
         self.round()?;

@@ -168,7 +168,7 @@ impl Harness<Disk> {
         match rng.below(40) {
             0 => Effect::None,
             1..=5 => Effect::Zero { chunk, range },
-            6 => Effect::Unmap { volume: chunk.volume, from_chunk: rng.below(3) as u32 },
+            6 => Effect::Unmap { generation: chunk.generation, from_chunk: rng.below(3) as u32 },
             _ => Effect::Write { chunk, range },
         }
     }

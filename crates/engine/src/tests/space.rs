@@ -71,17 +71,17 @@ fn write_needs_only_aus_that_are_not_held_yet() {
     assert_eq!(rig.engine.new_aus(R1, key, two), 2, "what is trimmed is as good as gone");
     put_wide(&mut rig, vec![au_of(key, 0)]);
     assert_eq!(rig.engine.space().dirty_new_aus, 0, "and home keeps the AU when it is written again");
-    put_wide(&mut rig, vec![Effect::Unmap { volume: key.volume, from_chunk: 0 }, au_of(key, 0)]);
+    put_wide(&mut rig, vec![Effect::Unmap { generation: key.generation, from_chunk: 0 }, au_of(key, 0)]);
     assert_eq!(rig.engine.space().dirty_new_aus, 1, "below a cut there is nothing");
 }
 
 /// Writes AU after AU at random while the space left allows it; returns the number of AUs written.
 fn fill(rig: &mut Rig, rng: &mut Rng, chunk_count: u32) -> u32 {
-    let volume = chunks()[0].volume;
+    let generation = chunks()[0].generation;
     let mut admitted = 0;
     let mut misses = 0;
     while misses < 400 {
-        let key = ChunkKey { volume, index: rng.below(u64::from(chunk_count)) as u32 };
+        let key = ChunkKey { generation, index: rng.below(u64::from(chunk_count)) as u32 };
         let count = rng.between(1, 4) as u32;
         let first = rng.below(u64::from(AUS_PER_CHUNK - count)) as u32;
         let range = SectorRange::new(first * SECTORS_PER_AU + 64, (count - 1) * SECTORS_PER_AU + 8);
@@ -117,10 +117,10 @@ fn home_filled_to_the_last_grant_refuses_no_round_and_trims_free_space() {
         // Overwrites of whole chunks need no space. The idle timer must not start the round.
         rig.engine.config.round_idle = Duration::from_secs(1000);
         rig.engine.want_space(true);
-        let volume = chunks()[0].volume;
+        let generation = chunks()[0].generation;
         for au in 0..AUS_PER_CHUNK {
             let range = SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU);
-            put_wide(&mut rig, vec![Effect::Zero { chunk: ChunkKey { volume, index: 0 }, range }]);
+            put_wide(&mut rig, vec![Effect::Zero { chunk: ChunkKey { generation, index: 0 }, range }]);
         }
         let rounds = rig.engine.stats().rounds;
         for _ in 0..30 {

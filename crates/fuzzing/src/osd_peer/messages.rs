@@ -61,7 +61,16 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
         14 => Message::Ping { answer: source.flag() },
         11 | 12 => {
             let (id, (block, count)) = (source.number(1), run_near(source, 1));
-            Message::Mend(MendMsg { pg, from, to, id, chunk: CHUNK, block, count, body: mend(source, index, count) })
+            Message::Mend(MendMsg {
+                pg,
+                from,
+                to,
+                id,
+                chunk: CHUNK.in_first(),
+                block,
+                count,
+                body: mend(source, index, count),
+            })
         }
         _ => samples::message(&mut Rng::new(source.u16().into())),
     }
@@ -112,7 +121,7 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
         },
         9 => {
             let digests = vec![source.byte(); 16 * (1 + source.below(128) as usize)].into();
-            StreamBody::Digests { seq, chunk: CHUNK, start: source.below(64) * 512, digests }
+            StreamBody::Digests { seq, chunk: CHUNK.in_first(), start: source.below(64) * 512, digests }
         }
         10 => StreamBody::Wants { seq, blocks: u128::from(source.byte()) << source.below(120) },
         3 | 4 => {
@@ -120,7 +129,7 @@ fn stream(source: &mut Source<'_>) -> StreamBody {
             let payload = IoBuf::copy_of(&vec![source.byte(); range.len_bytes()]);
             let mut crcs = range.fragment_crcs(&payload);
             crcs[0] ^= u32::from(source.byte() > 240);
-            StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload }
+            StreamBody::Blocks { seq, chunk: CHUNK.in_first(), range, crcs, payload }
         }
         5 => {
             let bytes = match source.flag() {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::rng::Rng;
-use types::{ChunkKey, Epoch, Errno, IoBufMut, SectorRange, SessionId, VolumeId};
+use types::{Epoch, Errno, IoBufMut, SectorRange, SessionId, VolumeChunk, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 
 use crate::watch::Watch;
 
-pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 2 };
+pub const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(1), index: 2 };
 const SECTORS: u64 = 24;
 const IN_FLIGHT_MAX: usize = 6;
 /// Pause between attempts, in nanoseconds.

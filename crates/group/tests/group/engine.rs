@@ -108,8 +108,8 @@ impl Engine {
             Effect::Zero { chunk, range } => {
                 self.sectors.retain(|(c, s), _| *c != chunk || *s < range.start || *s >= range.end());
             }
-            Effect::Unmap { volume, from_chunk } => {
-                self.sectors.retain(|(chunk, _), _| chunk.volume != volume || chunk.index < from_chunk);
+            Effect::Unmap { generation, from_chunk } => {
+                self.sectors.retain(|(chunk, _), _| chunk.generation != generation || chunk.index < from_chunk);
             }
         }
     }

@@ -224,7 +224,7 @@ fn reads_of_a_turn_without_a_lease_share_one_repeated_query() {
 #[test]
 fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
     let mut rig = Rig::led(3, false);
-    let absent = types::ChunkKey { volume: types::VolumeId(77), index: 0 };
+    let absent = types::VolumeChunk { volume: types::VolumeId(77), index: 0 };
     rig.deaf = [1].into();
     let id = rig.request(1, RequestBody::Read { chunk: absent, range: SectorRange::new(0, 1) });
     rig.pump();

@@ -7,12 +7,13 @@ use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    ChunkKey, Entry, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time, VolumeId,
+    Entry, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time, VolumeChunk,
+    VolumeId,
 };
 use wire::{Contents, Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
 
 pub const PG: PgId = PgId { pool: PoolId(2), n: 5 };
-pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+pub const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(1), index: 0 };
 pub const MS: u64 = 1_000_000;
 
 pub fn ms(ms: u64) -> Time {

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::store::Effect;
-use types::{ChunkKey, Index, Term};
+use types::{Index, Term, VolumeChunk};
 
 /// Returns the session of a value. Values are (counter << 8 | session): they grow with time, and name their writer.
 pub fn session_of(value: u64) -> u64 {
     value & 0xff
 }
 
-pub type Sector = (ChunkKey, u32);
+pub type Sector = (VolumeChunk, u32);
 
 #[derive(Default)]
 pub struct Watch {

@@ -66,7 +66,7 @@ fn effected(effect: Effect) -> String {
         Effect::None => "no effect on data".to_owned(),
         Effect::Write { chunk, range } => format!("writes sectors {range} of chunk {chunk}"),
         Effect::Zero { chunk, range } => format!("zeroes sectors {range} of chunk {chunk}"),
-        Effect::Unmap { volume, from_chunk } => format!("unmaps {volume} from chunk {from_chunk} on"),
+        Effect::Unmap { generation, from_chunk } => format!("unmaps {generation} from chunk {from_chunk} on"),
     }
 }
 

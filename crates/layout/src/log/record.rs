@@ -17,7 +17,7 @@ use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
 use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
 use types::units::SECTORS_PER_AU;
-use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId};
+use types::{ChunkKey, EntryKind, Epoch, GenerationId, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -285,7 +285,7 @@ impl Record<'_> {
                 RecordHeader::new(kind::TOMBSTONES, 0, 0, 0)
             }
             Record::Block(BlockRecord { replica, chunk, block, index, crc, payload }) => {
-                u64s(out, &[chunk.volume.0]);
+                u64s(out, &[chunk.generation.0]);
                 u32s(out, &[chunk.index, u32::from(*block), *crc]);
                 RecordHeader::new(kind::BLOCK, replica.0, index.0, 0).payload(*payload)
             }
@@ -451,7 +451,7 @@ fn decode_lost_entry(from: &mut Reader<'_>) -> Result<Record<'static>, RecordErr
 
 fn decode_block(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
     let (replica, index, payload) = (from.replica(), from.index(), from.payload()?);
-    let chunk = ChunkKey { volume: VolumeId(from.u64()?), index: from.u32()? };
+    let chunk = ChunkKey { generation: GenerationId(from.u64()?), index: from.u32()? };
     let block = from.u32()?;
     let crc = from.u32()?;
     if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {

@@ -6,7 +6,7 @@ use crate::{Phase, ToolAnswer, ToolAsk};
 use types::control::OsdDown;
 use types::map::{Member, MemberChange, PgMap};
 use types::rng::Rng;
-use types::{ChunkKey, Index, OsdId, ReplicaId, VolumeId};
+use types::{ChunkKey, GenerationId, Index, OsdId, ReplicaId};
 
 const MIB: u32 = 48;
 
@@ -37,7 +37,7 @@ fn check_equal(rig: &mut Rig, i: usize) {
     let leader = rig.leader(pg(0));
     let report = rig.osd(leader).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).expect("it leads it");
     for index in 0..=MIB / 16 {
-        let chunk = ChunkKey { volume: VolumeId(1), index };
+        let chunk = ChunkKey { generation: GenerationId(1), index };
         let digest = |rig: &mut Rig, i| ask(rig, i, ToolAsk::Digest { pg: pg(0), chunk, at: report.applied });
         let ours = digest(rig, i);
         assert!(matches!(ours, ToolAnswer::Digest { .. }), "{ours:?}");

@@ -2,9 +2,9 @@
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
-use types::{ChunkKey, Index, VolumeId};
+use types::{ChunkKey, GenerationId, Index};
 
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 0 };
 
 /// Asks OSD `i` and returns its answer.
 pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
@@ -22,8 +22,8 @@ pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
 fn applied(rig: &mut Rig, i: usize) -> Index {
     match ask(rig, i, ToolAsk::Pg { pg: pg(0) }) {
         ToolAnswer::Pg { report, chunks, attached } => {
-            assert_eq!(attached.iter().map(|attached| attached.volume).collect::<Vec<_>>(), [CHUNK.volume]);
-            assert_eq!(chunks, [CHUNK], "it holds one chunk");
+            assert_eq!(attached.iter().map(|attached| attached.volume).collect::<Vec<_>>(), [CHUNK.of_first().volume]);
+            assert_eq!(chunks, [CHUNK.of_first()], "it holds one chunk");
             report.applied
         }
         other => panic!("{other:?}"),

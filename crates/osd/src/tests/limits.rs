@@ -3,7 +3,7 @@
 use super::rig::{Rig, ms, pg};
 use bus::LinkId;
 use types::control::{LimitsPart, OsdDown};
-use types::{ChunkKey, Epoch, OsdId, QosLimits, RateLimit, SectorRange, SessionId, VolumeId};
+use types::{Epoch, OsdId, QosLimits, RateLimit, SectorRange, SessionId, VolumeChunk, VolumeId};
 use wire::{Request, RequestBody};
 
 const RATE: u64 = 300;
@@ -79,7 +79,7 @@ fn request_that_fails_takes_nothing_from_the_limit() {
     rig.ask_read(pg(0), 0, 1);
     rig.run(ms(200));
     limit_all(&mut rig, 10);
-    let beyond = ChunkKey { volume: VolumeId(1), index: 64 };
+    let beyond = VolumeChunk { volume: VolumeId(1), index: 64 };
     for id in 0..200 {
         let body = RequestBody::Read { chunk: beyond, range: SectorRange::new(0, 8) };
         let request = Request { id: 1_000 + id, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
@@ -94,7 +94,8 @@ fn request_that_fails_takes_nothing_from_the_limit() {
     assert!((5..=6).contains(&now), "{now} of half a second of 10 a second, and a debt");
     // A follower charges nothing: it does not serve.
     let refused = rig.osd(1).stats.metrics.refused.get();
-    let body = RequestBody::Read { chunk: ChunkKey { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
+    let body =
+        RequestBody::Read { chunk: VolumeChunk { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
     let request = Request { id: 5_000, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
     rig.osd(1).handle_request(LinkId(u64::MAX), request);
     assert_eq!((rig.osd(1).stats.metrics.refused.get(), rig.osd(1).stats.metrics.throttled.get()), (refused + 1, 0));

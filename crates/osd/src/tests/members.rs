@@ -7,7 +7,7 @@ use crate::pgs::State;
 use crate::{Phase, ToolAnswer, ToolAsk};
 use types::control::OsdDown;
 use types::map::{Member, MemberChange, Membership, PgMap};
-use types::{ChunkKey, OsdId, ReplicaId, VolumeId};
+use types::{ChunkKey, GenerationId, OsdId, ReplicaId};
 
 const NEW: Member = Member { replica: ReplicaId(100), osd: OsdId(4) };
 
@@ -63,7 +63,7 @@ fn drop_old(rig: &mut Rig, replica: u64) {
 fn digest(rig: &mut Rig, i: usize) -> ToolAnswer {
     let leader = rig.leader(pg(0));
     let report = rig.osd(leader).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).expect("it leads it");
-    let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
+    let chunk = ChunkKey { generation: GenerationId(1), index: 0 };
     let answer = ask(rig, i, ToolAsk::Digest { pg: pg(0), chunk, at: report.applied });
     assert!(matches!(answer, ToolAnswer::Digest { .. }), "{answer:?}");
     answer

@@ -3,10 +3,10 @@
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
 use std::time::Duration;
-use types::{ChunkKey, Index, IoBuf, OsdId, SectorRange, VolumeId};
+use types::{ChunkKey, GenerationId, Index, IoBuf, OsdId, SectorRange};
 use wire::{MendBody, MendMsg, Message};
 
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 0 };
 
 fn digest(rig: &mut Rig, i: usize) -> ToolAnswer {
     let report = rig.osd(i).reports_for_tools().remove(0);
@@ -78,7 +78,7 @@ fn block_bad_on_all_present_members_waits_for_the_absent_one() {
     rig.until(ms(1000), "the block is reported as unread", says);
     let report = rig.osd(0).reports_for_tools().remove(0);
     assert!(report.lost.is_empty(), "it is not known to be lost: {report:?}");
-    assert!(report.unread.iter().all(|lost| lost.chunk == CHUNK), "{report:?}");
+    assert!(report.unread.iter().all(|lost| lost.chunk == CHUNK.of_first()), "{report:?}");
     let term = |rig: &mut Rig| rig.osd(1).reports_for_tools().remove(0).term.0;
     let before = term(&mut rig);
     rig.run(Duration::from_secs(50));

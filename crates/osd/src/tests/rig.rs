@@ -17,8 +17,8 @@ use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
 use types::units::SECTORS_PER_BLOCK;
 use types::{
-    ChunkKey, ClusterId, Epoch, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SessionId,
-    Time, VolumeId,
+    ClusterId, Epoch, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SessionId, Time,
+    VolumeChunk, VolumeId,
 };
 use wire::{Request, RequestBody};
 
@@ -340,7 +340,7 @@ impl Rig {
         self.next_id += 1;
         let payload = IoBuf::copy_of(&vec![id as u8 | 1; range.len_bytes()]);
         let crcs = range.fragment_crcs(&payload);
-        let chunk = ChunkKey { volume: VOLUME, index: chunk };
+        let chunk = VolumeChunk { volume: VOLUME, index: chunk };
         let body = RequestBody::Write { chunk, range, seq, watermark: seq, crcs, payload };
         let request = Request { id, pg, session: SESSION, epoch: EPOCH, body };
         self.osd(leader).handle_request(NOBODY, request);
@@ -365,7 +365,7 @@ impl Rig {
         let id = self.next_id;
         self.next_id += 1;
         let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
-        let body = RequestBody::Read { chunk: ChunkKey { volume: VOLUME, index }, range };
+        let body = RequestBody::Read { chunk: VolumeChunk { volume: VOLUME, index }, range };
         self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
     }
 

@@ -107,8 +107,8 @@ impl Plan {
             Effect::None => {}
             Effect::Write { .. } if on(Bug::StreamForgetsChanges) => {}
             Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.note_range(chunk, range),
-            Effect::Unmap { volume, from_chunk } => {
-                let cut = ChunkKey { volume, index: from_chunk }..=ChunkKey { volume, index: u32::MAX };
+            Effect::Unmap { generation, from_chunk } => {
+                let cut = ChunkKey { generation, index: from_chunk }..=ChunkKey { generation, index: u32::MAX };
                 let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
                 keys.into_iter().for_each(|chunk| self.note_range(chunk, SectorRange::CHUNK));
             }
@@ -234,12 +234,12 @@ fn windows(chunk: ChunkKey, held: &Blocks) -> VecDeque<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::VolumeId;
+    use types::GenerationId;
     use types::rng::Rng;
     use types::units::SECTORS_PER_CHUNK;
 
     fn key(index: u32) -> ChunkKey {
-        ChunkKey { volume: VolumeId(1), index }
+        ChunkKey { generation: GenerationId(1), index }
     }
 
     fn all(plan: &mut Plan, extents: impl Fn(ChunkKey) -> Vec<(u32, bool)>) -> Vec<(u32, u32, u32, bool)> {
@@ -286,7 +286,7 @@ mod tests {
         let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
         let mut plan = Plan::new([key(1), key(2), key(3)], false);
         while plan.next(extents).is_some() {}
-        plan.note(&Effect::Unmap { volume: VolumeId(1), from_chunk: 2 });
+        plan.note(&Effect::Unmap { generation: GenerationId(1), from_chunk: 2 });
         plan.next_round();
         let none = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, false)];
         assert_eq!(all(&mut plan, none), [(2, 0, SECTORS_PER_CHUNK, false), (3, 0, SECTORS_PER_CHUNK, false)]);
@@ -318,7 +318,7 @@ mod tests {
                         match rng.below(10) {
                             0 => {
                                 here[2].fill(0);
-                                plan.note(&Effect::Unmap { volume: VolumeId(1), from_chunk: 2 });
+                                plan.note(&Effect::Unmap { generation: GenerationId(1), from_chunk: 2 });
                             }
                             1 => {
                                 here[c][b] = 0;

@@ -317,9 +317,9 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{PoolId, VolumeId};
+    use types::{GenerationId, PoolId};
 
-    const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 4 };
+    const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 4 };
 
     fn receiver() -> Receiver {
         let pg = PgId { pool: PoolId(1), n: 0 };

@@ -298,7 +298,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{PoolId, VolumeId};
+    use types::{GenerationId, PoolId};
 
     fn sender() -> Sender {
         let pg = PgId { pool: PoolId(1), n: 0 };
@@ -309,7 +309,7 @@ mod tests {
     fn messages_are_numbered_without_gaps_and_wait_for_the_window() {
         let mut s = sender();
         s.begin([], false, Index(3));
-        let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
+        let chunk = ChunkKey { generation: GenerationId(1), index: 0 };
         let range = SectorRange::new(0, 1024);
         for _ in 0..8 {
             s.push_blocks(chunk, range, Some((IoBuf::zeros(512 << 10), vec![0; 128])));
@@ -363,7 +363,7 @@ mod tests {
             s.begin([], true, Index(3));
             let mut digests = vec![1u8; 128 * DIGEST_LEN];
             digests[..DIGEST_LEN].fill(0);
-            s.push_digests(ChunkKey { volume: VolumeId(1), index: 0 }, 1024, digests.into());
+            s.push_digests(ChunkKey { generation: GenerationId(1), index: 0 }, 1024, digests.into());
             assert!(!s.is_round_read() && s.next_message(Time(1)).is_some() && !s.is_round_read());
             s
         };

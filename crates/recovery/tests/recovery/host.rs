@@ -6,11 +6,11 @@ use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{DecisionState, ReadData};
 use types::units::{AU, BLOCK, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time, VolumeId};
+use types::{ChunkKey, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time};
 
 pub const ME: ReplicaId = ReplicaId(1);
 pub const PG: PgId = PgId { pool: PoolId(1), n: 0 };
-pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+pub const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 0 };
 const BLOCKS_PER_AU: u32 = (AU / BLOCK) as u32;
 
 pub struct Fake {

@@ -159,7 +159,8 @@ impl Script {
         let (first, last) = entries.split_once('-').expect("entries");
         let crcs = Crcs { start: 0, values: vec![crc32c(&[7; 512])] };
         let lost = (number(first)..=number(last)).map(Index);
-        let extent = |index: Index| LostExtent { chunk: CHUNK, offset_bytes: index.0 as u32 * 512, len_bytes: 512 };
+        let extent =
+            |index: Index| LostExtent { chunk: CHUNK.of_first(), offset_bytes: index.0 as u32 * 512, len_bytes: 512 };
         let extents = lost.clone().map(|index| (index, extent(index))).collect();
         let lost = lost.map(|index| Lost { index, term: Term(2), len_bytes: 512, crcs: crcs.clone() });
         let checkpoint = DecisionState { replica: ME, index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };

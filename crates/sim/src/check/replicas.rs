@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_CHUNK};
-use types::{ChunkKey, IoBuf, OsdId, PgId, SectorRange, VolumeId};
+use types::{ChunkKey, GenerationId, IoBuf, OsdId, PgId, SectorRange, VolumeId};
 
 /// Bytes of one range on one OSD; zeros are `None`.
 type Bytes = Option<IoBuf>;
@@ -29,7 +29,7 @@ pub fn check(
     let mut compared = 0;
     for (pg, members) in pgs {
         for index in 0..chunks {
-            let chunk = ChunkKey { volume, index };
+            let chunk = ChunkKey { generation: GenerationId::first_of(volume), index };
             for range in ranges_with_data(cluster, *pg, members, chunk) {
                 let mut seen: BTreeMap<OsdId, Bytes> = BTreeMap::new();
                 for osd in members {

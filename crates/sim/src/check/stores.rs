@@ -201,7 +201,7 @@ impl Stores {
 mod tests {
     use super::*;
     use types::map::Member;
-    use types::{ChunkKey, Epoch, VolumeId};
+    use types::{ChunkKey, Epoch, GenerationId};
 
     const OSD: OsdId = OsdId(1);
 
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_filled_replica_that_differs_from_another_one_is_found() {
-        let (a, b, chunk) = (ReplicaId(4), ReplicaId(5), ChunkKey { volume: VolumeId(1), index: 0 });
+        let (a, b, chunk) = (ReplicaId(4), ReplicaId(5), ChunkKey { generation: GenerationId(1), index: 0 });
         let members = Membership::fresh(Epoch(1), &[a, b].map(|replica| Member { replica, osd: OSD }));
         let contents = |crc| Contents::from([((chunk, 7), crc)]);
         for (theirs, same) in [(contents(1), true), (contents(2), false), (Contents::new(), false)] {

@@ -11,7 +11,7 @@ use crate::surgeon::{Device, Harm};
 use anyhow::{Context, Result, anyhow, bail};
 use device::{Answer, Request};
 use types::units::CHUNK;
-use types::{ChunkKey, VolumeId};
+use types::{ChunkKey, GenerationId, VolumeId};
 
 const CHUNKS: u64 = 3;
 /// Number of blocks in each chunk that rot while the OSD is down, and that rot while it runs.
@@ -55,7 +55,8 @@ fn flip(storm: &mut Storm, osd: u32, volume: VolumeId) -> Result<u64> {
     let mut flips = 0;
     let device = Device::open(&storm.cluster.device(osd))?;
     for index in 0..CHUNKS as u32 {
-        let place = device.find(ChunkKey { volume, index }).context("it was destaged")?;
+        let place =
+            device.find(ChunkKey { generation: GenerationId::first_of(volume), index }).context("it was destaged")?;
         for _ in 0..BLOCKS {
             device.harm(&place, storm.rng.below(256) as usize, Harm::Rotten)?;
             flips += 1;

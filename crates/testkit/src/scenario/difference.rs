@@ -13,7 +13,7 @@ use device::{Answer, Request};
 use serde_json::Value;
 use std::time::Duration;
 use types::units::CHUNK;
-use types::{ChunkKey, IoBufMut, VolumeId};
+use types::{ChunkKey, GenerationId, IoBufMut, VolumeId};
 
 const VOLUME: u64 = 64 << 20;
 /// Number of bytes written of each chunk: less than one CRC page covers.
@@ -55,7 +55,9 @@ fn all(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     cluster.osds.values_mut().for_each(|osd| osd.kill());
     for (harm, index, block, osd) in HARMS {
         let device = Device::open(&cluster.device(osd))?;
-        let place = device.find(ChunkKey { volume, index }).with_context(|| format!("osd.{osd} lost chunk {index}"))?;
+        let place = device
+            .find(ChunkKey { generation: GenerationId::first_of(volume), index })
+            .with_context(|| format!("osd.{osd} lost chunk {index}"))?;
         device.harm(&place, block, harm).with_context(|| format!("{harm:?} on osd.{osd}"))?;
     }
     for osd in cluster.osds.values_mut() {
@@ -81,7 +83,7 @@ pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
             // A device in use may show a page that was just replaced.
             let Ok(device) = Device::open(&cluster.device(osd)) else { return Ok(false) };
             let whole = |index| {
-                let place = device.find(ChunkKey { volume, index });
+                let place = device.find(ChunkKey { generation: GenerationId::first_of(volume), index });
                 place.is_some_and(|place| device.blocks(&place).is_ok_and(|blocks| blocks == BLOCKS))
             };
             Ok((0..3).all(whole))

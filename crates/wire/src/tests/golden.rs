@@ -7,12 +7,12 @@ use bytes::Bytes;
 use std::fmt::Write;
 use types::store::Crcs;
 use types::{
-    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId,
-    SectorRange, SessionId, Term, VolumeId,
+    ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange,
+    SessionId, Term, VolumeChunk, VolumeId,
 };
 
 const PG: PgId = PgId { pool: PoolId(3), n: 0x1f };
-const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0x0102_0304_0506_0708), index: 0x1112_1314 };
+const CHUNK: VolumeChunk = VolumeChunk { volume: VolumeId(0x0102_0304_0506_0708), index: 0x1112_1314 };
 
 fn requests() -> Vec<(&'static str, Message)> {
     let range = SectorRange { start: 7, count: 2 };
@@ -122,7 +122,7 @@ fn streams() -> Vec<(&'static str, Message)> {
     let stream =
         |body| Message::Stream(StreamMsg { pg: PG, from: ReplicaId(0x71), to: ReplicaId(0x72), stream: 0xc0, body });
     let (seq, term, commit) = (0xc1, Term(0xc2), Index(0xc3));
-    let blocks = |range, crcs, payload| StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload };
+    let blocks = |range, crcs, payload| StreamBody::Blocks { seq, chunk: CHUNK.in_first(), range, crcs, payload };
     let one = SectorRange { start: 8, count: 8 };
     let digests = Bytes::from_static(&[0xca; 32]);
     vec![
@@ -142,7 +142,7 @@ fn streams() -> Vec<(&'static str, Message)> {
                 fills_from: Index(0xca),
             }),
         ),
-        ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK, start: 1024, digests })),
+        ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK.in_first(), start: 1024, digests })),
         ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
         ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
         ("stream zeros", stream(blocks(SectorRange::CHUNK, Vec::new(), IoBuf::EMPTY))),
@@ -171,7 +171,7 @@ fn repairs() -> Vec<(&'static str, Message)> {
 fn mends() -> Vec<(&'static str, Message)> {
     let mend = |body| {
         let (from, to, id) = (ReplicaId(0x71), ReplicaId(0x72), 0xd1);
-        Message::Mend(MendMsg { pg: PG, from, to, id, chunk: CHUNK, block: 4094, count: 2, body })
+        Message::Mend(MendMsg { pg: PG, from, to, id, chunk: CHUNK.in_first(), block: 4094, count: 2, body })
     };
     let (low, high) = (Index(0xd2), Index(0xd7));
     let (crcs, payload) = (vec![0xd3d4_d5d6, 0xd8d9_dadb], IoBuf::copy_of(&[0x5a; 8192]));

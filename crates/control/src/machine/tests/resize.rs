@@ -6,7 +6,7 @@ use super::*;
 use crate::admin::{FoundLength, RecoverAsk, VolumeText, VolumeView};
 use crate::found::{Found, Table};
 use types::control::{AttachedVolume, CHUNKS_KEPT};
-use types::{CHUNK, ChunkKey};
+use types::{CHUNK, VolumeChunk};
 
 fn resize(name: &str, gib: u64) -> AdminAsk {
     AdminAsk::VolumeResize { name: name.into(), len_bytes: gib * SEGMENT }
@@ -186,7 +186,7 @@ fn before_the_resize() -> (World, Opened, Vec<Table>) {
     world.ask(1, segments(&held, 7..8, true));
     let chunk = |pg: PgId| {
         let segments = world.control.records().segments_of(held.volume).filter(move |s| s.pg == pg);
-        segments.map(|s| ChunkKey { volume: held.volume, index: s.index.0 * 64 + 5 }).collect()
+        segments.map(|s| VolumeChunk { volume: held.volume, index: s.index.0 * 64 + 5 }).collect()
     };
     let table = |pg: &PgId| {
         let attach = world.attached.get(&(*pg, held.volume));

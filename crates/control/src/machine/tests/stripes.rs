@@ -6,7 +6,7 @@ use crate::Record;
 use crate::admin::{FoundSegment, RecoverAsk};
 use crate::found::{Found, Table, segment_batches};
 use types::control::SegmentPlace;
-use types::{ChunkKey, VolumeId};
+use types::{VolumeChunk, VolumeId};
 
 const STRIPE: Stripe = match Stripe::new(64 << 10, 4) {
     Ok(stripe) => stripe,
@@ -97,7 +97,7 @@ fn segment_is_pending_until_each_of_its_pgs_is_attached() {
 fn tables(world: &World, volume: VolumeId, places: &[SegmentPlace], holds: &[(u32, u32)]) -> Vec<Table> {
     let chunk_in = |pg: PgId| {
         let mine = holds.iter().filter(|(segment, column)| places[*segment as usize].pgs[*column as usize] == pg);
-        mine.map(|(segment, column)| ChunkKey { volume, index: segment * 64 + column * 16 + 5 }).collect()
+        mine.map(|(segment, column)| VolumeChunk { volume, index: segment * 64 + column * 16 + 5 }).collect()
     };
     let table = |pg: &PgId| Table { pg: *pg, leading: true, chunks: chunk_in(*pg), attached: Vec::new() };
     world.control.records().pgs.keys().map(table).collect()
@@ -143,7 +143,7 @@ fn segment_with_a_column_in_two_pgs_is_left_as_it_is() {
     let known = Found::compare(world.control.records(), &tables, &BTreeSet::new());
     assert_eq!((known.segments.len(), known.doubtful.len()), (0, 0), "the records know it");
     let elsewhere = tables.iter_mut().find(|table| !placed[0].pgs.contains(&table.pg)).expect("eight PGs");
-    elsewhere.chunks.push(ChunkKey { volume: held.volume, index: 33 });
+    elsewhere.chunks.push(VolumeChunk { volume: held.volume, index: 33 });
     let contradicted = Found::compare(world.control.records(), &tables, &BTreeSet::new());
     assert_eq!(contradicted.doubtful.iter().map(|f| f.column).collect::<Vec<_>>(), [2]);
     world.lead_on(copy);
@@ -165,7 +165,7 @@ fn columns_of_a_segment_are_never_cut_into_two_requests() {
 #[test]
 fn lost_extent_of_a_striped_volume_is_named_by_volume_address() {
     let (mut world, held) = with_striped(4);
-    let chunk = ChunkKey { volume: held.volume, index: 16 };
+    let chunk = VolumeChunk { volume: held.volume, index: 16 };
     let lost = types::control::LostExtent { chunk, offset_bytes: 60 << 10, len_bytes: 8 << 10 };
     (1..=3).for_each(|n| world.heartbeat(OsdId(n), |beat| beat.pgs[0].lost = vec![lost]));
     let view = world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);

@@ -6,7 +6,7 @@ use crate::home::HomeLimits;
 use crate::home_api::{HomeEvent, Unmap};
 use env::DiskKind;
 use types::rng::Rng;
-use types::{ReplicaId, VolumeId};
+use types::{GenerationId, ReplicaId};
 
 const LEN: u64 = 24 << 20;
 
@@ -23,7 +23,7 @@ fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
         rig.round(plan);
     }
     let mut plan = random_plan(&mut rig, 7);
-    let cut = Unmap { replica: ReplicaId(2), volume: VolumeId(2), from_chunk: 1 };
+    let cut = Unmap { replica: ReplicaId(2), generation: GenerationId(2), from_chunk: 1 };
     plan.unmaps.push(cut);
     // Some blocks are certainly rewritten in place, and some are not touched.
     let held: Vec<Key> = rig.base.keys().copied().filter(|key| !plan.drops(key)).step_by(3).collect();
@@ -98,7 +98,7 @@ fn what_a_checkpoint_dropped_is_not_reused_before_the_next_one_is_durable() {
     let mut rig = Rig::new(5, 2 << 20, HomeLimits { slot_count: Some(64), ..limits() });
     rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..256, 7));
     let mut swap = Plan::states(&[1], 4).put(1, chunk(2, 0), 0..256, 8);
-    swap.unmaps.push(Unmap { replica: ReplicaId(1), volume: VolumeId(1), from_chunk: 0 });
+    swap.unmaps.push(Unmap { replica: ReplicaId(1), generation: GenerationId(1), from_chunk: 0 });
     assert!(!rig.try_round(swap.clone()), "the old AUs are named by the checkpoint in force");
     rig.check_base(|_| false);
     let mut cut = swap.clone();

@@ -67,7 +67,7 @@ fn unreadable_sector_fails_its_read_and_unreadable_page_its_replica() {
     let slot = rig.home.chunk(R1, chunk(1, 1)).unwrap().pages[0].unwrap().slot;
     rig.disk.unreadable = Some(rig.home.slot_offset(slot) as usize);
     let (_, damaged) = rig.mount();
-    assert!(matches!(&damaged[..], [(R1, why)] if why.contains("map page of v1/1")), "{damaged:?}");
+    assert!(matches!(&damaged[..], [(R1, why)] if why.contains("map page of g1/1")), "{damaged:?}");
     rig.disk.unreadable = None;
     assert!(rig.mount().1.is_empty(), "nothing was lost, and nothing was written over");
     rig.check_base(|_| false);

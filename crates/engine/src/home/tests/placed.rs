@@ -5,7 +5,7 @@ use crate::home::HomeLimits;
 use crate::home_api::Unmap;
 use env::DiskKind;
 use layout::log::PlacedRun;
-use types::{AU, ReplicaId, VolumeId};
+use types::{AU, GenerationId, ReplicaId};
 
 const LEN: u64 = 16 << 20;
 const R1: ReplicaId = ReplicaId(1);
@@ -111,7 +111,7 @@ fn interrupted(seed: u64, disk: (DiskKind, bool)) -> Interrupted {
     plan.released = vec![(R1, placed.iter().map(|(unit, _)| *unit).collect())];
     // The payload of unit 3 was overwritten in part: its blocks are copied.
     plan = plan.put(1, chunk(1, 0), 160..170, placed[3].1).put(1, chunk(1, 0), 170..176, 99);
-    plan.unmaps.push(Unmap { replica: R1, volume: VolumeId(2), from_chunk: 1 });
+    plan.unmaps.push(Unmap { replica: R1, generation: GenerationId(2), from_chunk: 1 });
     Interrupted { rig, plan, placed }
 }
 

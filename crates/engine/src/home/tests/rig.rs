@@ -13,7 +13,7 @@ use env::{DiskInfo, DiskKind, Op};
 use std::collections::BTreeMap;
 use types::rng::Rng;
 use types::store::DecisionState;
-use types::{AU, ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, Time, VolumeId};
+use types::{AU, ChunkKey, GenerationId, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, Time};
 
 pub(super) type Key = (ReplicaId, ChunkKey, u16);
 pub(super) const START: u64 = 2 * AU;
@@ -47,8 +47,8 @@ pub(super) struct Rig {
     pub(super) stamp: u64,
 }
 
-pub(super) fn chunk(volume: u64, index: u32) -> ChunkKey {
-    ChunkKey { volume: VolumeId(volume), index }
+pub(super) fn chunk(generation: u64, index: u32) -> ChunkKey {
+    ChunkKey { generation: GenerationId(generation), index }
 }
 
 /// Returns the bytes of a block with this stamp.
@@ -110,7 +110,7 @@ impl Plan {
     }
 
     pub(super) fn drops(&self, (replica, chunk, _): &Key) -> bool {
-        let cut = |c: &Unmap| c.replica == *replica && c.volume == chunk.volume && c.from_chunk <= chunk.index;
+        let cut = |c: &Unmap| c.replica == *replica && c.generation == chunk.generation && c.from_chunk <= chunk.index;
         self.destroyed.contains(replica) || self.unmaps.iter().any(cut)
     }
 

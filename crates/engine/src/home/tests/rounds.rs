@@ -5,7 +5,7 @@ use crate::home::HomeLimits;
 use crate::home_api::{HomeEvent, Piece, Unmap};
 use env::DiskKind;
 use std::collections::BTreeMap;
-use types::{AU, BLOCK, ReplicaId, SectorRange, VolumeId};
+use types::{AU, BLOCK, GenerationId, ReplicaId, SectorRange};
 
 const R1: ReplicaId = ReplicaId(1);
 const MIB: u64 = 1 << 20;
@@ -21,7 +21,7 @@ pub(super) fn random_plan(rig: &mut Rig, index: u64) -> Plan {
         let replica = ReplicaId(rig.rng.between(1, 2));
         plan.unmaps.push(Unmap {
             replica,
-            volume: VolumeId(rig.rng.between(1, 2)),
+            generation: GenerationId(rig.rng.between(1, 2)),
             from_chunk: rig.rng.below(2) as u32,
         });
     }
@@ -224,7 +224,7 @@ fn slots_run_out_before_memory_does_and_come_back_with_a_cut() {
     rig.home.audit().unwrap();
     rig.check_base(|_| false);
     let mut cut = Plan::states(&[1], index);
-    cut.unmaps.push(Unmap { replica: R1, volume: VolumeId(1), from_chunk: 0 });
+    cut.unmaps.push(Unmap { replica: R1, generation: GenerationId(1), from_chunk: 0 });
     assert!(rig.try_round(cut), "giving up space needs none");
     assert_eq!((rig.home.free_slots(), rig.home.pending_free_bytes()), (64, 0));
     assert!(!rig.home.is_full());
@@ -240,7 +240,7 @@ fn a_directory_of_many_pages_comes_back_and_shrinks() {
     assert_eq!((states.len(), damaged.len()), (2, 0));
     rig.check_base(|_| false);
     let mut cut = Plan::states(&[1], 4);
-    cut.unmaps.push(Unmap { replica: R1, volume: VolumeId(1), from_chunk: 10 });
+    cut.unmaps.push(Unmap { replica: R1, generation: GenerationId(1), from_chunk: 10 });
     rig.round(cut);
     rig.mount();
     rig.home.audit().unwrap();
@@ -269,7 +269,7 @@ fn pending_free_is_held_by_the_flip_and_by_a_read_that_looked_up_before() {
     let free = rig.home.free_bytes();
     rig.submit_read(4, R1, chunk(1, 0), &[SectorRange::new(0, 8)]);
     let mut cut = Plan::states(&[1], 2);
-    cut.unmaps.push(Unmap { replica: R1, volume: VolumeId(1), from_chunk: 0 });
+    cut.unmaps.push(Unmap { replica: R1, generation: GenerationId(1), from_chunk: 0 });
     rig.begin(cut);
     assert_eq!(rig.home.free_bytes(), free, "the flip has not come");
     while rig.home.round_running() {

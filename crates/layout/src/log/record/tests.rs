@@ -33,7 +33,7 @@ fn sample() -> (Vec<u8>, Vec<Record<'static>>) {
     let crcs = Crcs { start: 5, values: vec![1, 2] };
     let at = PayloadAt { offset: 512, len: 4096 };
     let payload = PayloadAt { offset: 0, len: 4096 };
-    let chunk = ChunkKey { volume: VolumeId(9), index: 2 };
+    let chunk = ChunkKey { generation: GenerationId(9), index: 2 };
     let block = BlockRecord { replica: r, chunk, block: 4095, index: Index(12), crc: 3, payload };
     let part = CheckpointPart { id: 8, part: 1, parts: 2, bytes: Bytes::from_static(b"opaque") };
     let hard_state = HardState { term: Term(4), vote: None, commit: Index(11) };
