@@ -12,6 +12,11 @@ use types::control::PgReport;
 use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange};
 
 impl Osd {
+    /// Returns how many client reads and writes were answered.
+    pub fn served_for_tools(&self) -> u64 {
+        self.stats.metrics.reads.get() + self.stats.metrics.writes.get()
+    }
+
     /// Returns the present report of every running replica.
     pub fn reports_for_tools(&self) -> Vec<PgReport> {
         self.pgs.groups().map(|group| group.report(self.now)).collect()

@@ -13,7 +13,7 @@ use crate::workload::{Kind, Pattern};
 use std::time::Duration;
 use types::rng::Rng;
 use types::units::SEGMENT;
-use types::{Index, PgId, ReplicaId, Term};
+use types::{Index, PgId, ReplicaId, Stripe, Term};
 
 /// Percentage of aimed runs among the runs that do not wear the devices.
 const AIMED_PCT: u64 = 40;
@@ -91,10 +91,15 @@ pub const LONG_SEGMENTS_FROM: u64 = 2_120_000;
 /// From this seed on, tenants lengthen their volumes, and remove them by way of the trash.
 pub const LENGTHENED_FROM: u64 = 2_130_000;
 
+/// From this seed on, [`Class::LimitedVolumes`] is drawn as well, before all other aims but [`Class::FillingCounts`].
+pub const LIMITED_FROM: u64 = 2_140_000;
+const LIMITED_PCT: u64 = 4;
+
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.
-const FIRST_ALONE: [Alone; 5] = [
+const FIRST_ALONE: [Alone; 6] = [
+    (b"limited!", LIMITED_FROM, LIMITED_PCT, Class::LimitedVolumes),
     (b"anOlder!", OLDER_FROM, OLDER_PCT, Class::OlderDevices),
     (b"manyMeta", METAS_FROM, METAS_PCT, Class::ManyMetas),
     (b"isolated", STUCK_FROM, STUCK_PCT, Class::StuckPg),
@@ -123,6 +128,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::EmptiedOsds => EMPTIED_FROM,
         Class::ForcedPgs => FORCED_FROM,
         Class::StuckPg => STUCK_FROM,
+        Class::LimitedVolumes => LIMITED_FROM,
         Class::FillingCounts => FILLING_FROM,
         Class::ManyMetas => METAS_FROM,
         Class::OlderDevices => OLDER_FROM,
@@ -281,6 +287,7 @@ impl Aim {
             Class::DisjointBlocks | Class::DisjointEntries => self.shape_damage(options),
             Class::PairsOfReplicas => Aim::shape_pairs(options),
             Class::ManyMetas => Aim::shape_metas(options),
+            Class::LimitedVolumes => Aim::shape_limited(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -403,6 +410,19 @@ impl Aim {
             }
             other => unreachable!("{other:?} came first"),
         }
+    }
+
+    /// Sets the load for [`Class::LimitedVolumes`]: the leaders of all OSDs share the limit, and the load is always above it. The dice
+    /// of the clocks choose whether clients hold to the limit, too.
+    fn shape_limited(options: &mut Options) {
+        options.pgs = 8;
+        options.stripe = Stripe::new(64 << 10, 8).expect("a layout");
+        let shape = &mut options.shape;
+        (shape.len_bytes, shape.window, shape.sectors_max) = (2 * SEGMENT, 1 << 20, 16);
+        (shape.depth, shape.read_pct, shape.trim_pct, shape.operations) = (24, 40, 0, 8000);
+        options.clients_hold_limits = options.drift;
+        (options.drift, options.disk) = (false, Default::default());
+        options.faults = Duration::from_secs(20);
     }
 
     /// Sets the load for [`Class::PairsOfReplicas`]: every PG has two members, so each failure takes a majority.
@@ -569,7 +589,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (OLDER_FROM..OLDER_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (LIMITED_FROM..LIMITED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

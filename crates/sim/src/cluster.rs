@@ -133,6 +133,7 @@ impl Cluster {
             let node = world.add_node(&format!("client.{n}"));
             let mut client = ClientNode::new(node, n, n < WRITERS, world.fork_rng());
             (client.full_wait, client.tuning) = (options.full_wait, options.tuned.client);
+            client.tuning.volume.holds_limits = options.clients_hold_limits;
             client
         };
         let clients = (0..CLIENTS).map(client).collect();

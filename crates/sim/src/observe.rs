@@ -6,6 +6,7 @@ use crate::check::bounds::{self, Fullest};
 use crate::check::claims::Believed;
 use crate::check::decisions::Decisions;
 use crate::check::isolation::Isolation;
+use crate::check::limits::Limits;
 use crate::check::promotions::{Look, Promotions};
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
@@ -27,6 +28,7 @@ pub struct Observers {
     pub fullest: RefCell<Fullest>,
     pub stores: RefCell<Stores>,
     pub isolation: RefCell<Isolation>,
+    pub limits: RefCell<Limits>,
     /// The first violation.
     seen: Option<String>,
 }
@@ -230,6 +232,16 @@ impl Cluster {
         self.leases_exclude()?;
         self.stores_move()?;
         self.queues_are_bounded()
+    }
+
+    /// Checks that leaders hold the volume to its I/O limit.
+    pub(crate) fn limits_hold(&self) -> Result<(), String> {
+        let mut limits = self.observers.limits.borrow_mut();
+        if limits.set_at().is_none() {
+            return Ok(());
+        }
+        let served = self.running().map(|(_, osd)| osd.served_for_tools()).sum();
+        limits.look(self.world.now(), served, self.osds.len() as u64)
     }
 
     /// Checks that requests which touch other PGs alone are answered while one PG has no quorum (§7.6).

@@ -50,6 +50,8 @@ pub struct Options {
     pub metas: Option<usize>,
     /// Stripe layout of the volumes, other than those of tenants.
     pub stripe: Stripe,
+    /// Whether clients hold to the I/O limits of their volumes; otherwise only leaders do.
+    pub clients_hold_limits: bool,
     /// Tunables of the product.
     pub tuned: Tuned,
 }
@@ -103,6 +105,7 @@ impl Options {
             aim: None,
             metas: None,
             stripe: Stripe::NONE,
+            clients_hold_limits: true,
             tuned: Tuned::default(),
         }
     }

@@ -267,6 +267,7 @@ impl Run {
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {
             self.cluster.failure()?;
             self.cluster.meta.laws_hold()?;
+            self.cluster.limits_hold()?;
             if self.calm_since.is_some() {
                 self.cluster.see_to_poisoned();
             }

@@ -222,8 +222,6 @@ registry! {
         "a leader holds the I/O limits of a volume as if no other OSD led a PG of it";
     LimitChangesUntold, "limit-changes-untold", "control",
         "meta tells changes of I/O limits to the holder alone, and to an OSD only when its stream begins";
-    LimiterTakesNothing, "limiter-takes-nothing", "volume",
-        "a client lets requests pass its I/O limits and takes no token";
     FlagsIgnored, "flags-ignored", "placement",
         "PGs of a new pool are placed on OSDs that are out or drained";
     MovesToLeaving, "moves-to-leaving", "placement",

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use types::limits::PART_MAX;
-use types::planted::{Bug, on};
 use types::qos::{Buckets, Cost, Direction, Strictness};
 use types::{QosLimits, Stripe, Time};
 
@@ -99,9 +98,7 @@ impl Limiter {
             match self.next(now) {
                 Ok(direction) => {
                     let waiting = self.queue(direction).pop_front().expect("it was just seen");
-                    if !on(Bug::LimiterTakesNothing) {
-                        self.buckets.take(now, direction, waiting.cost);
-                    }
+                    self.buckets.take(now, direction, waiting.cost);
                     ready.push_back(waiting.request);
                 }
                 Err(wait) => break wait,

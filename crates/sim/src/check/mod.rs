@@ -9,6 +9,7 @@ pub mod durable;
 pub mod frames;
 pub mod isolation;
 pub mod leaders;
+pub mod limits;
 pub mod linear;
 pub mod promotions;
 pub mod raft;

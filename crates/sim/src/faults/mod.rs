@@ -15,6 +15,7 @@ mod aimed_emptied;
 mod aimed_forced;
 mod aimed_joined;
 mod aimed_late;
+mod aimed_limits;
 mod aimed_logs;
 mod aimed_loss;
 mod aimed_members;
@@ -207,6 +208,8 @@ pub enum Class {
     PairsOfReplicas,
     /// A device gets an earlier state back, while another OSD or the metadata server is away.
     OlderDevices,
+    /// The I/O of a volume is limited, the limit changes, and so do the leaders that hold it.
+    LimitedVolumes,
     /// Metadata servers that elect a leader die, stand still, are cut off, and lose requests to etcd and its replies.
     ManyMetas,
 }
@@ -292,7 +295,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 16] = [
+    pub const LATER_AIMS: [Class; 17] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -309,6 +312,7 @@ impl Class {
         Class::FillingCounts,
         Class::ManyMetas,
         Class::OlderDevices,
+        Class::LimitedVolumes,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -360,6 +364,7 @@ impl Class {
             EmptiedOsds => aimed_emptied::strike(s),
             ForcedPgs => aimed_forced::strike(s),
             StuckPg => aimed_stuck::strike(s),
+            LimitedVolumes => aimed_limits::strike(s),
             ReplacedOsds => aimed_joined::strike(s),
             PairsOfReplicas => aimed_pairs::strike(s),
             ManyMetas => aimed_metas::strike(s),
