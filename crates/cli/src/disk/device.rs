@@ -59,6 +59,7 @@ impl Device {
     /// # Errors
     /// BSLT-3013 when it cannot be mounted.
     pub fn mount(&mut self, access: Access) -> Result<(Offline<'_>, Superblock, Vec<Recovered>)> {
+        self.superblocks()?;
         let path = &self.path;
         Offline::mount(&mut self.env, self.disks.clone(), access).map_err(|error| offline_error(path, error))
     }
