@@ -23,6 +23,7 @@ pub mod rng;
 pub mod store;
 pub mod stripe;
 pub mod time;
+pub mod tree;
 pub mod units;
 
 pub use crc::crc32c;

@@ -240,6 +240,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     (
+        "a checkpoint forgets the ids that aborted cuts named (R1)",
+        "cuts come later; `decision_whose_head_is_no_node_is_refused` reads such an id again",
+    ),
+    (
         "a lease is kept over a change of the members (R3)",
         "an acknowledgement is the promise of one replica, and majorities of adjacent memberships share one",
     ),
