@@ -68,14 +68,14 @@ impl Engine {
             let shows_home = |f: &Found| matches!(f.source, Source::Home);
             let below = named.get(&(chunk, block)).filter(|_| above.iter().any(shows_home));
             let mut bytes = below.map_or_else(|| zeros.clone(), |(offset, _)| read(*offset));
-            if below.is_some_and(|(_, hash)| block_hash(chunk, block, &bytes) != *hash) {
+            if below.is_some_and(|(_, hash)| block_hash(chunk.in_own_family(block), &bytes) != *hash) {
                 return Some(Err(Foreign { chunk, block }));
             }
             let hash = match below {
                 Some((_, hash)) if above.iter().all(shows_home) => *hash,
                 _ => {
                     bytes = laid_over(&above, block, &bytes);
-                    block_hash(chunk, block, &bytes)
+                    block_hash(chunk.in_own_family(block), &bytes)
                 }
             };
             if bytes != zeros {

@@ -50,7 +50,7 @@ pub enum BlockData {
     /// 4 KiB and their CRC32C, as it came from the client or was computed over verified bytes. The buffer is often a
     /// slice of a receive buffer: aligned to 512 bytes in memory, not to more.
     Bytes { buf: IoBuf, crc: u32 },
-    /// The block reads as zeros: home drops it.
+    /// The block reads as zeros: home drops it, and marks it where the chunk has marks.
     Zero,
 }
 
@@ -59,6 +59,10 @@ pub enum BlockData {
 pub struct ChunkDirty {
     pub replica: ReplicaId,
     pub chunk: ChunkKey,
+    /// Seeds the checksums of the blocks.
+    pub family: GenerationId,
+    /// A parent shows where the chunk is open: blocks of zeros become zero marks.
+    pub marks: bool,
     pub blocks: Vec<(u16, BlockData)>,
     /// Numbers (0..256) of AUs of the chunk, ascending, and the units of the device that hold their bytes already: payloads of the
     /// log. All blocks of such an AU are in `blocks`, and home does not write them.
@@ -72,6 +76,8 @@ pub struct RoundState {
     pub decision: DecisionState,
     /// Commit index that is durable in the log, at or above the checkpoint index. The contents show no later entry.
     pub commit: Index,
+    /// The list of dissolved generations as of the checkpoint index, opaque to home. At most `DISSOLVED_LEN_MAX` bytes.
+    pub dissolved: Bytes,
 }
 
 /// One destage round: the atomic step from the last checkpoint to the next.
@@ -106,6 +112,16 @@ impl Unmap {
     pub fn drops(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
         self.replica == replica && self.generation == chunk.generation && self.from_chunk <= chunk.index
     }
+}
+
+/// Contents of a block at home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    Data,
+    /// The block has a zero mark.
+    Zeros,
+    /// Nothing: the parent shows.
+    Open,
 }
 
 /// Part of the answer to a read.

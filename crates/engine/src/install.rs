@@ -12,7 +12,7 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
-use crate::home_api::{BlockData, Round, RoundState};
+use crate::home_api::{BlockData, ChunkDirty, Round, RoundState};
 use crate::log::{Log, Work};
 use crate::replica::{Replica, ReplicaState};
 use crate::round::{RoundStep, Run};
@@ -81,7 +81,9 @@ impl Engine {
         };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        let staged = home.stage(token, replica, chunk, blocks, &mut self.ops, &mut events);
+        let (family, marks, adopts) = (chunk.generation, false, Vec::new());
+        let dirty = ChunkDirty { replica, chunk, family, marks, blocks, adopts };
+        let staged = home.stage(token, dirty, &mut self.ops, &mut events);
         let is_full = !staged && home.is_staging_full();
         self.home_events(events);
         if is_full {
@@ -174,7 +176,7 @@ impl Engine {
         let base = self.home.as_ref().and_then(|home| home.base_of(replica));
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));
-        let round = RoundState { decision, commit };
+        let round = RoundState { decision, commit, dissolved: bytes::Bytes::new() };
         let begins = begins.is_some().then_some(aside);
         self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, begins) };
         let mut events = Vec::new();
@@ -209,7 +211,7 @@ impl Engine {
     /// Completes an installation whose checkpoint is durable: the replica has the new contents, which show entries up to the commit
     /// index of `state`. `begun`: its log began with it.
     pub(crate) fn installed(&mut self, state: RoundState, begun: bool) {
-        let RoundState { decision, commit } = state;
+        let RoundState { decision, commit, .. } = state;
         let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
         (r.fills_from, r.first_decision, r.shows) = (None, bytes::Bytes::new(), commit);
         if r.has_failed() {

@@ -104,9 +104,11 @@ impl Engine {
         let range = block_range(block);
         let found = self.found_at_home(replica, chunk, block).expect("it is needed");
         let hash = match &copy.data {
-            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => block_hash(chunk, block, buf),
+            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => {
+                block_hash(chunk.in_own_family(block), buf)
+            }
             Some(_) => return Err(MendRefusal::Bytes),
-            None => block_hash(chunk, block, &IoBuf::zeros(range.len_bytes())),
+            None => block_hash(chunk.in_own_family(block), &IoBuf::zeros(range.len_bytes())),
         };
         let untouched = found.iter().all(|f| matches!(f.source, Source::Home));
         let home = self.home.as_ref().expect("a running engine has a home");

@@ -9,7 +9,7 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
-use crate::home_api::{HomeEvent, HomeReadError, Piece};
+use crate::home_api::{At, HomeEvent, HomeReadError, Piece};
 use crate::overlay::{Found, Source};
 use crate::payload::Payload;
 use crate::{ReadData, ReadError};
@@ -104,7 +104,7 @@ impl Engine {
         self.reads.jobs.insert(ticket, Job { asker, replica, chunk, range, found });
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.read(ticket, replica, chunk, &gaps, &mut self.ops, &mut events);
+        home.read(ticket, replica, (chunk.generation, chunk), &gaps, &mut self.ops, &mut events);
         self.home_events(events);
     }
 
@@ -265,7 +265,7 @@ impl Engine {
                 Source::Data(_) => push(f.range.count, true),
                 Source::Zeros => push(f.range.count, false),
                 Source::Home => {
-                    home.extents(replica, chunk, f.range).iter().for_each(|(run, data)| push(run.count, *data));
+                    home.at(replica, chunk, f.range).iter().for_each(|(run, at)| push(run.count, *at == At::Data));
                 }
             }
         }

@@ -224,7 +224,8 @@ impl Engine {
                 // R2: a commit at or above the new checkpoint index is durable before home is touched.
                 self.queue(Work::Commit { replica: decision.replica, commit });
             }
-            kept.insert(decision.replica, RoundState { decision, commit });
+            let dissolved = Bytes::new();
+            kept.insert(decision.replica, RoundState { decision, commit, dissolved });
         }
         if self.brings_nothing(kept.is_empty()) {
             self.last_round = now;
@@ -368,7 +369,9 @@ impl Engine {
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
             if from == 0 {
                 let adopts = frozen.chunks[&chunk].adoptable().collect();
-                chunks.push(ChunkDirty { replica, chunk, blocks: Vec::new(), adopts });
+                // No generation has a parent yet.
+                let (family, marks) = (chunk.generation, false);
+                chunks.push(ChunkDirty { replica, chunk, family, marks, blocks: Vec::new(), adopts });
             }
             let dirty = chunks.last_mut().expect("its first part has begun it");
             let before = dirty.blocks.len();

@@ -128,7 +128,11 @@ pub fn page_seed(rng: &mut Rng) -> Vec<u8> {
         0 => {
             let slots = std::array::from_fn(|n| match n % 3 {
                 0 => MapSlot::default(),
-                _ => MapSlot { au: n as u32 * 7, valid: rng.next_u64() as u16 | 1, flags: 0 },
+                1 => MapSlot { au: 0, valid: 0, zeros: rng.next_u64() as u16 },
+                _ => {
+                    let valid = rng.next_u64() as u16 | 1;
+                    MapSlot { au: n as u32 * 7, valid, zeros: rng.next_u64() as u16 & !valid }
+                }
             });
             encode_map_page(PageId::of_chunk(REPLICA, CHUNK, 0), rng.next_u64(), &slots, &mut out[1..]);
         }
@@ -177,7 +181,7 @@ fn parts(mut data: &[u8]) -> Vec<Bytes> {
 
 pub fn checkpoint_seed(rng: &mut Rng) -> Vec<u8> {
     let replica = |rng: &mut Rng, id: u64| {
-        let decision_len = rng.below(20_000) as u32;
+        let (decision_len, dissolved_len) = (rng.below(20_000) as u32, rng.below(3) as u32 * 3000);
         let index = Index(rng.below(1000));
         ReplicaRecord {
             replica: ReplicaId(id),
@@ -186,6 +190,7 @@ pub fn checkpoint_seed(rng: &mut Rng) -> Vec<u8> {
             commit: Index(index.0 + rng.below(9)),
             decision_len,
             decision: (0..decision_pages(decision_len as usize)).map(|_| ptr(rng)).collect(),
+            dissolved: (dissolved_len, (0..decision_pages(dissolved_len as usize)).map(|_| ptr(rng)).collect()),
             directory: (0..rng.below(20)).map(|_| rng.chance(3, 4).then(|| ptr(rng))).collect(),
         }
     };
@@ -201,7 +206,7 @@ pub fn checkpoint_fix(data: &mut Vec<u8>) {
     for (n, len) in lens.iter().enumerate() {
         let part = &mut data[at..at + len];
         at += len;
-        part[..8].copy_from_slice(b"BCKP\x01\0\0\0");
+        part[..8].copy_from_slice(b"BCKP\x02\0\0\0");
         part[16..20].copy_from_slice(&(n as u32).to_le_bytes());
         part[20..24].copy_from_slice(&(lens.len() as u32).to_le_bytes());
         part[24..28].copy_from_slice(&((len - PART) as u32).to_le_bytes());

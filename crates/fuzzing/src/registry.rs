@@ -96,6 +96,7 @@ pub const TARGETS: &[Target] = &[
         16 << 10,
     ),
     decoder(target("decision", "decision state", store::decision), store::decision_seed, as_it_is, 4096),
+    decoder(target("tree", "the tree of a decision state", store::tree), store::tree_seed, as_it_is, 256),
     decoder(target("descriptor", "descriptors of entries", store::descriptor), store::descriptor_seed, as_it_is, 64),
     decoder(target("records", "records of the metadata store", store::records), store::records_seed, as_it_is, 8192),
     counted(40_000, decoder(target("admin", "gRPC inputs: convert and plan", admin::run), admin::seed, as_it_is, 4096)),

@@ -12,18 +12,23 @@ use control::{
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
+use std::sync::Arc;
 use types::control::Attach;
 use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
+use types::tree::{Role, Tree};
 use types::{
-    ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange,
-    SegmentIndex, SessionId, Stripe, VolumeChunk, VolumeId,
+    ClusterId, Epoch, GenerationId, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
+    SectorRange, SegmentIndex, SessionId, Stripe, VolumeChunk, VolumeId,
 };
+
+/// Memory of a tree for each byte of it: a node of three bytes is one of 72 bytes in a map.
+const NODE_FACTOR: u64 = 128;
 
 /// Decodes a decision state and then decides some commands on it.
 pub fn decision(data: &[u8]) -> Verdict {
-    let Ok(mut decision) = meter::bounded(data.len(), 8, 4096, || Decision::decode(data)) else {
+    let Ok(mut decision) = meter::bounded(data.len(), NODE_FACTOR, 4096, || Decision::decode(data)) else {
         return Verdict::Refused;
     };
     assert!(decision.encode()[..] == *data, "a second spelling of {decision:?}");
@@ -51,10 +56,54 @@ pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
     decision.order = rng.below(100);
     for n in 0..rng.below(5) {
         let window = Window { watermark: rng.below(1000), bits: std::array::from_fn(|_| rng.next_u64()) };
-        let attached = Attached { session: SessionId(n + 1), epoch: Epoch(n + 2), chunk_count: 64, window };
-        decision.volumes.insert(VolumeId(n * 5 + 1), attached);
+        let (volume, first) = (VolumeId(n * 5 + 1), GenerationId(n * 5 + 1));
+        // Another generation than the volume's first: no command of today makes one, and it is stored all the same.
+        let head = GenerationId(first.0 + rng.below(5));
+        let last = GenerationId(head.0 + rng.below(3));
+        let (session, epoch) = (SessionId(n + 1), Epoch(n + 2));
+        Arc::make_mut(&mut decision.tree).begin(volume, head, None).expect("its number is its own");
+        decision.volumes.insert(volume, Attached { session, epoch, chunk_count: 64, window, head, first, last });
     }
     decision.encode().to_vec()
+}
+
+/// Decodes a tree, and removes what may be removed.
+pub fn tree(data: &[u8]) -> Verdict {
+    let result = meter::bounded(data.len(), NODE_FACTOR, 4096, || Tree::decode(data));
+    if let Ok(tree) = &result {
+        let spelled = |tree: &Tree| {
+            let mut bytes = bytes::BytesMut::new();
+            tree.encode(&mut bytes);
+            bytes
+        };
+        assert!(spelled(tree)[..] == *data, "a second spelling of {tree:?}");
+        // A peer stored this tree: changes of it must not panic, and must keep its laws.
+        let ids: Vec<GenerationId> = tree.iter().map(|(id, _)| id).collect();
+        let mut changed = tree.clone();
+        for id in ids.into_iter().take(16) {
+            let _ = (changed.detach(id), changed.shorten(id, 1), changed.remove(id));
+            assert!(Tree::decode(&spelled(&changed)).as_ref() == Ok(&changed), "{id} left {changed:?}");
+        }
+    }
+    Verdict::of(&result)
+}
+
+pub fn tree_seed(rng: &mut Rng) -> Vec<u8> {
+    let mut tree = Tree::default();
+    for n in 1..=rng.between(1, 12) {
+        let (id, volume) = (GenerationId(n * 3), VolumeId(n));
+        let some = tree.iter().map(|(id, node)| (id, node.role)).nth(rng.below(n) as usize);
+        let _ = match (rng.below(6), some) {
+            (0..4, Some((from, Role::Head(volume)))) => tree.branch(volume, from, id, n as u32, n * 100),
+            (0..4, Some((from, _))) => tree.begin(volume, id, Some(from)),
+            (4, Some((id, Role::Head(_)))) => tree.shorten(id, n as u32),
+            (4, Some((id, _))) => tree.remove(id).map(drop),
+            _ => tree.begin(volume, id, None),
+        };
+    }
+    let mut bytes = bytes::BytesMut::new();
+    tree.encode(&mut bytes);
+    bytes.to_vec()
 }
 
 /// Decodes command bytes.

@@ -8,21 +8,24 @@ use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use types::control::{Attach, CHUNKS_KEPT};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
-use types::{Epoch, Errno, GenerationId, OsdId, ReplicaId, SessionId, VolumeId};
+use types::tree::{Change, DECISION_VERSION, GENERATIONS_MAX, NODE_LEN_MAX, Tree, TreeError};
+use types::{ChunkKey, Epoch, Errno, GenerationId, OsdId, ReplicaId, SessionId, VolumeChunk, VolumeId};
 
 /// Version of the encoding.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = DECISION_VERSION;
 /// Most volumes with an attach record in one PG.
 pub const VOLUMES_MAX: usize = 16 << 10;
 /// Most replicas in any list of the configuration.
 const MEMBERS_MAX: usize = 16;
-const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 8 + 32;
+const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 3 * 8 + 8 + 32;
 
-const _: () = assert!(VOLUMES_MAX * VOLUME_LEN + (16 << 10) <= types::limits::DECISION_LEN_MAX);
+const _: () =
+    assert!(VOLUMES_MAX * VOLUME_LEN + GENERATIONS_MAX * NODE_LEN_MAX + (16 << 10) <= types::limits::DECISION_LEN_MAX);
 
 /// The attach record of one volume (R6), with the window of its session (R7).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,12 @@ pub struct Attached {
     pub epoch: Epoch,
     pub chunk_count: u32,
     pub window: Window,
+    /// The generation that writes go to.
+    pub head: GenerationId,
+    /// The head with which the volume came to this PG. An older snapshot of the volume shows zeros here.
+    pub first: GenerationId,
+    /// The highest generation that an order of the volume has named here.
+    pub last: GenerationId,
 }
 
 /// Decision state, exactly at the applied index.
@@ -40,6 +49,8 @@ pub struct Decision {
     pub order: u64,
     pub volumes: BTreeMap<VolumeId, Attached>,
     pub members: Membership,
+    /// The generations of the volumes. The head of each volume is a node, and each head is that of a volume.
+    pub tree: Arc<Tree>,
 }
 
 /// Outcome of a command.
@@ -52,7 +63,7 @@ pub enum Outcome {
     StaleOrder {
         last: u64,
     },
-    /// An attach beyond `VOLUMES_MAX`.
+    /// An attach beyond `VOLUMES_MAX` or `GENERATIONS_MAX`.
     TooMany,
     /// A membership step took effect.
     Members,
@@ -85,23 +96,23 @@ impl Decision {
         Decision { members: Membership::fresh(epoch, members), ..Decision::default() }
     }
 
+    /// The chunk in the head of its volume; `None`: the volume has no attach record.
+    pub fn in_head(&self, chunk: VolumeChunk) -> Option<ChunkKey> {
+        let attached = self.volumes.get(&chunk.volume)?;
+        Some(ChunkKey { generation: attached.head, index: chunk.index })
+    }
+
     /// Decides one committed command.
     pub fn decide(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Empty => Outcome::Done(Effect::None),
-            Command::Write { chunk, range, stamp } => self.stamped(
-                chunk.volume,
-                Some(chunk.index),
-                stamp,
-                Effect::Write { chunk: chunk.in_first(), range: *range },
-            ),
-            Command::Zero { chunk, range, stamp } => self.stamped(
-                chunk.volume,
-                Some(chunk.index),
-                stamp,
-                Effect::Zero { chunk: chunk.in_first(), range: *range },
-            ),
-            Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, Effect::None),
+            Command::Write { chunk, range, stamp } => {
+                self.stamped(chunk.volume, Some(chunk.index), stamp, |chunk| Effect::Write { chunk, range: *range })
+            }
+            Command::Zero { chunk, range, stamp } => {
+                self.stamped(chunk.volume, Some(chunk.index), stamp, |chunk| Effect::Zero { chunk, range: *range })
+            }
+            Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, |_| Effect::None),
             Command::Attach(attach) => self.attach(attach),
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
                 Ok(members) => {
@@ -116,7 +127,14 @@ impl Decision {
         }
     }
 
-    fn stamped(&mut self, volume: VolumeId, chunk: Option<u32>, stamp: &Stamp, effect: Effect) -> Outcome {
+    /// Decides a request of a session. `effect` makes the effect of the chunk that it names, in the head of the volume.
+    fn stamped(
+        &mut self,
+        volume: VolumeId,
+        chunk: Option<u32>,
+        stamp: &Stamp,
+        effect: impl FnOnce(ChunkKey) -> Effect,
+    ) -> Outcome {
         let Some(attached) = self.volumes.get_mut(&volume) else { return Outcome::Refused(Errno::Gone) };
         let holds = attached.session == stamp.session && attached.epoch == stamp.epoch && stamp.session.0 != 0;
         if !holds && !on(Bug::FenceIgnored) {
@@ -126,7 +144,7 @@ impl Decision {
             return Outcome::Refused(Errno::Invalid);
         }
         match attached.window.take(stamp.seq, stamp.watermark) {
-            Seen::Fresh => Outcome::Done(effect),
+            Seen::Fresh => Outcome::Done(effect(ChunkKey { generation: attached.head, index: chunk.unwrap_or(0) })),
             Seen::Duplicate => Outcome::Done(Effect::None),
             Seen::Beyond => Outcome::Refused(Errno::Invalid),
         }
@@ -138,31 +156,48 @@ impl Decision {
         if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order };
         }
-        let old = self.volumes.get(&attach.volume);
-        if old.is_none() && attach.chunk_count > 0 && self.volumes.len() >= VOLUMES_MAX {
+        if attach.chunk_count == 0 {
+            self.order = attach.order;
+            return Outcome::Done(self.end(attach.volume));
+        }
+        let old = self.volumes.get(&attach.volume).cloned();
+        let first = GenerationId::first_of(attach.volume);
+        if old.is_none() && !self.begin(attach.volume, first) {
             return Outcome::TooMany;
         }
         self.order = attach.order;
-        if attach.chunk_count == 0 {
-            let was_known = self.volumes.remove(&attach.volume).is_some();
-            let all = Effect::Unmap { generation: GenerationId::first_of(attach.volume), from_chunk: 0 };
-            return Outcome::Done(if was_known { all } else { Effect::None });
-        }
-        let known = old.map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
+        let known = old.as_ref().map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
         let chunk_count = known.map_or(attach.chunk_count, |known| known.max(attach.chunk_count));
+        let (head, first, last) = old.as_ref().map_or((first, first, first), |old| (old.head, old.first, old.last));
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
-        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window };
+        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window, head, first, last };
         self.volumes.insert(attach.volume, record);
         Outcome::Done(Effect::None)
     }
 
+    /// Adds the first head of a volume that comes to this PG; false when the PG has no room for it.
+    fn begin(&mut self, volume: VolumeId, head: GenerationId) -> bool {
+        if self.volumes.len() >= VOLUMES_MAX {
+            return false;
+        }
+        // Besides a full tree: only in bytes of a peer another volume has this generation.
+        Arc::make_mut(&mut self.tree).begin(volume, head, None).is_ok()
+    }
+
+    /// Ends a volume, with all that it holds here.
+    fn end(&mut self, volume: VolumeId) -> Effect {
+        let Some(Attached { head, .. }) = self.volumes.remove(&volume) else { return Effect::None };
+        let changes = Arc::make_mut(&mut self.tree).remove(head).expect("the head of a volume is in the tree");
+        assert_eq!(changes, [Change::Discard(head)], "{volume} has one generation");
+        Effect::Unmap { generation: head, from_chunk: 0 }
+    }
+
     /// Encodes the state for a checkpoint.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(128 + self.volumes.len() * VOLUME_LEN);
-        out.put_u16_le(VERSION);
-        out.put_u16_le(0);
+        let mut out = BytesMut::with_capacity(128 + self.volumes.len() * VOLUME_LEN + self.tree.len() * 16);
+        self.tree.encode_decision(&mut out);
         out.put_u64_le(self.order);
         out.put_u64_le(self.members.epoch.0);
         out.put_u64_le(self.members.base.0);
@@ -182,11 +217,13 @@ impl Decision {
             out.put_u64_le(attached.epoch.0);
             out.put_u32_le(attached.chunk_count);
             out.put_u32_le(0);
+            [attached.head, attached.first, attached.last].iter().for_each(|id| out.put_u64_le(id.0));
             out.put_u64_le(attached.window.watermark);
             let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
             bits.iter().for_each(|word| out.put_u64_le(*word));
         }
-        // Space for later extensions (snapshots, holds): a length and that many bytes.
+        // The count of open cuts (R14): no command opens one yet. Then space for later extensions: a length and that many bytes.
+        out.put_u16_le(0);
         out.put_u32_le(0);
         out.freeze()
     }
@@ -195,12 +232,9 @@ impl Decision {
     ///
     /// # Errors
     /// For anything that `encode` does not produce.
-    pub fn decode(mut bytes: &[u8]) -> Result<Decision, DecisionError> {
-        let version = bytes.try_get_u16_le().map_err(short)?;
-        if version != VERSION {
-            return Err(DecisionError::Version(version));
-        }
-        let reserved = bytes.try_get_u16_le().map_err(short)?;
+    pub fn decode(bytes: &[u8]) -> Result<Decision, DecisionError> {
+        let (tree, mut bytes) = Tree::split_decision(bytes)?.ok_or(DecisionError::Shape)?;
+        let tree = Tree::decode(tree)?;
         let order = bytes.try_get_u64_le().map_err(short)?;
         let epoch = Epoch(bytes.try_get_u64_le().map_err(short)?);
         let base = Epoch(bytes.try_get_u64_le().map_err(short)?);
@@ -220,7 +254,7 @@ impl Decision {
             learners: get_members(&mut bytes)?,
         };
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
-        if count > VOLUMES_MAX || bytes.remaining() != count * VOLUME_LEN + 4 || reserved != 0 {
+        if count > VOLUMES_MAX || bytes.remaining() != count * VOLUME_LEN + 6 {
             return Err(DecisionError::Shape);
         }
         let mut volumes = BTreeMap::new();
@@ -228,17 +262,29 @@ impl Decision {
             let volume = VolumeId(bytes.get_u64_le());
             let (session, epoch) = (SessionId(bytes.get_u64_le()), Epoch(bytes.get_u64_le()));
             let (chunk_count, reserved) = (bytes.get_u32_le(), bytes.get_u32_le());
+            let [head, first, last] = std::array::from_fn(|_| GenerationId(bytes.get_u64_le()));
             let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
             let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
-            if !ascending || reserved != 0 || chunk_count == 0 {
+            let in_order = first <= head && head <= last;
+            if !ascending || reserved != 0 || chunk_count == 0 || !in_order || !tree.is_head_of(volume, head) {
                 return Err(DecisionError::Shape);
             }
-            volumes.insert(volume, Attached { session, epoch, chunk_count, window });
+            volumes.insert(volume, Attached { session, epoch, chunk_count, window, head, first, last });
         }
-        if bytes.get_u32_le() != 0 {
+        // No command makes a snapshot yet: each node is the head of a volume.
+        if tree.len() != volumes.len() || bytes.get_u16_le() != 0 || bytes.get_u32_le() != 0 {
             return Err(DecisionError::Shape);
         }
-        Ok(Decision { order, volumes, members })
+        Ok(Decision { order, volumes, members, tree: Arc::new(tree) })
+    }
+}
+
+impl From<TreeError> for DecisionError {
+    fn from(error: TreeError) -> DecisionError {
+        match error {
+            TreeError::Version(version) => DecisionError::Version(version),
+            TreeError::Shape => DecisionError::Shape,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the decision state: write permission, duplicates, and the contents of a checkpoint.
 
 use super::*;
+use types::rng::Rng;
 use types::{ChunkKey, SectorRange, VolumeChunk};
 
 fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
@@ -95,13 +96,15 @@ fn a_checkpoint_gives_back_exactly_what_was_stored() {
 }
 
 #[test]
-fn golden_bytes_of_version_3_never_change() {
+fn golden_bytes_of_version_4_never_change() {
     let mut d = Decision::fresh(Epoch(1), &members()[..1]);
     d.decide(&attach(5, 7, 2, 4));
     d.decide(&write(7, 2, 1, 0));
     let hex: String = d.encode().iter().map(|b| format!("{b:02x}")).collect();
     let golden = concat!(
+        "04000000",
         "03000000",
+        "010000",
         "0500000000000000",
         "0100000000000000",
         "0100000000000000",
@@ -116,12 +119,93 @@ fn golden_bytes_of_version_3_never_change() {
         "0700000000000000",
         "0200000000000000",
         "0400000000000000",
+        "0100000000000000",
+        "0100000000000000",
+        "0100000000000000",
         "0000000000000000",
         "0200000000000000",
         "0000000000000000",
         "0000000000000000",
         "0000000000000000",
+        "0000",
         "00000000",
     );
     assert_eq!(hex, golden);
+}
+
+#[test]
+fn tree_is_exact_at_each_applied_index() {
+    let mut rng = Rng::new(3);
+    let command = |order: u64, rng: &mut Rng| {
+        let (volume, session) = (VolumeId(rng.between(1, 4)), SessionId(rng.between(1, 3)));
+        // An old order has no effect, and 0 chunks end the volume.
+        let order = order - rng.below(3);
+        Command::Attach(Attach { order, volume, session, epoch: Epoch(1), chunk_count: rng.below(4) as u32 })
+    };
+    let commands: Vec<Command> = (3..200).map(|order| command(order, &mut rng)).collect();
+    let states = |mut d: Decision, commands: &[Command]| -> Vec<Bytes> {
+        let decided = commands.iter().map(|command| {
+            d.decide(command);
+            let heads: Vec<(VolumeId, GenerationId)> = d.volumes.iter().map(|(id, of)| (*id, of.head)).collect();
+            let nodes: Vec<_> = d.tree.iter().map(|(id, node)| (node.role.volume(), id)).collect();
+            assert_eq!(heads, nodes, "after {command:?}");
+            d.encode()
+        });
+        decided.collect()
+    };
+    let all = states(Decision::fresh(Epoch(1), &members()), &commands);
+    for (n, bytes) in all.iter().enumerate() {
+        let mounted = Decision::decode(bytes).expect("its own bytes");
+        assert_eq!(Tree::of_decision(bytes).as_ref(), Ok(&*mounted.tree), "the store finds it, too");
+        assert_eq!(states(mounted, &commands[n + 1..]), all[n + 1..], "a checkpoint at {n} decides alike");
+    }
+}
+
+#[test]
+fn decision_whose_head_is_no_node_is_refused() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach(5, 7, 1, 4));
+    let with = |change: &dyn Fn(&mut Decision)| {
+        let mut changed = d.clone();
+        change(&mut changed);
+        Decision::decode(&changed.encode())
+    };
+    let of = |d: &mut Decision, head: u64, first: u64, last: u64| {
+        let attached = d.volumes.get_mut(&VolumeId(1)).expect("it is attached");
+        (attached.head, attached.first, attached.last) = (GenerationId(head), GenerationId(first), GenerationId(last));
+    };
+    let tree = |d: &mut Decision, change: &dyn Fn(&mut Tree)| change(Arc::make_mut(&mut d.tree));
+    let aborted = with(&|d| of(d, 1, 1, 9)).expect("an order that was aborted named it");
+    assert_eq!(aborted.volumes[&VolumeId(1)].last, GenerationId(9), "and it counts after a restart");
+    let (lacks, later, lost) = (with(&|d| of(d, 9, 1, 9)), with(&|d| of(d, 1, 2, 2)), with(&|d| of(d, 1, 1, 0)));
+    let none = with(&|d| tree(d, &|tree| *tree = Tree::default()));
+    let more = with(&|d| tree(d, &|tree| tree.begin(VolumeId(2), GenerationId(2), None).expect("a new one")));
+    let other = with(&|d| {
+        tree(d, &|tree| {
+            *tree = Tree::default();
+            tree.begin(VolumeId(2), GenerationId(1), None).expect("a new one");
+        });
+    });
+    for refused in [lacks, later, lost, none, more, other] {
+        assert_eq!(refused, Err(DecisionError::Shape));
+    }
+}
+
+#[test]
+fn write_lands_in_the_head_and_the_end_of_the_volume_ends_it() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach(5, 7, 1, 4));
+    let mut tree = Tree::default();
+    tree.begin(VolumeId(1), GenerationId(6), None).expect("a new one");
+    d.tree = Arc::new(tree);
+    d.volumes.values_mut().for_each(|attached| (attached.head, attached.last) = (GenerationId(6), GenerationId(6)));
+    let chunk = ChunkKey { generation: GenerationId(6), index: 3 };
+    let landed = Outcome::Done(Effect::Write { chunk, range: SectorRange::new(0, 8) });
+    assert_eq!(d.decide(&write(7, 1, 0, 3)), landed);
+    assert_eq!(d.in_head(VolumeChunk { volume: VolumeId(1), index: 3 }), Some(chunk));
+    d.decide(&attach(6, 8, 2, 4));
+    assert_eq!(d.volumes[&VolumeId(1)].head, GenerationId(6), "a fence keeps it");
+    let ended = Outcome::Done(Effect::Unmap { generation: GenerationId(6), from_chunk: 0 });
+    assert_eq!(d.decide(&attach(7, 0, 3, 0)), ended);
+    assert!(d.tree.is_empty());
 }

@@ -147,9 +147,10 @@ impl Group {
         let number = self.reads.next_read;
         self.reads.next_read += 1;
         self.reads.running.insert(number, Running { read, leased });
+        let in_head = |chunk| self.decision.in_head(chunk).expect("an unknown volume was answered");
         actions.push(match what {
-            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk: chunk.in_first(), range },
-            What::Extents { chunk, range } => Action::Extents { read: number, chunk: chunk.in_first(), range },
+            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk: in_head(chunk), range },
+            What::Extents { chunk, range } => Action::Extents { read: number, chunk: in_head(chunk), range },
             What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });
     }

@@ -10,13 +10,13 @@
 use crate::home::{Geometry, PAGE, PagePtr, RawPagePtr};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use types::limits::DECISION_LEN_MAX;
+use types::limits::{DECISION_LEN_MAX, DISSOLVED_LEN_MAX};
 use types::{Index, ReplicaId, Term};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the record.
-pub const CHECKPOINT_VERSION: u16 = 1;
+pub const CHECKPOINT_VERSION: u16 = 2;
 /// Longest body of one part; with its header it fits a log record.
 pub const PART_BODY_MAX: usize = (32 << 10) - 64;
 
@@ -48,6 +48,8 @@ pub struct ReplicaRecord {
     pub decision_len: u32,
     /// One slot for each 4 KiB of decision state.
     pub decision: Vec<PagePtr>,
+    /// Bytes of the list of dissolved generations, and one slot for each 4 KiB of it.
+    pub dissolved: (u32, Vec<PagePtr>),
     /// Directory pages by number; `None` for one without entries.
     pub directory: Vec<Option<PagePtr>>,
 }
@@ -99,7 +101,8 @@ struct RawReplica {
     commit: U64,
     decision_len: U32,
     directory_pages: U32,
-    reserved: [U64; 3],
+    dissolved_len: U32,
+    reserved: [U32; 5],
 }
 
 /// Finds the newest whole checkpoint among the parts of a log, in the order of the log.
@@ -134,7 +137,7 @@ impl NewestCheckpoint {
     }
 }
 
-/// Returns the slots that a decision state of `len` bytes takes.
+/// Returns the slots that a decision state, or a list of dissolved generations, of `len` bytes takes.
 pub fn decision_pages(len: usize) -> usize {
     len.div_ceil(PAGE)
 }
@@ -143,7 +146,7 @@ impl Checkpoint {
     /// Returns the parts, in order.
     ///
     /// # Panics
-    /// When a replica's decision slots do not match the length of its state.
+    /// When the slots of a replica's decision state, or of its dissolved list, do not match the length.
     pub fn encode(&self) -> Vec<Bytes> {
         let mut body = Vec::new();
         let head = RawHead {
@@ -156,6 +159,8 @@ impl Checkpoint {
         body.extend_from_slice(head.as_bytes());
         for r in &self.replicas {
             assert_eq!(decision_pages(r.decision_len as usize), r.decision.len(), "decision slots of {}", r.replica);
+            let (dissolved_len, dissolved) = &r.dissolved;
+            assert_eq!(decision_pages(*dissolved_len as usize), dissolved.len(), "dissolved slots of {}", r.replica);
             assert!(r.commit >= r.index, "{}: commit {} below K {}", r.replica, r.commit, r.index);
             let raw = RawReplica {
                 replica: U64::new(r.replica.0),
@@ -164,10 +169,12 @@ impl Checkpoint {
                 commit: U64::new(r.commit.0),
                 decision_len: U32::new(r.decision_len),
                 directory_pages: U32::new(r.directory.len() as u32),
-                reserved: [U64::ZERO; 3],
+                dissolved_len: U32::new(*dissolved_len),
+                reserved: [U32::ZERO; 5],
             };
             body.extend_from_slice(raw.as_bytes());
-            for ptr in r.decision.iter().copied().map(Some).chain(r.directory.iter().copied()) {
+            let paged = r.decision.iter().chain(dissolved).copied().map(Some);
+            for ptr in paged.chain(r.directory.iter().copied()) {
                 body.extend_from_slice(RawPagePtr::new(ptr).as_bytes());
             }
         }
@@ -257,11 +264,12 @@ fn decode_part(part: &[u8], n: usize) -> Result<(u64, u32, &[u8]), CheckpointErr
 
 fn decode_replica(rest: &mut &[u8], geometry: Geometry) -> Result<ReplicaRecord, CheckpointError> {
     let raw: &RawReplica = take(rest)?;
-    let decision_len = raw.decision_len.get();
+    let (decision_len, dissolved_len) = (raw.decision_len.get(), raw.dissolved_len.get());
     if decision_len as usize > DECISION_LEN_MAX
+        || dissolved_len as usize > DISSOLVED_LEN_MAX
         || raw.directory_pages.get() > geometry.slot_count
         || raw.commit.get() < raw.index.get()
-        || raw.reserved != [U64::ZERO; 3]
+        || raw.reserved != [U32::ZERO; 5]
     {
         return Err(CheckpointError::Value);
     }
@@ -278,6 +286,7 @@ fn decode_replica(rest: &mut &[u8], geometry: Geometry) -> Result<ReplicaRecord,
         Ok(list)
     };
     let decision = pointers(decision_pages(decision_len as usize))?;
+    let dissolved = pointers(decision_pages(dissolved_len as usize))?;
     let directory = pointers(raw.directory_pages.get() as usize)?;
     Ok(ReplicaRecord {
         replica: ReplicaId(raw.replica.get()),
@@ -285,9 +294,15 @@ fn decode_replica(rest: &mut &[u8], geometry: Geometry) -> Result<ReplicaRecord,
         term: Term(raw.term.get()),
         commit: Index(raw.commit.get()),
         decision_len,
-        decision: decision.into_iter().collect::<Option<Vec<_>>>().ok_or(CheckpointError::Value)?,
+        decision: all_there(decision)?,
+        dissolved: (dissolved_len, all_there(dissolved)?),
         directory,
     })
+}
+
+/// Pages of bytes have no gap.
+fn all_there(pages: Vec<Option<PagePtr>>) -> Result<Vec<PagePtr>, CheckpointError> {
+    pages.into_iter().collect::<Option<Vec<_>>>().ok_or(CheckpointError::Value)
 }
 
 fn take<'a, T: FromBytes + KnownLayout + Immutable + Unaligned>(rest: &mut &'a [u8]) -> Result<&'a T, CheckpointError> {
@@ -309,6 +324,7 @@ mod tests {
             commit: Index(120 + id),
             decision_len: len,
             decision: (0..decision_pages(len as usize) as u32).map(ptr).collect(),
+            dissolved: (len / 2, (0..decision_pages(len as usize / 2) as u32).map(|n| ptr(n + 20)).collect()),
             directory: (0..pages).map(|n| (n != 1).then(|| ptr(n + 50))).collect(),
         };
         let geometry = Geometry { slot_count: 1 << 20, au_count: 1 << 22 };
@@ -331,8 +347,8 @@ mod tests {
     #[test]
     fn golden_checkpoint_keeps_its_bytes() {
         let part = &sample(3).encode()[0];
-        assert_eq!(part[..8], *b"BCKP\x01\x00\x00\x00");
-        assert_eq!(part[8..28], *b"\x09\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x50\x01\0\0");
+        assert_eq!(part[..8], *b"BCKP\x02\x00\x00\x00");
+        assert_eq!(part[8..28], *b"\x09\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x60\x01\0\0");
         assert_eq!(part[48..60], *b"\x00\x00\x10\x00\x00\x00\x40\x00\x03\x00\x00\x00");
         assert_eq!(types::crc32c(part), GOLDEN_SUM);
     }
@@ -351,7 +367,7 @@ mod tests {
         assert_eq!(newest.decode(), Some(Ok(new)));
     }
 
-    const GOLDEN_SUM: u32 = 2_533_905_053;
+    const GOLDEN_SUM: u32 = 1_120_456_815;
 
     #[test]
     fn an_incomplete_mixed_or_altered_set_of_parts_is_no_checkpoint() {

@@ -10,7 +10,7 @@
 //!
 //! Invariant: a page is decoded only after [`PageId::verify`]; decoding accepts only what encoding produces.
 
-use crate::home::PageKind::{CrcPage, Decision, Directory, Map};
+use crate::home::PageKind::{CrcPage, Decision, Directory, Dissolved, Map};
 use types::ids::ChunkKey;
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
 use types::{AU, BLOCK, GenerationId, ReplicaId};
@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a page and of a slot.
 pub const PAGE: usize = BLOCK as usize;
 /// Version of the pages' formats.
-pub const HOME_VERSION: u16 = 1;
+pub const HOME_VERSION: u16 = 2;
 /// AUs of one chunk whose block CRCs share a CRC page.
 pub const AUS_PER_CRC_PAGE: usize = 64;
 /// CRC pages of one chunk.
@@ -121,6 +121,8 @@ pub enum PageKind {
     Directory = 3,
     /// Part of a replica's decision state.
     Decision = 4,
+    /// Part of a replica's list of dissolved generations.
+    Dissolved = 5,
 }
 
 /// Identity of a page: salts its CRC.
@@ -130,7 +132,7 @@ pub struct PageId {
     pub replica: ReplicaId,
     /// Zero for pages that do not belong to a chunk.
     pub chunk: ChunkKey,
-    /// Number of the page among its kind: quarter of the chunk, directory page, part of the decision state.
+    /// Number of the page among its kind: quarter of the chunk, directory page, part of the decision state or of the list of dissolved generations.
     pub n: u32,
 }
 
@@ -153,6 +155,10 @@ impl PageId {
 
     pub fn decision(replica: ReplicaId, n: u32) -> PageId {
         PageId { kind: Decision, replica, chunk: NO_CHUNK, n }
+    }
+
+    pub fn dissolved(replica: ReplicaId, n: u32) -> PageId {
+        PageId { kind: Dissolved, replica, chunk: NO_CHUNK, n }
     }
 
     /// Returns the CRC that `page` has when it is this one.
@@ -182,17 +188,18 @@ impl std::fmt::Display for PageId {
             CrcPage => write!(f, "CRC page {} of {}", self.n, self.chunk),
             Directory => write!(f, "directory page {}", self.n),
             Decision => write!(f, "decision page {}", self.n),
+            Dissolved => write!(f, "dissolved page {}", self.n),
         }
     }
 }
 
-/// Place of one AU of a chunk. `valid` has a bit for each block that holds data; without any bit there is no AU.
+/// Place of one AU of a chunk. `valid` has a bit for each block that holds data; without any bit there is no AU. `zeros` has a bit for
+/// each block with a zero mark: it reads as zeros and hides the block of the parent. A block is never in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapSlot {
     pub au: u32,
     pub valid: u16,
-    /// Reserved (sharing, compression): zero in this version.
-    pub flags: u16,
+    pub zeros: u16,
 }
 
 /// The AUs of one chunk.
@@ -251,7 +258,7 @@ struct PageHead {
 struct RawMapSlot {
     au: U32,
     valid: U16,
-    flags: U16,
+    zeros: U16,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -322,7 +329,7 @@ pub fn encode_map_page(id: PageId, sequence: u64, slots: &MapSlots, page: &mut [
     let (head_bytes, rest) = page.split_at_mut(size_of::<PageHead>());
     head_bytes.copy_from_slice(head(MAGIC_MAP, id, slots.len(), sequence).as_bytes());
     for (raw, slot) in rest.chunks_exact_mut(size_of::<RawMapSlot>()).zip(slots) {
-        let value = RawMapSlot { au: U32::new(slot.au), valid: U16::new(slot.valid), flags: U16::new(slot.flags) };
+        let value = RawMapSlot { au: U32::new(slot.au), valid: U16::new(slot.valid), zeros: U16::new(slot.zeros) };
         raw.copy_from_slice(value.as_bytes());
     }
 }
@@ -336,9 +343,9 @@ pub fn decode_map_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<Ma
     let mut slots = [MapSlot::default(); AUS_PER_CHUNK as usize];
     for (slot, bytes) in slots.iter_mut().zip(body.chunks_exact(size_of::<RawMapSlot>())) {
         let raw = RawMapSlot::ref_from_bytes(bytes).map_err(|_| PageError::Value)?;
-        *slot = MapSlot { au: raw.au.get(), valid: raw.valid.get(), flags: raw.flags.get() };
+        *slot = MapSlot { au: raw.au.get(), valid: raw.valid.get(), zeros: raw.zeros.get() };
         let well_formed = if slot.valid == 0 { slot.au == 0 } else { slot.au < geometry.au_count };
-        if !well_formed || slot.flags != 0 {
+        if !well_formed || slot.valid & slot.zeros != 0 {
             return Err(PageError::Value);
         }
     }

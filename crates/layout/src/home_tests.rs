@@ -8,8 +8,9 @@ const REPLICA: ReplicaId = ReplicaId(0x1122);
 
 fn map() -> MapSlots {
     let mut slots = [MapSlot::default(); AUS_PER_CHUNK as usize];
-    slots[0] = MapSlot { au: 5, valid: 0xffff, flags: 0 };
-    slots[255] = MapSlot { au: 4095, valid: 1, flags: 0 };
+    slots[0] = MapSlot { au: 5, valid: 0x7fff, zeros: 0x8000 };
+    slots[1] = MapSlot { au: 0, valid: 0, zeros: 2 };
+    slots[255] = MapSlot { au: 4095, valid: 1, zeros: 0 };
     slots
 }
 
@@ -35,8 +36,9 @@ fn map_page() -> Vec<u8> {
 
 #[test]
 fn layout_constants_never_change() {
-    assert_eq!((PAGE, CHUNK_PAGES, DIR_ENTRIES, CRCS_PER_PAGE, HOME_VERSION), (4096, 5, 72, 1024, 1));
-    assert_eq!((Map as u8, CrcPage as u8, Directory as u8, Decision as u8), (1, 2, 3, 4));
+    assert_eq!((PAGE, CHUNK_PAGES, DIR_ENTRIES, CRCS_PER_PAGE, HOME_VERSION), (4096, 5, 72, 1024, 2));
+    let kinds = [Map, CrcPage, Directory, Decision, Dissolved].map(|kind| kind as u8);
+    assert_eq!(kinds, [1, 2, 3, 4, 5]);
     assert_eq!(Geometry::of(4 << 30), Some(Geometry { slot_count: 16384, au_count: 64512 }));
     assert_eq!(GEOMETRY.block_offset(1, 2), (4 << 20) + (64 << 10) + (8 << 10));
 }
@@ -45,7 +47,7 @@ fn layout_constants_never_change() {
 fn golden_pages_keep_their_bytes() {
     let map = map_page();
     let head: Vec<u8> = [
-        b"BMAP\x01\x00\x00\x01".as_slice(),
+        b"BMAP\x02\x00\x00\x01".as_slice(),
         &0x1122u64.to_le_bytes(),
         &7u64.to_le_bytes(),
         &3u32.to_le_bytes(),
@@ -54,9 +56,9 @@ fn golden_pages_keep_their_bytes() {
     ]
     .concat();
     assert_eq!(map[..head.len()], head);
-    assert_eq!(map[64..72], [5, 0, 0, 0, 0xff, 0xff, 0, 0]);
+    assert_eq!(map[64..80], [5, 0, 0, 0, 0xff, 0x7f, 0, 0x80, 0, 0, 0, 0, 0, 0, 2, 0]);
     let dir = dir_page();
-    assert_eq!(dir[..8], *b"BDIR\x01\x00\x48\x00");
+    assert_eq!(dir[..8], *b"BDIR\x02\x00\x48\x00");
     assert_eq!(
         dir[64..96],
         *b"\x07\0\0\0\0\0\0\0\x03\0\0\0\x01\0\0\0\x09\0\0\0\xef\xbe\xad\xde\xff\xff\xff\xff\0\0\0\0"
@@ -69,11 +71,12 @@ fn golden_pages_keep_their_bytes() {
         PageId::directory(REPLICA, 2).crc(&dir),
         PageId::of_chunk(REPLICA, CHUNK, 4).crc(&page),
         PageId::decision(REPLICA, 0).crc(&page),
+        PageId::dissolved(REPLICA, 0).crc(&page),
     ];
     assert_eq!(sums, GOLDEN_SUMS);
 }
 
-const GOLDEN_SUMS: [u32; 4] = [2_566_408_047, 3_408_749_117, 3_207_427_199, 2_305_927_645];
+const GOLDEN_SUMS: [u32; 5] = [386_287_454, 2_011_168_625, 3_207_427_199, 2_305_927_645, 708_403_603];
 
 #[test]
 fn pages_come_back_as_they_were_written() {
@@ -114,10 +117,11 @@ fn values_that_are_never_written_are_refused() {
         page[at] = byte;
         decode_map_page(id, &page, GEOMETRY)
     };
-    assert_eq!(with(4, 2), Err(PageError::Version(2)));
-    assert_eq!(with(64 + 8, 1), Err(PageError::Value), "an AU without a valid block");
+    assert_eq!(with(4, 1), Err(PageError::Version(1)));
+    assert_eq!(with(64 + 8, 1), Err(PageError::Value), "an AU for a mark alone");
+    assert_eq!(with(64 + 16, 1), Err(PageError::Value), "an AU without a valid block");
     assert_eq!(with(64 + 3, 1), Err(PageError::Value), "an AU beyond the device");
-    assert_eq!(with(64 + 6, 1), Err(PageError::Value), "an unknown flag");
+    assert_eq!(with(64 + 6, 1), Err(PageError::Value), "a block with data and a mark");
     assert_eq!(with(50, 1), Err(PageError::Identity), "reserved bytes");
     let dir = PageId::directory(REPLICA, 2);
     let with = |at: usize, byte: u8| {

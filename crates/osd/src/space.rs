@@ -226,10 +226,12 @@ impl Osd {
     /// request goes on to the group, which refuses it.
     pub(crate) fn take_space(&mut self, key: usize, request: &Request) -> Result<Option<Held>, Reject> {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
-        let leads = self.pgs.group(key).is_some_and(|group| group.serves());
-        let Some(range) = SectorRange::checked(range.start, range.count).filter(|_| leads) else { return Ok(None) };
+        let Some(range) = SectorRange::checked(range.start, range.count) else { return Ok(None) };
+        // A volume without an attach record takes nothing: the group refuses its write.
+        let leader = self.pgs.group(key).filter(|group| group.serves());
+        let Some(chunk) = leader.and_then(|group| group.decides().in_head(*chunk)) else { return Ok(None) };
         let slot = self.pgs.get(key);
-        let need = self.engine.new_aus(slot.identity.replica, chunk.in_first(), range);
+        let need = self.engine.new_aus(slot.identity.replica, chunk, range);
         if need == 0 {
             return Ok(None);
         }

@@ -137,7 +137,8 @@ impl Device {
             ensure!(last.valid >> (BLOCKS_PER_AU - 1) == 0, "the last block of quarter {} holds data", n - 1);
             let before = page.clone();
             let at = block % CRCS_PER_PAGE * 4;
-            page[at..at + 4].copy_from_slice(&block_hash(place.entry.chunk, block as u16, &bytes).to_le_bytes());
+            page[at..at + 4]
+                .copy_from_slice(&block_hash(place.entry.chunk.in_own_family(block as u16), &bytes).to_le_bytes());
             self.replace(place, n, &before, page)?;
         }
         self.file.sync_all().context("the damage is to stay")

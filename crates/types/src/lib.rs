@@ -24,11 +24,12 @@ pub mod rng;
 pub mod store;
 pub mod stripe;
 pub mod time;
+pub mod tree;
 pub mod units;
 
 pub use crc::crc32c;
 pub use errno::Errno;
-pub use hash::{area_hash, block_hash, entry_hash};
+pub use hash::{BlockPlace, area_hash, block_hash, entry_hash};
 pub use ids::{
     ChunkKey, ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId,
     SegmentIndex, SessionId, Term, VolumeChunk, VolumeId,

@@ -20,6 +20,8 @@ pub const BATCH_PAYLOAD_MAX: usize = 1 << 20;
 pub const BATCH_PLACED_MAX: usize = 4 << 20;
 /// Most bytes of the decision state of a PG, in a checkpoint and in a stream.
 pub const DECISION_LEN_MAX: usize = 4 << 20;
+/// Most bytes of the list of dissolved generations of a replica, in a checkpoint.
+pub const DISSOLVED_LEN_MAX: usize = 1 << 20;
 /// Payload that a leader proposes for one PG in one turn.
 pub const PROPOSE_PAYLOAD_MAX: usize = 1 << 20;
 /// Payload in flight from a leader to one follower of one PG.

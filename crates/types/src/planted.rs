@@ -244,6 +244,18 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     (
+        "a discard in the head drops blocks without marks, so the parent shows (§7.2)",
+        "no generation has a parent yet; `mark_hides_and_needs_no_au` shows it",
+    ),
+    (
+        "blocks are hashed with the generation, so a merged block fails (R11)",
+        "generations do not merge yet; the tests of home have a family that is no generation",
+    ),
+    (
+        "a checkpoint forgets the ids that aborted cuts named (R1)",
+        "cuts come later; `decision_whose_head_is_no_node_is_refused` reads such an id again",
+    ),
+    (
         "a lease is kept over a change of the members (R3)",
         "an acknowledgement is the promise of one replica, and majorities of adjacent memberships share one",
     ),

@@ -139,6 +139,12 @@ fn audit_replica(replica: &Replica) -> Result<(), String> {
         if chunk.is_empty() || chunk.pages[0].is_none() {
             return Err(format!("{key} holds nothing or has no map page"));
         }
+        if let Some(at) = chunk.map.iter().position(|slot| slot.valid & slot.zeros != 0) {
+            return Err(format!("AU {at} of {key} has a block with data and a zero mark"));
+        }
+        if let Some(at) = chunk.map.iter().position(|slot| slot.valid == 0 && slot.au != 0) {
+            return Err(format!("AU {at} of {key} holds no data"));
+        }
         for n in 0..CRC_PAGES {
             let facts = [chunk.has_quarter(n), chunk.crcs[n].is_some(), chunk.pages[1 + n].is_some()];
             if facts != [facts[0]; 3] {

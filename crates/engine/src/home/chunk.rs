@@ -3,10 +3,10 @@
 //! They are plain arrays: 2 KiB of map for each chunk, 4 KiB of CRCs for each quarter that holds data. Every resident
 //! page has a slot on the device, so the slot area bounds this memory (run-length maps and eviction come later).
 //!
-//! Invariant: a chunk is resident exactly when it holds an AU; a quarter has a CRC table exactly when it holds an AU;
+//! Invariant: a chunk is resident exactly when it holds an AU or a zero mark; a quarter has a CRC table exactly when it holds an AU;
 //! each chunk has one place in its replica's directory.
 
-use crate::home_api::RoundState;
+use crate::home_api::{At, RoundState};
 use layout::home::{
     AUS_PER_CRC_PAGE, CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, CrcTable, DIR_ENTRIES, MapSlot, MapSlots, PagePtr,
 };
@@ -64,6 +64,16 @@ impl Chunk {
         self.map[block / BLOCKS_PER_AU as usize].valid >> (block % BLOCKS_PER_AU as usize) & 1 == 1
     }
 
+    /// Returns the contents of `block` here.
+    pub(super) fn at(&self, block: usize) -> At {
+        let slot = self.map[block / BLOCKS_PER_AU as usize];
+        match 1 << (block % BLOCKS_PER_AU as usize) {
+            bit if slot.valid & bit != 0 => At::Data,
+            bit if slot.zeros & bit != 0 => At::Zeros,
+            _ => At::Open,
+        }
+    }
+
     /// Returns the AU of a block that holds data, and the block's number in it.
     pub(super) fn place_of(&self, block: usize) -> (u32, u32) {
         assert!(self.is_valid(block), "block {block} holds no data");
@@ -87,8 +97,9 @@ impl Chunk {
         self.map.iter().filter(|slot| slot.valid != 0).map(|slot| slot.au)
     }
 
+    /// Whether it holds neither data nor a zero mark.
     pub(super) fn is_empty(&self) -> bool {
-        self.map.iter().all(|slot| slot.valid == 0)
+        self.map.iter().all(|slot| slot.valid == 0 && slot.zeros == 0)
     }
 
     /// Whether quarter `n` holds an AU.
@@ -113,13 +124,22 @@ impl DirPage {
     }
 }
 
+/// Bytes of a replica in pages without a head.
+#[derive(Default)]
+pub(super) struct Paged {
+    pub(super) len: u32,
+    pub(super) pages: Vec<PagePtr>,
+    /// The bytes differ from the pages: they have changed since, or were never written.
+    pub(super) dirty: bool,
+}
+
 /// One replica, as far as a checkpoint names it.
 pub(super) struct Replica {
     pub(super) state: RoundState,
-    pub(super) decision_len: u32,
-    pub(super) decision: Vec<PagePtr>,
-    /// The decision state differs from the pages of `decision`: it has changed since, or was never written.
-    pub(super) decision_dirty: bool,
+    /// Pages of the decision state.
+    pub(super) decision: Paged,
+    /// Pages of the list of dissolved generations.
+    pub(super) dissolved: Paged,
     pub(super) directory: Vec<DirPage>,
     /// Directory pages with room.
     pub(super) open_pages: BTreeSet<u32>,
@@ -131,11 +151,11 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new(state: RoundState) -> Replica {
+        let dissolved = Paged { dirty: !state.dissolved.is_empty(), ..Paged::default() };
         Replica {
             state,
-            decision_len: 0,
-            decision: Vec::new(),
-            decision_dirty: true,
+            decision: Paged { dirty: true, ..Paged::default() },
+            dissolved,
             directory: Vec::new(),
             open_pages: BTreeSet::new(),
             chunks: BTreeMap::new(),
@@ -172,6 +192,6 @@ impl Replica {
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         let chunks = self.chunks.values().flat_map(|chunk| chunk.pages.iter().flatten());
         let directory = self.directory.iter().filter_map(|page| page.ptr.as_ref());
-        chunks.chain(directory).chain(&self.decision).map(|ptr| ptr.slot)
+        chunks.chain(directory).chain(&self.decision.pages).chain(&self.dissolved.pages).map(|ptr| ptr.slot)
     }
 }

@@ -11,7 +11,7 @@ use super::chunk::{Chunk, DirPlace};
 use super::round::ReadyWrite;
 use super::stage::{coalesced, verified};
 use super::{Home, InFlight, aligned};
-use crate::home_api::{BlockData, HomeEvent};
+use crate::home_api::{BlockData, ChunkDirty, HomeEvent};
 use env::{DiskError, Op};
 use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,19 +42,13 @@ pub(super) struct StageJob {
 }
 
 impl Home {
-    /// Stages whole blocks beside the contents of `replica`; ends with [`HomeEvent::Staged`]. False, without any
+    /// Stages whole blocks beside the contents of their replica; ends with [`HomeEvent::Staged`]. False, without any
     /// effect: there is no room for them, the blocks of an earlier stream are not freed yet, or the store is poisoned.
     ///
     /// The caller never stages a block while an earlier write of it is in flight.
-    pub fn stage(
-        &mut self,
-        ticket: u64,
-        replica: ReplicaId,
-        key: ChunkKey,
-        blocks: Vec<(u16, BlockData)>,
-        ops: &mut Vec<Op>,
-        out: &mut Vec<HomeEvent>,
-    ) -> bool {
+    pub fn stage(&mut self, ticket: u64, dirty: ChunkDirty, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) -> bool {
+        let (replica, key, blocks) = (dirty.replica, dirty.chunk, &dirty.blocks);
+        assert!(dirty.adopts.is_empty(), "a stream adopts nothing of the log");
         assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         let busy = self.staging.get(&replica).is_some_and(|s| s.dying) || self.is_installing(replica);
         if self.poisoned || busy {
@@ -64,11 +58,11 @@ impl Home {
         assert!(kept.is_none(), "a block of {key} is staged in kept space");
         let staging = self.staging.entry(replica).or_default();
         let mut chunk = staging.chunks.remove(&key).unwrap_or_else(|| Chunk::new(NOWHERE));
-        let fits = aus_wanted(&chunk, &blocks) <= self.aus_for_staging();
+        let fits = aus_wanted(&chunk, blocks) <= self.aus_for_staging();
         let mut writes = Vec::new();
         if fits {
-            self.allocate(&mut chunk, &blocks);
-            writes = self.put_blocks(key, &mut chunk, blocks);
+            self.allocate(&mut chunk, blocks);
+            writes = self.put_blocks(&mut chunk, dirty);
         }
         let staging = self.staging.get_mut(&replica).expect("made above");
         if !chunk.is_empty() {
@@ -106,22 +100,30 @@ impl Home {
     }
 
     /// Enters the blocks into map and CRC tables; returns their writes, coalesced.
-    fn put_blocks(&mut self, key: ChunkKey, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
-        let mut writes = Vec::with_capacity(blocks.len());
-        for (block, data) in blocks {
-            let hash = verified(key, block, &data);
+    fn put_blocks(&mut self, chunk: &mut Chunk, dirty: ChunkDirty) -> Vec<ReadyWrite> {
+        let (place, marks) = ((dirty.family, dirty.chunk), dirty.marks);
+        let mut writes = Vec::with_capacity(dirty.blocks.len());
+        for (block, data) in dirty.blocks {
+            let hash = verified(place, block, &data);
             let block = block as usize;
             let bit = 1u16 << (block % PER_AU);
             let slot = &mut chunk.map[block / PER_AU];
             match data {
                 BlockData::Bytes { buf, .. } => {
                     slot.valid |= bit;
+                    slot.zeros &= !bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
                     chunk.set_hash(block, hash);
                     writes.push((self.region.start + offset, aligned(buf, &self.disk)));
                 }
-                BlockData::Zero if slot.valid == bit => self.aus.release(std::mem::take(slot).au),
-                BlockData::Zero => slot.valid &= !bit,
+                BlockData::Zero => {
+                    slot.zeros = if marks { slot.zeros | bit } else { slot.zeros & !bit };
+                    let had_data = slot.valid & bit != 0;
+                    slot.valid &= !bit;
+                    if had_data && slot.valid == 0 {
+                        self.aus.release(std::mem::take(&mut slot.au));
+                    }
+                }
             }
         }
         for n in 0..CRC_PAGES {

@@ -26,6 +26,7 @@ pub struct SpaceUse {
     pub map_slots: u32,
     pub crc_slots: u32,
     pub directory_slots: u32,
+    /// Slots of decision states and of lists of dissolved generations.
     pub decision_slots: u32,
     pub free_slots: u32,
     pub pending_slots: u32,
@@ -100,7 +101,8 @@ impl Home {
         let single = |slot: &u32| !self.double_owned.slots.contains(slot);
         let count = |slots: &mut dyn Iterator<Item = u32>| slots.filter(single).count() as u32;
         for replica in self.replicas.values() {
-            found.decision_slots += count(&mut replica.decision.iter().map(|ptr| ptr.slot));
+            let paged = replica.decision.pages.iter().chain(&replica.dissolved.pages);
+            found.decision_slots += count(&mut paged.map(|ptr| ptr.slot));
             found.directory_slots += count(&mut replica.directory.iter().filter_map(|page| Some(page.ptr?.slot)));
             for (key, chunk) in &replica.chunks {
                 found.map_slots += count(&mut chunk.pages[0].iter().map(|ptr| ptr.slot));

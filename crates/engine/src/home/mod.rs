@@ -28,7 +28,7 @@ mod tests;
 
 pub use inventory::{ChunkUse, SpaceUse};
 
-use crate::home_api::{HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
+use crate::home_api::{At, HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
 use bytes::Bytes;
 use chunk::{BLOCKS, Chunk, Replica};
 use env::{DiskError, DiskInfo, DiskKind, Event, Op};
@@ -39,7 +39,7 @@ use std::ops::Range;
 use table::Table;
 use types::planted::{Bug, on};
 use types::units::SECTORS_PER_BLOCK;
-use types::{AU, BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange, Time};
+use types::{AU, BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange, Time};
 
 /// Limits of the work that home keeps in flight, and settings of its allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,8 @@ impl Home {
     }
 
     /// Reads `ranges` (ascending, disjoint, not covered by the overlay) as they are now. Ends with
-    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when no block has to be read.
+    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when no block has to be read. `family`: that of the chunk's
+    /// generation, which seeds the checksums.
     ///
     /// # Panics
     /// When a range contains a block that the running round rewrites: the overlay holds it whole.
@@ -224,24 +225,24 @@ impl Home {
         &mut self,
         ticket: u64,
         replica: ReplicaId,
-        chunk: ChunkKey,
+        (family, chunk): (GenerationId, ChunkKey),
         ranges: &[SectorRange],
         ops: &mut Vec<Op>,
         out: &mut Vec<HomeEvent>,
     ) {
         assert!(matches!(self.state, State::Open), "a read before the mount is over");
-        self.start_read(ticket, replica, chunk, ranges, ops, out);
+        self.start_read(ticket, replica, (family, chunk), ranges, ops, out);
     }
 
-    /// Returns the parts of `range` and whether each holds data, in order, tiling it. Data counts in whole blocks.
-    pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(SectorRange, bool)> {
-        let Some(chunk) = self.chunk(replica, chunk) else { return vec![(range, false)] };
-        let mut runs: Vec<(SectorRange, bool)> = Vec::new();
+    /// Returns the parts of `range` and what home holds of each, in order, tiling it. It holds whole blocks.
+    pub fn at(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(SectorRange, At)> {
+        let Some(chunk) = self.chunk(replica, chunk) else { return vec![(range, At::Open)] };
+        let mut runs: Vec<(SectorRange, At)> = Vec::new();
         for fragment in range.fragments() {
-            let data = chunk.is_valid((fragment.start / SECTORS_PER_BLOCK) as usize);
+            let at = chunk.at((fragment.start / SECTORS_PER_BLOCK) as usize);
             match runs.last_mut() {
-                Some((run, kind)) if *kind == data => run.count += fragment.count,
-                _ => runs.push((fragment, data)),
+                Some((run, of)) if *of == at => run.count += fragment.count,
+                _ => runs.push((fragment, at)),
             }
         }
         runs

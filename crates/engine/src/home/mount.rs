@@ -7,7 +7,7 @@
 //! Invariant (R8): the free maps hold exactly the numbers that no page names. A number that two owners name is in
 //! neither map, and both owners are damaged.
 
-use super::chunk::{Chunk, DirPage, DirPlace, Replica};
+use super::chunk::{Chunk, DirPage, DirPlace, Paged, Replica};
 use super::space::FreeMap;
 use super::{Home, InFlight, State};
 use crate::home_api::{HomeEvent, LostHome, RoundState};
@@ -35,7 +35,13 @@ const READS_MAX: u32 = 4;
 pub(super) struct Mount {
     queue: VecDeque<MountRead>,
     in_flight: u32,
-    decisions: BTreeMap<ReplicaId, Vec<IoBuf>>,
+    paged: BTreeMap<ReplicaId, PagedParts>,
+}
+
+/// Pages of a replica without a head, as far as they are read.
+struct PagedParts {
+    decision: Vec<IoBuf>,
+    dissolved: Vec<IoBuf>,
 }
 
 impl Home {
@@ -62,14 +68,21 @@ impl Home {
         self.aus = FreeMap::new(self.geometry.au_count, self.limits.reuse_at_once);
         self.slots = FreeMap::new(self.geometry.slot_count, self.limits.reuse_at_once);
         self.sequence = checkpoint.sequence;
-        let mut mount = Mount { queue: VecDeque::new(), in_flight: 0, decisions: BTreeMap::new() };
+        let mut mount = Mount { queue: VecDeque::new(), in_flight: 0, paged: BTreeMap::new() };
         for record in checkpoint.replicas {
             let id = record.replica;
-            mount.decisions.insert(id, vec![IoBuf::EMPTY; record.decision.len()]);
+            let parts = |pages: &[PagePtr]| vec![IoBuf::EMPTY; pages.len()];
+            let (decision, dissolved) = (parts(&record.decision), parts(&record.dissolved.1));
+            mount.paged.insert(id, PagedParts { decision, dissolved });
             let decision = record.decision.iter().zip(0..).map(|(ptr, n)| (PageId::decision(id, n), *ptr));
+            let dissolved = record.dissolved.1.iter().zip(0..).map(|(ptr, n)| (PageId::dissolved(id, n), *ptr));
             let directory =
                 record.directory.iter().zip(0..).filter_map(|(ptr, n)| ptr.map(|ptr| (PageId::directory(id, n), ptr)));
-            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr, before: 0 }));
+            mount.queue.extend(decision.chain(dissolved).chain(directory).map(|(id, ptr)| MountRead {
+                id,
+                ptr,
+                before: 0,
+            }));
             self.replicas.insert(id, replica_of(record));
         }
         self.state = State::Mounting(Box::new(mount));
@@ -130,7 +143,10 @@ impl Home {
         let replica = self.replicas.get_mut(&id.replica).expect("pages are read of listed replicas");
         match id.kind {
             PageKind::Decision => {
-                mount.decisions.get_mut(&id.replica).expect("one list a replica")[id.n as usize] = page;
+                mount.paged.get_mut(&id.replica).expect("one list a replica").decision[id.n as usize] = page;
+            }
+            PageKind::Dissolved => {
+                mount.paged.get_mut(&id.replica).expect("one list a replica").dissolved[id.n as usize] = page;
             }
             PageKind::Directory => {
                 let entries = layout::home::decode_dir_page(id, &page, self.geometry).map_err(|e| e.to_string())?;
@@ -171,19 +187,21 @@ impl Home {
         let State::Mounting(mount) = std::mem::replace(&mut self.state, State::Open) else {
             panic!("no mount is running")
         };
-        for (id, parts) in mount.decisions {
+        for (id, parts) in mount.paged {
             let replica = self.replicas.get_mut(&id).expect("a listed replica");
-            let mut bytes = parts.iter().map(|part| &**part).collect::<Vec<_>>().concat();
-            bytes.truncate(replica.decision_len as usize);
-            if bytes.len() == replica.decision_len as usize {
-                replica.state.decision.bytes = bytes.into();
-            } else {
-                assert!(replica.damage.is_some(), "{id}: a decision page is missing without damage");
-            }
+            let (decision, dissolved) =
+                (joined(&parts.decision, &replica.decision), joined(&parts.dissolved, &replica.dissolved));
+            let is_whole = decision.is_some() && dissolved.is_some();
+            assert!(is_whole || replica.damage.is_some(), "{id}: a page is missing without damage");
+            replica.state.decision.bytes = decision.unwrap_or_default();
+            replica.state.dissolved = dissolved.unwrap_or_default();
         }
         self.check_chunks();
         self.claim_space();
-        let listed = |r: &&Replica| r.state.decision.bytes.len() == r.decision_len as usize;
+        let listed = |r: &&Replica| {
+            let lens = [r.state.decision.bytes.len(), r.state.dissolved.len()];
+            lens == [r.decision.len as usize, r.dissolved.len as usize]
+        };
         let states = self.replicas.values().filter(listed).map(|r| r.state.clone()).collect();
         let damaged = self.replicas.iter().filter_map(|(id, r)| {
             let checkpoint = (r.state.decision.index, r.state.decision.term);
@@ -235,14 +253,21 @@ impl Home {
     }
 }
 
+/// Joins pages without a head; `None`: one of them could not be read.
+fn joined(parts: &[IoBuf], of: &Paged) -> Option<Bytes> {
+    let mut bytes = parts.iter().map(|part| &**part).collect::<Vec<_>>().concat();
+    bytes.truncate(of.len as usize);
+    (bytes.len() == of.len as usize).then(|| bytes.into())
+}
+
 /// Returns a replica without its chunks.
 fn replica_of(record: ReplicaRecord) -> Replica {
     let (index, term, commit) = (record.index, record.term, record.commit);
     let decision = DecisionState { replica: record.replica, index, term, bytes: Bytes::new() };
-    let mut replica = Replica::new(RoundState { decision, commit });
-    replica.decision_len = record.decision_len;
-    replica.decision = record.decision;
-    replica.decision_dirty = false;
+    let mut replica = Replica::new(RoundState { decision, commit, dissolved: Bytes::new() });
+    replica.decision = Paged { len: record.decision_len, pages: record.decision, dirty: false };
+    let (len, pages) = record.dissolved;
+    replica.dissolved = Paged { len, pages, dirty: false };
     replica.open_pages = (0..record.directory.len() as u32).collect();
     replica.directory = record.directory.into_iter().map(DirPage::new).collect();
     replica

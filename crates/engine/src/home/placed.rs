@@ -117,7 +117,7 @@ impl Home {
 
     /// Checks the caller's contract: whole AUs are adopted, and each is the replica's.
     pub(super) fn check_placed(&self, round: &Round) {
-        for ChunkDirty { replica, chunk, blocks, adopts } in &round.chunks {
+        for ChunkDirty { replica, chunk, blocks, adopts, .. } in &round.chunks {
             assert!(adopts.is_sorted_by(|a, b| a.0 < b.0), "AUs of {chunk} are not ascending");
             for (at, unit) in adopts {
                 let first = *at * BLOCKS_PER_AU as u16;
@@ -139,7 +139,7 @@ impl Home {
         for (at, unit) in adopts {
             let au = self.au_of(*unit).expect("the round was checked");
             assert!(self.placed.remove(replica, au), "AU {au} is adopted once");
-            let whole = MapSlot { au, valid: u16::MAX, flags: 0 };
+            let whole = MapSlot { au, valid: u16::MAX, zeros: 0 };
             let old = std::mem::replace(&mut chunk.map[usize::from(*at)], whole);
             if old.valid != 0 {
                 self.drop_exchanged(old.au);

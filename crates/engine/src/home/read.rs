@@ -15,13 +15,14 @@ use crate::home_api::{HomeEvent, HomeReadError, Piece};
 use env::{DiskError, Op};
 use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange};
+use types::{BLOCK, BlockPlace, ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, block_hash};
 
 /// A read in flight.
 pub(super) struct Read {
     ticket: u64,
     replica: ReplicaId,
     chunk: ChunkKey,
+    family: GenerationId,
     /// Lookup clock at the time of the lookup.
     clock: u64,
     pieces: Vec<(SectorRange, Piece)>,
@@ -55,7 +56,7 @@ impl Home {
         &mut self,
         ticket: u64,
         replica: ReplicaId,
-        chunk: ChunkKey,
+        (family, chunk): (GenerationId, ChunkKey),
         ranges: &[SectorRange],
         ops: &mut Vec<Op>,
         out: &mut Vec<HomeEvent>,
@@ -73,6 +74,7 @@ impl Home {
             ticket,
             replica,
             chunk,
+            family,
             clock,
             pieces: pieces.iter().map(|(range, _)| (*range, Piece::Zeros)).collect(),
             waiting,
@@ -156,14 +158,14 @@ impl Home {
     ) {
         let read = self.reads.get_mut(key);
         let (replica, chunk, clock) = (read.replica, read.chunk, read.clock);
+        let family = read.family;
         let range = read.pieces[piece as usize].0;
         let untouched = self.chunk(replica, chunk).filter(|chunk| chunk.touched <= clock || on(Bug::ReadStampLate));
         let verdict = match (untouched, result) {
             (None, _) => Err(Outcome::Retry),
             (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, range, source })),
-            (Some(held), Ok(())) => {
-                verify(held, chunk, range, buf).map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks }))
-            }
+            (Some(held), Ok(())) => verify(held, (family, chunk), range, buf)
+                .map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks })),
         };
         let read = self.reads.get_mut(key);
         match verdict {
@@ -191,13 +193,20 @@ impl Home {
 
 /// Verifies the whole blocks in `buf` and cuts out `range`, with the CRC32C of each fragment for its transfer; on failure
 /// returns the numbers of all bad blocks.
-fn verify(chunk: &Chunk, key: ChunkKey, range: SectorRange, buf: IoBuf) -> Result<Piece, Vec<u16>> {
+fn verify(
+    chunk: &Chunk,
+    (family, key): (GenerationId, ChunkKey),
+    range: SectorRange,
+    buf: IoBuf,
+) -> Result<Piece, Vec<u16>> {
     let first_block = range.start / SECTORS_PER_BLOCK;
     let mut crcs = Vec::with_capacity(range.fragment_count());
     let mut bad = Vec::new();
     for (fragment, bytes) in range.fragments().zip(buf.chunks_exact(BLOCK as usize)) {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
-        if types::block_hash(key, block as u16, bytes) != chunk.hash_of(block) && !on(Bug::HomeReadUnchecked) {
+        if block_hash(BlockPlace::of(family, key, block as u16), bytes) != chunk.hash_of(block)
+            && !on(Bug::HomeReadUnchecked)
+        {
             bad.push(block as u16);
             continue;
         }

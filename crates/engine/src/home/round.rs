@@ -11,13 +11,13 @@
 use super::chunk::{BlockSet, Replica};
 use super::stage::verified;
 use super::{Home, HomeLimits, InFlight};
-use crate::home_api::{BlockData, ChunkDirty, HomeEvent, Round};
+use crate::home_api::{BlockData, ChunkDirty, HomeEvent, Round, RoundState};
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, ReplicaRecord, decision_pages};
 use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::failpoint::{Point, pass};
-use types::limits::DECISION_LEN_MAX;
+use types::limits::{DECISION_LEN_MAX, DISSOLVED_LEN_MAX};
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{ChunkKey, GenerationId, IoBuf, ReplicaId, Time};
@@ -53,6 +53,7 @@ enum Work {
     Roots,
     Directory(ReplicaId, u32),
     Decision(ReplicaId),
+    Dissolved(ReplicaId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,12 +154,7 @@ impl Home {
             work.extend(units.chunks(RELEASE_STEP).map(|part| Work::Release(replica, part.to_vec())));
         }
         work.push_back(Work::Roots);
-        for state in round.states {
-            let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
-            replica.decision_dirty |=
-                replica.state.decision.bytes != state.decision.bytes && !on(Bug::DecisionNotCheckpointed);
-            replica.state = state;
-        }
+        round.states.into_iter().for_each(|state| self.take_state(state));
         self.sequence += 1;
         self.round = Some(RoundRun {
             phase: Phase::Writing,
@@ -177,6 +173,15 @@ impl Home {
         });
     }
 
+    /// Takes the state of a replica as of the coming checkpoint.
+    fn take_state(&mut self, state: RoundState) {
+        let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
+        replica.decision.dirty |=
+            replica.state.decision.bytes != state.decision.bytes && !on(Bug::DecisionNotCheckpointed);
+        replica.dissolved.dirty |= replica.state.dissolved != state.dissolved;
+        replica.state = state;
+    }
+
     /// Checks the caller's contract: a round that breaks it must not reach the device.
     fn check_round(&self, round: &Round) {
         let mut replicas: BTreeSet<ReplicaId> = self.replicas.keys().copied().collect();
@@ -184,6 +189,7 @@ impl Home {
             let id = state.decision.replica;
             assert!(state.commit >= state.decision.index, "{id}: commit below K");
             assert!(state.decision.bytes.len() <= DECISION_LEN_MAX, "{id}: decision state too long");
+            assert!(state.dissolved.len() <= DISSOLVED_LEN_MAX, "{id}: list of dissolved generations too long");
             let last = self.replicas.get(&id).map(|r| r.state.decision.index);
             assert!(last.is_none_or(|k| k <= state.decision.index), "{id}: K goes back");
             replicas.insert(id);
@@ -245,9 +251,12 @@ impl Home {
             demand.slots += changed.min(pages + new.div_ceil(DIR_ENTRIES as u64));
         }
         for state in &round.states {
-            let held = self.replicas.get(&state.decision.replica).filter(|r| !r.decision_dirty);
-            if held.is_none_or(|r| r.state.decision.bytes != state.decision.bytes) {
+            let held = self.replicas.get(&state.decision.replica);
+            if held.is_none_or(|r| r.decision.dirty || r.state.decision.bytes != state.decision.bytes) {
                 demand.slots += decision_pages(state.decision.bytes.len()) as u64;
+            }
+            if held.is_none_or(|r| r.dissolved.dirty || r.state.dissolved != state.dissolved) {
+                demand.slots += decision_pages(state.dissolved.len()) as u64;
             }
         }
         demand
@@ -317,7 +326,7 @@ impl Home {
             Work::Write(dirty, mut hashes) if hashes.len() < dirty.blocks.len() => {
                 let first = hashes.len();
                 let part = dirty.blocks[first..].iter().take(blocks_max as usize);
-                hashes.extend(part.map(|(block, data)| verified(dirty.chunk, *block, data)));
+                hashes.extend(part.map(|(block, data)| verified((dirty.family, dirty.chunk), *block, data)));
                 let cost = hashes.len() - first;
                 self.running().work.push_front(Work::Write(dirty, hashes));
                 return cost as u32;
@@ -339,11 +348,14 @@ impl Home {
                 let run = self.round.as_mut().expect("a round is running");
                 let pages = std::mem::take(&mut run.dirty_directory);
                 run.work.extend(pages.into_iter().map(|(replica, page)| Work::Directory(replica, page)));
-                let dirty = self.replicas.iter().filter(|(_, r)| r.decision_dirty);
-                run.work.extend(dirty.map(|(id, _)| Work::Decision(*id)));
+                for (id, replica) in &self.replicas {
+                    run.work.extend(replica.decision.dirty.then_some(Work::Decision(*id)));
+                    run.work.extend(replica.dissolved.dirty.then_some(Work::Dissolved(*id)));
+                }
             }
             Work::Directory(replica, page) => self.write_directory_page(replica, page),
             Work::Decision(replica) => self.write_decision(replica),
+            Work::Dissolved(replica) => self.write_dissolved(replica),
         }
         CHUNK_COST
     }
@@ -397,8 +409,9 @@ impl Home {
             index: r.state.decision.index,
             term: r.state.decision.term,
             commit: r.state.commit,
-            decision_len: r.decision_len,
-            decision: r.decision.clone(),
+            decision_len: r.decision.len,
+            decision: r.decision.pages.clone(),
+            dissolved: (r.dissolved.len, r.dissolved.pages.clone()),
             directory: r.directory.iter().map(|page| page.ptr).collect(),
         });
         let checkpoint = Checkpoint { geometry: self.geometry, sequence: self.sequence, replicas: replicas.collect() };

@@ -4,30 +4,31 @@
 //! Writes, coalesced to runs on the device, go to the round's queue.
 //!
 //! Invariant: a page is written only to a free slot; its old slot becomes pending free. An AU that the chunk owns is
-//! kept, and written in place, as long as one of its blocks holds data. An adopted AU is not written.
+//! kept, and written in place, as long as one of its blocks holds data. An adopted AU is not written. A block has data, a zero mark, or
+//! neither.
 
-use super::chunk::{BLOCKS, Chunk};
+use super::chunk::{BLOCKS, Chunk, Paged};
 use super::round::ReadyWrite;
 use super::{Home, aligned};
 use crate::home_api::{BlockData, ChunkDirty};
 use crate::space::AuSet;
 use layout::checkpoint::decision_pages;
-use layout::home::{CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, DirEntry, MapSlot, PAGE, PageId, PagePtr};
+use layout::home::{CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, DirEntry, PAGE, PageId, PagePtr};
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
-use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId};
+use types::{BLOCK, BlockPlace, ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, block_hash};
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 
 impl Home {
     /// Puts the dirty blocks of a chunk into their places at home.
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty, hashes: Vec<u32>) {
-        let ChunkDirty { replica: id, chunk: key, blocks, adopts } = dirty;
+        let ChunkDirty { replica: id, chunk: key, marks, blocks, adopts, .. } = dirty;
         assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         self.spoil(id, key, |au| blocks.iter().any(|(block, _)| u32::from(*block) / BLOCKS_PER_AU == au));
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
         let held = replica.chunks.remove(&key);
-        if held.is_none() && blocks.iter().all(|(_, data)| *data == BlockData::Zero) {
+        if held.is_none() && !marks && blocks.iter().all(|(_, data)| *data == BlockData::Zero) {
             return;
         }
         let mut changed = [held.is_none(), false, false, false, false];
@@ -51,6 +52,7 @@ impl Home {
                     changed[0] |= slot.valid & bit == 0;
                     changed[1 + block / CRCS_PER_PAGE] = true;
                     slot.valid |= bit;
+                    slot.zeros &= !bit;
                     let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
                     chunk.set_hash(block, hash);
                     // The batch of the entry has written a payload that is adopted.
@@ -59,13 +61,16 @@ impl Home {
                     }
                 }
                 BlockData::Zero => {
-                    changed[0] |= slot.valid & bit != 0;
+                    let before = *slot;
                     slot.valid &= !bit;
+                    slot.zeros = if marks { slot.zeros | bit } else { slot.zeros & !bit };
+                    changed[0] |= *slot != before;
                 }
             }
         }
         for (slot, _) in chunk.map.iter_mut().zip(owned).filter(|(slot, owned)| *owned && slot.valid == 0) {
-            let au = std::mem::take(slot).au;
+            // Its zero marks stay.
+            let au = std::mem::take(&mut slot.au);
             self.drop_au(au);
         }
         let runs = coalesced(writes, self.limits.io_bytes_max);
@@ -92,7 +97,7 @@ impl Home {
             let want = wanted[at..].iter().take_while(|wanted| **wanted).count() as u32;
             let (first, count) = self.aus.take_run(want, near).expect("the round was known to fit");
             for n in 0..count {
-                chunk.map[at] = MapSlot { au: first + n, valid: 0, flags: 0 };
+                chunk.map[at].au = first + n;
                 at += 1;
             }
             near = Some(first + count);
@@ -187,18 +192,28 @@ impl Home {
 
     pub(super) fn write_decision(&mut self, id: ReplicaId) {
         let replica = self.replicas.get_mut(&id).expect("it is there");
-        let bytes = replica.state.decision.bytes.clone();
-        let old = std::mem::take(&mut replica.decision);
-        replica.decision_len = bytes.len() as u32;
-        replica.decision_dirty = false;
-        old.into_iter().for_each(|ptr| self.drop_slot(ptr));
+        let (bytes, old) = (replica.state.decision.bytes.clone(), std::mem::take(&mut replica.decision));
+        let paged = self.write_paged(&bytes, old, |n| PageId::decision(id, n));
+        self.replicas.get_mut(&id).expect("it is there").decision = paged;
+    }
+
+    pub(super) fn write_dissolved(&mut self, id: ReplicaId) {
+        let replica = self.replicas.get_mut(&id).expect("it is there");
+        let (bytes, old) = (replica.state.dissolved.clone(), std::mem::take(&mut replica.dissolved));
+        let paged = self.write_paged(&bytes, old, |n| PageId::dissolved(id, n));
+        self.replicas.get_mut(&id).expect("it is there").dissolved = paged;
+    }
+
+    /// Writes bytes in the place of their old pages.
+    fn write_paged(&mut self, bytes: &[u8], old: Paged, id: impl Fn(u32) -> PageId) -> Paged {
+        old.pages.into_iter().for_each(|ptr| self.drop_slot(ptr));
         let mut pages = Vec::with_capacity(decision_pages(bytes.len()));
         for (part, n) in bytes.chunks(PAGE).zip(0..) {
             let mut page = IoBufMut::zeroed(PAGE);
             page[..part.len()].copy_from_slice(part);
-            pages.push(self.write_page(PageId::decision(id, n), page));
+            pages.push(self.write_page(id(n), page));
         }
-        self.replicas.get_mut(&id).expect("it is there").decision = pages;
+        Paged { len: bytes.len() as u32, pages, dirty: false }
     }
 
     /// Puts a page into a fresh slot, behind the last one where that is free: adjacent pages become one write.
@@ -246,10 +261,10 @@ pub(super) fn coalesced(mut blocks: Vec<(u64, IoBuf)>, bytes_max: u64) -> Vec<Re
 
 /// Checks that a block is whole and has the CRC of its bytes; returns its hash. A wrong CRC would make the block unreadable
 /// for good once the log has freed the entry; a stop now loses nothing.
-pub(super) fn verified(chunk: ChunkKey, block: u16, data: &BlockData) -> u32 {
+pub(super) fn verified((family, chunk): (GenerationId, ChunkKey), block: u16, data: &BlockData) -> u32 {
     assert!(usize::from(block) < BLOCKS, "block {block} of {chunk}");
     let BlockData::Bytes { buf, crc } = data else { return 0 };
     assert_eq!(buf.len(), BLOCK as usize, "block {block} of {chunk} is not whole");
     assert_eq!(types::crc32c(buf), *crc, "block {block} of {chunk} is not what its CRC says");
-    types::block_hash(chunk, block, buf)
+    block_hash(BlockPlace::of(family, chunk, block), buf)
 }

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod marks;
 mod placed;
 mod rig;
 mod rounds;

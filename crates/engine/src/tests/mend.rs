@@ -178,6 +178,7 @@ fn observers_see_replica_contents_and_blocks_that_fail_their_checksum() {
     put(&mut rig, R1, write(3, 2));
     let whole = rig.models[&R1].expected(chunk(), SectorRange::new(0, 24));
     let blocks = whole.chunks(4096).zip(0..).filter(|(bytes, _)| bytes.iter().any(|b| *b != 0));
-    let expected = blocks.map(|(bytes, block)| ((chunk(), block), block_hash(chunk(), block, bytes))).collect();
+    let expected =
+        blocks.map(|(bytes, block)| ((chunk(), block), block_hash(chunk().in_own_family(block), bytes))).collect();
     assert_eq!(look(&rig), Ok(expected));
 }

@@ -230,7 +230,11 @@ fn payload_is_held_while_the_truncation_of_its_entry_is_not_durable() {
     rig.append(R1, 1, vec![write(0, 8)]);
     // The append waits for the batch in flight; the mark of the round is queued in front of nothing of it.
     let run = crate::round::Run::install(
-        crate::home_api::RoundState { decision: rig.models[&R2].decision(), commit: Index(1) },
+        crate::home_api::RoundState {
+            decision: rig.models[&R2].decision(),
+            commit: Index(1),
+            dissolved: bytes::Bytes::new(),
+        },
         0,
         None,
     );

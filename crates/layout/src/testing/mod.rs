@@ -128,6 +128,7 @@ fn home() -> [File; 2] {
         ("PageKind::CrcPage", PageKind::CrcPage),
         ("PageKind::Directory", PageKind::Directory),
         ("PageKind::Decision", PageKind::Decision),
+        ("PageKind::Dissolved", PageKind::Dissolved),
     ];
     constants.extend(kinds.map(|(name, kind)| (name, (kind as u8).to_string())));
     let magic = four_letters(crate::checkpoint::MAGIC);

@@ -253,7 +253,7 @@ fn make(host: &impl Host, query: &MendMsg, older: &IoBuf) -> Option<MendBody> {
     let MendBody::Ask { hash, .. } = query.body else { return None };
     let key = (query.to, query.chunk, query.block);
     let made = host.over_older(key, older)?;
-    (block_hash(query.chunk, query.block, &made) == hash).then(|| of_unknown_index(made))
+    (block_hash(query.chunk.in_own_family(query.block), &made) == hash).then(|| of_unknown_index(made))
 }
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {

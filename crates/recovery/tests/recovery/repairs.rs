@@ -215,7 +215,7 @@ impl Script {
 
     fn asked(&mut self, from: &str, blocks: &str, older: IoBuf) {
         let ((block, count), from) = (run(blocks), member(number(from)));
-        let body = MendBody::Ask { hash: block_hash(CHUNK, block, &[7; 4096]), older };
+        let body = MendBody::Ask { hash: block_hash(CHUNK.in_own_family(block), &[7; 4096]), older };
         let msg = MendMsg { pg: PG, from: from.replica, to: ME, id: 1, chunk: CHUNK, block, count, body };
         self.blocks.handle_query(&mut self.host, from.osd, msg);
     }

@@ -5,6 +5,7 @@
 
 use group::decision::Decision;
 use std::collections::BTreeMap;
+use types::tree::Role;
 use types::{Index, PgId, ReplicaId};
 
 /// Decision states seen so far.
@@ -24,8 +25,20 @@ fn sum(decides: &Decision) -> u64 {
         [volume.0, attached.session.0, attached.epoch.0, u64::from(attached.chunk_count)]
             .into_iter()
             .for_each(&mut add);
+        [attached.head, attached.first, attached.last].iter().for_each(|id| add(id.0));
         add(attached.window.watermark);
         attached.window.bits.into_iter().for_each(&mut add);
+    }
+    add(decides.tree.len() as u64);
+    for (id, node) in decides.tree.iter() {
+        let role = match node.role {
+            Role::Head(_) => 0,
+            Role::Snapshot(_) => 1,
+            Role::Hidden(_) => 2,
+        };
+        let place = [id.0, node.parent.map_or(0, |parent| parent.0), node.family.0, u64::from(node.through)];
+        let rest = [role, node.role.volume().0, u64::from(node.chunk_count), node.created_ms];
+        place.into_iter().chain(rest).for_each(&mut add);
     }
     let members = &decides.members;
     add(members.epoch.0);
@@ -64,11 +77,15 @@ mod tests {
     use super::*;
     use group::decision::Attached;
     use group::window::Window;
-    use types::{Epoch, PoolId, SessionId, VolumeId};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use types::tree::Tree;
+    use types::{Epoch, GenerationId, PoolId, SessionId, VolumeId};
 
     fn decides(bits: u64) -> Decision {
         let window = Window { watermark: 7, bits: [bits, 0, 0, 0] };
-        let attached = Attached { session: SessionId(1), epoch: Epoch(1), chunk_count: 4, window };
+        let [head, first, last] = [GenerationId(1); 3];
+        let attached = Attached { session: SessionId(1), epoch: Epoch(1), chunk_count: 4, window, head, first, last };
         Decision { volumes: BTreeMap::from([(VolumeId(1), attached)]), ..Decision::default() }
     }
 
@@ -81,5 +98,19 @@ mod tests {
         all.look((pg, ReplicaId(2), 1), Index(6), &decides(7)).expect("later");
         let lost = all.look((pg, ReplicaId(1), 2), Index(5), &decides(4));
         assert!(lost.expect_err("its next life has lost one").contains("otherwise than r1"));
+    }
+
+    #[test]
+    fn replica_that_forgets_a_generation_is_found() {
+        let (whole, mut lost, mut behind) = (decides(6), decides(6), decides(6));
+        let (mut tree, mut other) = (Tree::default(), Tree::default());
+        tree.begin(VolumeId(1), GenerationId(1), None).expect("a new one");
+        other.begin(VolumeId(1), GenerationId(2), None).expect("a new one");
+        let with = |tree: &Tree| Decision { tree: Arc::new(tree.clone()), ..whole.clone() };
+        let all = [sum(&whole), sum(&with(&tree)), sum(&with(&other))];
+        lost.volumes.values_mut().for_each(|attached| attached.last = GenerationId(2));
+        behind.volumes.values_mut().for_each(|attached| attached.head = GenerationId(2));
+        let all: BTreeSet<u64> = all.into_iter().chain([sum(&lost), sum(&behind)]).collect();
+        assert_eq!(all.len(), 5, "each of them decides otherwise");
     }
 }

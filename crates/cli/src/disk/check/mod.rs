@@ -37,6 +37,7 @@ const PARTS: &[&str] = &[
     "log payloads",
     "checkpoint",
     "decision pages",
+    "dissolved pages",
     "directory pages",
     "map pages",
     "checksum pages",

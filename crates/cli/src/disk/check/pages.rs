@@ -60,6 +60,7 @@ fn part_of(id: PageId) -> &'static str {
         PageKind::CrcPage => "checksum pages",
         PageKind::Directory => "directory pages",
         PageKind::Decision => "decision pages",
+        PageKind::Dissolved => "dissolved pages",
     }
 }
 
@@ -68,6 +69,9 @@ impl Walk<'_> {
         let id = of.replica;
         for (ptr, n) in of.decision.iter().zip(0..) {
             self.page(PageId::decision(id, n), *ptr);
+        }
+        for (ptr, n) in of.dissolved.1.iter().zip(0..) {
+            self.page(PageId::dissolved(id, n), *ptr);
         }
         let mut known = BTreeSet::new();
         for (ptr, n) in of.directory.iter().zip(0..) {

@@ -82,7 +82,7 @@ fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
         ("map page", held.pages[0].unwrap().slot),
         ("CRC page 1", held.pages[2].unwrap().slot),
         ("directory page", replica.directory[0].ptr.unwrap().slot),
-        ("decision page 1", replica.decision[1].slot),
+        ("decision page 1", replica.decision.pages[1].slot),
     ];
     for (name, slot) in pages {
         let mut rig = two_replicas();

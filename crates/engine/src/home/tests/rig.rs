@@ -4,19 +4,21 @@
 
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{
-    BlockData, ChunkDirty, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round, RoundState,
-    Unmap,
+    At, BlockData, ChunkDirty, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
+    RoundState, Unmap,
 };
 use crate::tests::disk::Disk;
 use bytes::Bytes;
 use env::{DiskInfo, DiskKind, Op};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::rng::Rng;
 use types::store::DecisionState;
 use types::{AU, ChunkKey, GenerationId, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, Time};
 
 pub(super) type Key = (ReplicaId, ChunkKey, u16);
 pub(super) const START: u64 = 2 * AU;
+/// Family of all chunks: it is the generation of none.
+pub(super) const FAMILY: GenerationId = GenerationId(77);
 
 /// A round in terms of the model: stamp 0 is a zero block.
 #[derive(Clone, Default)]
@@ -28,6 +30,8 @@ pub(super) struct Plan {
     pub(super) adopts: BTreeMap<(ReplicaId, ChunkKey, u16), u32>,
     pub(super) released: Vec<(ReplicaId, Vec<u32>)>,
     pub(super) states: Vec<(ReplicaId, u64)>,
+    /// Generations with a parent: a zero block of theirs is a zero mark, which the model keeps as stamp 0.
+    pub(super) marks: BTreeSet<GenerationId>,
 }
 
 pub(super) struct Rig {
@@ -64,10 +68,16 @@ pub(super) fn bytes_of(stamp: u64) -> Vec<u8> {
 }
 
 pub(super) fn state(replica: ReplicaId, index: u64) -> RoundState {
-    let bytes = Bytes::from(bytes_of(replica.0 << 32 | index).repeat(2)[..5000 * (index as usize % 2)].to_vec());
+    let bytes = |n: u64, len: u64| Bytes::from(bytes_of(replica.0 << 32 | n).repeat(2)[..len as usize].to_vec());
     RoundState {
-        decision: DecisionState { replica, index: Index(index), term: Term(1), bytes },
+        decision: DecisionState {
+            replica,
+            index: Index(index),
+            term: Term(1),
+            bytes: bytes(index, 5000 * (index % 2)),
+        },
         commit: Index(index + 1),
+        dissolved: bytes(index / 3, 4100 * u64::from(index > 20 && index / 3 % 2 == 1)),
     }
 }
 
@@ -100,7 +110,8 @@ impl Plan {
                 .map(|((replica, chunk), blocks)| {
                     let of = self.adopts.range((replica, chunk, 0)..=(replica, chunk, u16::MAX));
                     let adopts = of.map(|((.., at), unit)| (*at, *unit)).collect();
-                    ChunkDirty { replica, chunk, blocks, adopts }
+                    let marks = self.marks.contains(&chunk.generation);
+                    ChunkDirty { replica, chunk, family: FAMILY, marks, blocks, adopts }
                 })
                 .collect(),
             destroyed: self.destroyed.clone(),
@@ -118,7 +129,7 @@ impl Plan {
     pub(super) fn apply(&self, base: &mut BTreeMap<Key, u64>) {
         base.retain(|key, _| !self.drops(key));
         for (key, stamp) in &self.blocks {
-            if *stamp == 0 {
+            if *stamp == 0 && !self.marks.contains(&key.1.generation) {
                 base.remove(key);
             } else {
                 base.insert(*key, *stamp);
@@ -281,7 +292,7 @@ impl Rig {
     }
 
     pub(super) fn submit_read(&mut self, ticket: u64, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
-        self.home.read(ticket, replica, chunk, ranges, &mut self.ops, &mut self.events);
+        self.home.read(ticket, replica, (FAMILY, chunk), ranges, &mut self.ops, &mut self.events);
         self.disk.submit(&mut self.ops);
     }
 
@@ -309,6 +320,14 @@ impl Rig {
                 .filter(|b| !skip(&(replica, chunk, *b)))
                 .map(|b| SectorRange::new(u32::from(b) * 8, 8))
                 .collect();
+            for range in &ranges {
+                let want = match self.base.get(&(replica, chunk, (range.start / 8) as u16)) {
+                    None => At::Open,
+                    Some(0) => At::Zeros,
+                    Some(_) => At::Data,
+                };
+                assert_eq!(self.home.at(replica, chunk, *range), [(*range, want)], "{chunk} of {replica}");
+            }
             self.submit_read(5, replica, chunk, &ranges);
             self.settle();
             let Some(HomeEvent::ReadDone { ticket: 5, result }) = self.events.pop() else { panic!("no answer") };
