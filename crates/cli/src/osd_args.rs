@@ -79,15 +79,16 @@ pub struct OsdFormat {
     /// A faster device for the log alone, which `osd run` needs, too; with --size a file is made
     #[arg(long, value_name = "PATH")]
     pub log_device: Option<PathBuf>,
-    /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the device and of the memory]
+    /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the device and of the memory; with
+    /// --log-device all of it, at most 4 GiB and an eighth of the memory]
     #[arg(long, value_parser = crate::size::parse)]
     pub log_size: Option<u64>,
     /// Overwrite what is on the device; an OSD only with --erase-osd
     #[arg(long)]
     pub force: bool,
-    /// With --force: the uuid of the OSD that is erased. An OSD that holds PGs is never erased
+    /// With --force: the uuid of the OSD that is erased; once for each, if the log device is of another one. An OSD that holds PGs is never erased
     #[arg(long, value_name = "UUID", requires = "force")]
-    pub erase_osd: Option<String>,
+    pub erase_osd: Vec<String>,
     /// Failure domain: the machine [default: its host name]
     #[arg(long, value_name = "NAME", value_parser = location)]
     pub host: Option<String>,

@@ -266,7 +266,10 @@ impl Decision {
             let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
             let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
             let in_order = first <= head && head <= last;
-            if !ascending || reserved != 0 || chunk_count == 0 || !in_order || !tree.is_head_of(volume, head) {
+            // No command makes a clone yet: a family is that of its own head.
+            let in_family = tree.get(head).is_some_and(|node| node.family == head);
+            let in_tree = in_family && tree.is_head_of(volume, head);
+            if !ascending || reserved != 0 || chunk_count == 0 || !in_order || !in_tree {
                 return Err(DecisionError::Shape);
             }
             volumes.insert(volume, Attached { session, epoch, chunk_count, window, head, first, last });

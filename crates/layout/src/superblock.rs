@@ -23,7 +23,8 @@ pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// batches of version 2, which know the tombstone floor. 3: decision states of version 2. 4: log batches and decision states
 /// of version 3, and home checks blocks by xxh3. 5: a key in the superblock gives the salts of the log segments.
 /// 6: log batches of version 4, and a replica's log may begin before its contents are here: its record says where.
-/// 7: log batches of version 5: the payload of an entry may lie at home.
+/// 7: log batches of version 5: the payload of an entry may lie at home. 8: decision states of version 4, and home pages and
+/// checkpoints of version 2.
 pub const FORMAT_VERSION: u32 = 8;
 /// Incompatible feature: log and home of the OSD are on two devices.
 pub const SEPARATE_LOG: u64 = 1;

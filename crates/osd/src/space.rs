@@ -227,9 +227,9 @@ impl Osd {
     pub(crate) fn take_space(&mut self, key: usize, request: &Request) -> Result<Option<Held>, Reject> {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
         let Some(range) = SectorRange::checked(range.start, range.count) else { return Ok(None) };
-        // A volume without an attach record takes nothing: the group refuses its write.
-        let leader = self.pgs.group(key).filter(|group| group.serves());
-        let Some(chunk) = leader.and_then(|group| group.decides().in_head(*chunk)) else { return Ok(None) };
+        let Some(leader) = self.pgs.group(key).filter(|group| group.serves()) else { return Ok(None) };
+        // The attach record of an unknown volume may be applied before this write is.
+        let chunk = leader.decides().in_head(*chunk).unwrap_or(chunk.in_first());
         let slot = self.pgs.get(key);
         let need = self.engine.new_aus(slot.identity.replica, chunk, range);
         if need == 0 {

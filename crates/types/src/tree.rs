@@ -10,6 +10,7 @@ mod encoding;
 
 use crate::{GenerationId, VolumeId};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 pub use encoding::{DECISION_VERSION, NODE_LEN_MAX, TreeError};
 
@@ -106,7 +107,11 @@ impl Tree {
 
     /// Returns the generations whose parent is this one, ascending.
     pub fn children(&self, id: GenerationId) -> impl Iterator<Item = GenerationId> + '_ {
-        self.iter().filter(move |(_, node)| node.parent == Some(id)).map(|(child, _)| child)
+        // A head has no child, and a child a higher id.
+        let is_head = self.nodes.get(&id).is_some_and(|node| node.role.is_head());
+        let younger = (!is_head).then(|| self.nodes.range((Bound::Excluded(id), Bound::Unbounded)));
+        let children = younger.into_iter().flatten().filter(move |(_, node)| node.parent == Some(id));
+        children.map(|(child, _)| *child)
     }
 
     /// Whether this generation is the head of the volume.

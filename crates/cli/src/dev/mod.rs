@@ -110,7 +110,7 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
             log_device: None,
             log_size: Some(size::parse(LOG_SIZE).map_err(anyhow::Error::msg)?),
             force: false,
-            erase_osd: None,
+            erase_osd: Vec::new(),
             reuse: true,
             metas: vec![cluster.meta_addr(0).into()],
             quiet: true,

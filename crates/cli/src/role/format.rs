@@ -5,7 +5,7 @@
 //! the same ids. A superblock shows that the device is complete: only the registration is then repeated.
 
 use super::memory;
-use super::osd::superblock_error;
+use super::osd::{superblock_error, superblocks};
 use crate::address::Address;
 use crate::admin::Admin;
 use crate::errors::{self, UserError};
@@ -13,7 +13,7 @@ use crate::role::{self, env_error};
 use crate::{output, size};
 use anyhow::Result;
 use control::admin::{OsdRegister, OsdView};
-use engine::{DeviceContents, DevicePart, FormatError, FormatParams};
+use engine::{DeviceContents, DevicePart, Disks, FormatError, FormatParams};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskError, DiskInfo, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,8 +32,8 @@ pub struct Format {
     pub log_device: Option<PathBuf>,
     pub log_size: Option<u64>,
     pub force: bool,
-    /// The uuid of the OSD that may be erased, as it was typed.
-    pub erase_osd: Option<String>,
+    /// The uuids of the OSDs that may be erased, as they were typed.
+    pub erase_osd: Vec<String>,
     /// Whether a device that this cluster registered and that never started is taken as it is.
     pub reuse: bool,
     pub metas: Vec<Address>,
@@ -148,15 +148,15 @@ pub fn check(args: &Format) -> Result<()> {
 /// An opened device, that of its log, and the metadata service.
 struct Device {
     env: RealEnv,
-    disk: DiskInfo,
-    log: Option<DiskInfo>,
+    disks: Disks,
     admin: Admin,
 }
 
 /// Opens the device, which may have to be made.
 fn on_device<T>(args: &Format, keeps: bool, f: impl FnOnce(&mut Device) -> Result<T>) -> Result<T> {
-    let made = make_files(args)?;
-    let done = Device::open(args).and_then(|mut device| f(&mut device));
+    let mut made = Vec::new();
+    let ready = make_files(args, &mut made);
+    let done = ready.and_then(|()| Device::open(args)).and_then(|mut device| f(&mut device));
     // The file is still sparse: this command created it, and wrote nothing.
     let is_untouched = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
     for path in made.into_iter().filter(|path| (done.is_err() || !keeps) && is_untouched(path)) {
@@ -165,55 +165,72 @@ fn on_device<T>(args: &Format, keeps: bool, f: impl FnOnce(&mut Device) -> Resul
     done
 }
 
-/// Makes the files that are to be devices, if --size says so; returns those that were missing.
-fn make_files(args: &Format) -> Result<Vec<&Path>> {
-    let Some(size) = args.size else { return Ok(Vec::new()) };
-    let mut made = Vec::new();
+/// Makes the files that are to be devices, if --size says so; adds those that were missing.
+fn make_files<'a>(args: &'a Format, made: &mut Vec<&'a Path>) -> Result<()> {
+    let Some(size) = args.size else { return Ok(()) };
     if make_file(&args.device, size)? {
-        made.push(args.device.as_path());
+        made.push(&args.device);
     }
-    if let Some(log) = args.log_device.as_deref().filter(|log| !log.exists()) {
+    // A log device that is there is used as it is.
+    let is_missing = |log: &&Path| std::fs::metadata(log).map_or(true, |meta| meta.is_file() && meta.len() == 0);
+    if let Some(log) = args.log_device.as_deref().filter(is_missing) {
         let log_bytes = args.log_size.unwrap_or_else(|| default_log(size, memory::total()));
-        make_file(log, log_bytes + 2 * MARGIN)?;
-        made.push(log);
+        if make_file(log, log_bytes + 2 * MARGIN)? {
+            made.push(log);
+        }
     }
-    Ok(made)
+    Ok(())
 }
 
 impl Device {
     fn open(args: &Format) -> Result<Device> {
         let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
         let spec = |path: &Path| DiskSpec { path: path.to_owned(), assume_plp: false, read_only: false };
-        let disk = env.open_disk(&spec(&args.device)).map_err(env_error)?;
+        let home = env.open_disk(&spec(&args.device)).map_err(env_error)?;
         let log = args.log_device.as_deref().map(|path| env.open_disk(&spec(path))).transpose().map_err(env_error)?;
-        Ok(Device { env, disk, log, admin: Admin::connect(&args.metas)? })
+        let disks = Disks { log: log.unwrap_or_else(|| home.clone()), home };
+        Ok(Device { env, disks, admin: Admin::connect(&args.metas)? })
     }
 }
 
 /// The way in which a format goes on.
 enum Next {
     /// The device is complete, and is to be registered once more.
-    Register(Superblock),
+    Register(Made),
     /// The device is this cluster's, and never started.
-    Reuse(Superblock),
+    Reuse(Made),
     /// The id is still to be reserved when it is 0. The second one is for the device of the log.
     Write(FormatParams, Option<FormatParams>),
 }
 
+/// Superblocks that are on the devices.
+#[derive(Clone, Copy)]
+struct Made {
+    home: Superblock,
+    /// The same, unless the log has a device of its own.
+    log: Superblock,
+}
+
 /// Decides how to format the device. Writes nothing.
-fn decide_format(args: &Format, Device { env, disk, log, admin }: &mut Device) -> Result<Next> {
+fn decide_format(args: &Format, Device { env, disks, admin }: &mut Device) -> Result<Next> {
     let failed = |e| format_error(&args.device, e);
     let cluster = admin.status()?.cluster;
-    let contents = engine::inspect(env, disk).map_err(failed)?;
+    let contents = engine::inspect(env, &disks.home).map_err(failed)?;
+    let log_path = args.log_device.as_ref().unwrap_or(&args.device);
+    let of_log = match disks.are_apart() {
+        true => Some(engine::inspect(env, &disks.log).map_err(|e| format_error(log_path, e))?),
+        false => None,
+    };
+    check_erased(args, &[Some((&*args.device, contents)), of_log.map(|found| (&**log_path, found))])?;
     let registered = registered(admin, cluster, contents)?;
     if let DeviceContents::Osd { superblock, unfinished } = contents
         && superblock.cluster == cluster
     {
-        if unfinished && !args.force {
-            return Ok(Next::Register(superblock));
-        }
-        if args.reuse && registered.as_ref().is_some_and(|osd| osd.live == "new") {
-            return Ok(Next::Reuse(superblock));
+        let registers = unfinished && !args.force;
+        if registers || args.reuse && registered.as_ref().is_some_and(|osd| osd.live == "new") {
+            let (log, home) = superblocks(env, disks, (log_path, &args.device), format_error)?;
+            let made = Made { home, log };
+            return Ok(if registers { Next::Register(made) } else { Next::Reuse(made) });
         }
     }
     let ids = decide(args, &args.device, cluster, contents, registered.as_ref())?;
@@ -224,19 +241,32 @@ fn decide_format(args: &Format, Device { env, disk, log, admin }: &mut Device) -
         cluster,
         osd: ids.osd.unwrap_or(OsdId(0)),
         uuid: ids.uuid,
-        log_bytes: args.log_size.unwrap_or_else(|| default_log(disk.size_bytes, memory::total())),
+        log_bytes: args.log_size.unwrap_or_else(|| default_log(disks.home.size_bytes, memory::total())),
         segment_bytes: 0,
         force: ids.force,
         prezero: true,
         unix_s: role::unix_now().as_secs(),
-        part: if log.is_some() { DevicePart::Home } else { DevicePart::Whole },
+        part: if disks.are_apart() { DevicePart::Home } else { DevicePart::Whole },
     };
-    engine::check_format(env, disk, &params).map_err(failed)?;
-    let of_log = match (&args.log_device, log) {
-        (Some(path), Some(disk)) => Some(log_params(args, (path, env, disk, admin), params)?),
-        _ => None,
-    };
+    engine::check_format(env, &disks.home, &params).map_err(failed)?;
+    let of_log = of_log.map(|found| log_params(args, (log_path, env, &disks.log, admin), found, params)).transpose()?;
     Ok(Next::Write(params, of_log))
+}
+
+/// Checks that the command that erases an OSD names devices of it: another path may be a mistake.
+fn check_erased(args: &Format, devices: &[Option<(&Path, DeviceContents)>]) -> Result<()> {
+    let holds_osd = |found: &DeviceContents| matches!(found, DeviceContents::Osd { .. } | DeviceContents::Damaged(_));
+    let mut found = devices.iter().flatten();
+    let foreign = found.clone().find(|(_, found)| matches!(found, DeviceContents::Foreign { .. }));
+    let path = match foreign {
+        _ if args.erase_osd.is_empty() => return Ok(()),
+        Some((path, _)) => path,
+        None if found.any(|(_, found)| holds_osd(found)) => return Ok(()),
+        None => &*args.device,
+    };
+    let what = format!("{} holds no OSD, and --erase-osd names one", path.display());
+    let next = "check the path of the device, or leave --erase-osd out";
+    Err(UserError::new(codes::DEVICE_NOT_EMPTY, what, next).into())
 }
 
 /// Returns the OSD that the metadata service knows by the superblock on a device.
@@ -257,9 +287,9 @@ fn registered(admin: &Admin, cluster: ClusterId, contents: DeviceContents) -> Re
 fn log_params(
     args: &Format,
     (path, env, disk, admin): (&Path, &mut RealEnv, &DiskInfo, &Admin),
+    contents: DeviceContents,
     home: FormatParams,
 ) -> Result<FormatParams> {
-    let contents = engine::inspect(env, disk).map_err(|e| format_error(path, e))?;
     let force = match contents {
         // This format has begun before, and was interrupted.
         DeviceContents::Osd { superblock, .. } if superblock.uuid == home.uuid => true,
@@ -270,6 +300,13 @@ fn log_params(
         }
     };
     let log_bytes = args.log_size.unwrap_or_else(|| default_log_device(disk.size_bytes, memory::total()));
+    let room = disk.size_bytes.saturating_sub(2 * MARGIN) >> 20 << 20;
+    if log_bytes > room {
+        let (has, log) = (size::show(disk.size_bytes), size::show(log_bytes));
+        let what = format!("{}: the device is too small: {has} do not hold a log of {log}", path.display());
+        let next = format!("use a larger device, or --log-size {}", size::show(room).replace(' ', ""));
+        return Err(UserError::new(codes::DEVICE_TOO_SMALL, what, next).into());
+    }
     let params = FormatParams { part: DevicePart::Log, log_bytes, force, ..home };
     engine::check_format(env, disk, &params).map_err(|e| format_error(path, e))?;
     Ok(params)
@@ -278,38 +315,35 @@ fn log_params(
 fn format_device(args: &Format, device: &mut Device) -> Result<Formatted> {
     let failed = |e| format_error(&args.device, e);
     let next = decide_format(args, device)?;
-    let superblock = match next {
-        Next::Reuse(superblock) => return formatted(args, &superblock, device),
-        Next::Register(superblock) => superblock,
+    let made = match next {
+        Next::Reuse(made) => return Ok(formatted(args, made, device)),
+        Next::Register(made) => made,
         Next::Write(params, log) => write(args, device, params, log)?,
     };
-    register(args, &device.admin, &superblock, &device.disk)?;
-    let made = formatted(args, &superblock, device)?;
-    engine::finish_format(&mut device.env, &device.disk).map_err(failed)?;
-    if let Some(log) = &device.log {
-        engine::finish_format(&mut device.env, log).map_err(failed)?;
+    register(args, &device.admin, &made.home, &device.disks.home)?;
+    for (disk, _) in device.disks.each() {
+        engine::finish_format(&mut device.env, disk).map_err(failed)?;
     }
-    Ok(made)
+    Ok(formatted(args, made, device))
 }
 
 /// Writes the superblock of the device last: when it is there, the log is complete.
-fn write(
-    args: &Format,
-    device: &mut Device,
-    mut params: FormatParams,
-    log: Option<FormatParams>,
-) -> Result<Superblock> {
-    let Device { env, disk, log: log_disk, admin } = device;
+fn write(args: &Format, device: &mut Device, mut params: FormatParams, log: Option<FormatParams>) -> Result<Made> {
+    let Device { env, disks, admin } = device;
     if params.osd == OsdId(0) {
         params.osd = admin.reserve_osd()?;
     }
     let log = log.map(|log| FormatParams { osd: params.osd, ..log });
-    engine::begin_format(env, disk, &params).map_err(|e| format_error(&args.device, e))?;
-    if let (Some(disk), Some(log), Some(path)) = (log_disk, log, &args.log_device) {
-        engine::begin_format(env, disk, &log).map_err(|e| format_error(path, e))?;
-        write_device(args, (path, env, disk), log)?;
-    }
-    write_device(args, (&args.device, env, disk), params)
+    engine::begin_format(env, &disks.home, &params).map_err(|e| format_error(&args.device, e))?;
+    let of_log = match (log, &args.log_device) {
+        (Some(log), Some(path)) => {
+            engine::begin_format(env, &disks.log, &log).map_err(|e| format_error(path, e))?;
+            Some(write_device(args, (path, env, &disks.log), log)?)
+        }
+        _ => None,
+    };
+    let home = write_device(args, (&args.device, env, &disks.home), params)?;
+    Ok(Made { home, log: of_log.unwrap_or(home) })
 }
 
 fn write_device(
@@ -369,21 +403,17 @@ fn may_replace(admin: &Admin, old: OsdId) -> Result<(), UserError> {
     }
 }
 
-fn formatted(args: &Format, superblock: &Superblock, device: &mut Device) -> Result<Formatted> {
-    let of_log = match (&device.log, &args.log_device) {
-        (Some(log), Some(path)) => engine::read_superblock(&mut device.env, log).map_err(|e| format_error(path, e))?,
-        _ => *superblock,
-    };
-    Ok(Formatted {
+fn formatted(args: &Format, Made { home, log }: Made, device: &Device) -> Formatted {
+    Formatted {
         device: args.device.clone(),
         log_device: args.log_device.clone(),
-        osd: superblock.osd,
-        cluster: superblock.cluster,
-        uuid: superblock.uuid,
-        device_bytes: device.disk.size_bytes,
-        log_bytes: of_log.segment_bytes * u64::from(of_log.segment_count),
+        osd: home.osd,
+        cluster: home.cluster,
+        uuid: home.uuid,
+        device_bytes: device.disks.home.size_bytes,
+        log_bytes: log.segment_bytes * u64::from(log.segment_count),
         replaces: args.replaces,
-    })
+    }
 }
 
 /// Decides whether the contents of the device may be erased, and with which ids the format continues.
@@ -395,18 +425,6 @@ fn decide(
     known: Option<&OsdView>,
 ) -> Result<Ids> {
     let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
-    if args.erase_osd.is_some()
-        && args.log_device.is_none()
-        && matches!(contents, DeviceContents::Empty | DeviceContents::Foreign { .. } | DeviceContents::Begun(_))
-    {
-        let what = format!("{} holds no OSD, and --erase-osd names one", path.display());
-        return Err(UserError::new(
-            codes::DEVICE_NOT_EMPTY,
-            what,
-            "check the path of the device, or leave --erase-osd out",
-        )
-        .into());
-    }
     match contents {
         // The engine refuses foreign data without --force, and names its place.
         DeviceContents::Empty | DeviceContents::Foreign { .. } => Ok(fresh(args.force)),
@@ -415,10 +433,10 @@ fn decide(
         }
         DeviceContents::Begun(_) => Ok(fresh(args.force)),
         DeviceContents::Osd { superblock, .. } => {
-            may_erase(args, path, superblock.ids(), cluster, known).map(|()| fresh(true))
+            may_erase(args, path, (superblock.ids(), superblock.part), cluster, known).map(|()| fresh(true))
         }
         DeviceContents::Damaged(ids) => {
-            let refused = match may_erase(args, path, ids, cluster, known) {
+            let refused = match may_erase(args, path, (ids, DevicePart::Whole), cluster, known) {
                 Ok(()) => return Ok(fresh(true)),
                 Err(refused) => refused,
             };
@@ -437,14 +455,24 @@ fn not_empty() -> String {
 fn may_erase(
     args: &Format,
     path: &Path,
-    ids: DeviceIds,
+    (ids, part): (DeviceIds, DevicePart),
     cluster: ClusterId,
     known: Option<&OsdView>,
 ) -> Result<(), UserError> {
     let DeviceIds { cluster: found, osd, uuid } = ids;
     let device = path.display();
     let here = format!("{device} holds {osd} of this cluster");
+    // The other device of the pair is lost, and the OSD with it: its replacement may take what is left.
+    let is_half = |known: &OsdView| {
+        let is_down = !matches!(known.live.as_str(), "up" | "unknown");
+        part != DevicePart::Whole && args.replaces == Some(known.osd) && is_down
+    };
     let refused = match known {
+        Some(known) if is_half(known) => {
+            let what = format!("{here}, which is to be replaced");
+            let next = format!("if its other device is lost, add --force --erase-osd {uuid}");
+            UserError::new(codes::DEVICE_NOT_EMPTY, what, next)
+        }
         Some(known) if known.pgs > 0 => {
             let what = format!("{here}, with {} PGs", known.pgs);
             return Err(UserError::new(
@@ -475,16 +503,16 @@ fn may_erase(
 /// Checks that the uuid of the erased OSD was typed, with the command or at the prompt.
 fn was_typed(args: &Format, ids: DeviceIds, refused: UserError) -> Result<(), UserError> {
     let uuid = ids.uuid.to_string();
-    let typed = match &args.erase_osd {
-        Some(typed) => Some(typed.clone()),
-        None if args.force && !args.quiet && std::io::stdin().is_terminal() => {
+    let typed = match &args.erase_osd[..] {
+        [_, ..] => args.erase_osd.iter().find(|typed| **typed == uuid).cloned(),
+        [] if args.force && !args.quiet && std::io::stdin().is_terminal() => {
             let mut err = std::io::stderr();
             let _ = write!(err, "{}.\nType the uuid of {} to erase it: ", refused.what, ids.osd);
             let _ = err.flush();
             let mut line = String::new();
             std::io::stdin().lock().read_line(&mut line).ok().map(|_| line.trim().to_owned())
         }
-        None => None,
+        [] => None,
     };
     if args.force && typed.as_ref() == Some(&uuid) { Ok(()) } else { Err(refused) }
 }
@@ -581,13 +609,13 @@ mod tests {
 
     #[test]
     fn a_uuid_to_erase_is_refused_on_a_device_without_an_osd() {
-        let args = |erase_osd: Option<&str>| Format {
+        let args = |erase_osd: &[&str]| Format {
             device: "/d".into(),
             size: None,
             log_device: None,
             log_size: None,
             force: true,
-            erase_osd: erase_osd.map(str::to_owned),
+            erase_osd: erase_osd.iter().map(|uuid| (*uuid).to_owned()).collect(),
             reuse: false,
             metas: Vec::new(),
             quiet: true,
@@ -595,12 +623,17 @@ mod tests {
             replaces: None,
         };
         let foreign = || DeviceContents::Foreign { place: "first" };
-        let cluster = ClusterId([1; 16]);
-        let refused =
-            decide(&args(Some("5a5a")), Path::new("/d"), cluster, foreign(), None).err().expect("refused").to_string();
+        let on = |path: &'static str, found| Some((Path::new(path), found));
+        let refused = check_erased(&args(&["5a5a"]), &[on("/d", foreign()), None]).expect_err("refused").to_string();
         assert!(refused.contains("/d holds no OSD") && refused.contains("check the path"), "{refused}");
-        assert!(decide(&args(Some("5a5a")), Path::new("/d"), cluster, DeviceContents::Empty, None).is_err());
-        assert!(decide(&args(None), Path::new("/d"), cluster, foreign(), None).is_ok_and(|ids| ids.force));
+        assert!(check_erased(&args(&["5a5a"]), &[on("/d", DeviceContents::Empty), None]).is_err());
+        assert!(check_erased(&args(&[]), &[on("/d", foreign()), None]).is_ok());
+        // A pair: one of the two holds the OSD, and the other one no other data.
+        let ids = DeviceIds { cluster: ClusterId([1; 16]), osd: OsdId(1), uuid: OsdUuid([2; 16]) };
+        let half = |other| check_erased(&args(&["5a5a"]), &[on("/d", other), on("/log", DeviceContents::Damaged(ids))]);
+        assert!(half(DeviceContents::Empty).is_ok() && half(foreign()).is_err());
+        let cluster = ClusterId([1; 16]);
+        assert!(decide(&args(&[]), Path::new("/d"), cluster, foreign(), None).is_ok_and(|ids| ids.force));
     }
 
     #[test]

@@ -113,6 +113,13 @@ fn open(args: &OsdRun, env: &mut RealEnv) -> Result<Disks> {
     Ok(Disks { home, log })
 }
 
+/// Returns the error for a log device that holds no log.
+fn no_log(path: &Path) -> anyhow::Error {
+    let what = format!("{}: the device carries no Basalt superblock", path.display());
+    let next = "name the device that `basalt osd format --log-device` was given";
+    UserError::new(codes::DEVICE_NOT_FORMATTED, what, next).into()
+}
+
 /// Reads the superblocks of the log and of home, whose paths come in the same order. They are equal for an OSD on one device.
 ///
 /// # Errors
@@ -126,7 +133,10 @@ pub fn superblocks(
     let mut found = Vec::new();
     for (disk, part) in disks.each() {
         let path = if part == DevicePart::Log { log_path } else { home_path };
-        let superblock = engine::read_superblock(env, disk).map_err(|e| told(path, e))?;
+        let superblock = engine::read_superblock(env, disk).map_err(|e| match e {
+            FormatError::Superblock(SuperblockError::Absent) if part == DevicePart::Log => no_log(path),
+            other => told(path, other),
+        })?;
         superblock.is_part(part).map_err(|why| told(path, why.into()))?;
         found.push(superblock);
     }

@@ -1,7 +1,10 @@
 //! Replicas that move: by hand, away from OSDs that are drained or lost, and to a device that takes the place of another one.
 
 use crate::dev::{Dev, MOVES};
+use layout::intent::{INTENT_AT, Intent};
+use layout::superblock::{DeviceIds, SUPERBLOCK_LEN, Superblock};
 use serde_json::Value;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -198,6 +201,15 @@ fn the_two_devices_of_an_osd_are_named_together(dev: &Dev, device: &str, log: &s
     assert_eq!((info["log_device"].as_str(), info["log"]["segments"].as_u64()), (Some(log), Some(16)), "{info}");
     let checked = dev.run(&[&["disk", "check", "--data"][..], &of].concat());
     assert_eq!(checked.code, 0, "{checked:?}");
+    // A format that was interrupted before its registration goes on with both devices alone.
+    let file = std::fs::File::options().read(true).write(true).open(device).expect("it is there");
+    let mut page = vec![0; SUPERBLOCK_LEN];
+    file.read_exact_at(&mut page, 0).expect("a superblock");
+    let DeviceIds { cluster, osd, uuid } = Superblock::decode(&page).expect("a superblock").ids();
+    file.write_all_at(&Intent { cluster, osd, uuid }.encode(), INTENT_AT).expect("written");
+    dev.run(&["osd", "format", "--device", device]).says("BSLT-3015", "--log-device");
+    let whole = dev.run(&["osd", "format", "--device", device, "--log-device", log]);
+    assert!(whole.code == 0 && whole.out.contains("its log of 64 MiB"), "{whole:?}");
     // A log that is in use is no empty device.
     let other = dev.file("other");
     let format = ["osd", "format", "--device", &other, "--size", "512MiB", "--log-device", log];

@@ -84,7 +84,6 @@ fn a_wrong_command_line_has_a_code_and_proposes_no_other_verb() {
         &["osd", "crush", "move", "/dev/x"],
         &["volume", "clone", "main/a", "main/b"],
         &["volume", "snapshot", "--help"],
-        &["pool", "set", "main", "replicas", "2"],
     ] {
         run(args).says_usage("BSLT-1011", "What is missing today");
     }

@@ -17,32 +17,30 @@ fn check(seeds: std::ops::Range<u64>, make: impl Fn(u64) -> Rig) {
     assert!(rounds > 15 && completed > 100, "{rounds} rounds, {completed} blocks: the test lost its teeth");
 }
 
+/// Caches that lose what was not flushed: that of the log, and that of home.
+const BOTH: (bool, bool, DiskKind) = (true, true, DiskKind::Block);
+
 #[test]
 fn data_on_two_devices_survive_power_cuts_on_volatile_caches() {
-    check(0..8, |seed| Rig::apart(seed, true, config(seed)));
+    check(0..6, |seed| Rig::apart(seed, BOTH, config(seed)));
 }
 
 #[test]
-fn data_on_two_devices_survive_power_cuts_without_a_cache() {
-    check(100..104, |seed| Rig::apart(seed, false, config(seed)));
+fn data_on_two_devices_survive_power_cuts_with_one_volatile_cache() {
+    // A log that keeps its cache on power loss before a disk that does not, and the reverse.
+    check(100..106, |seed| Rig::apart(seed, (seed % 2 == 0, seed % 2 == 1, DiskKind::Block), config(seed)));
 }
 
 #[test]
 fn home_on_a_file_survives_power_cuts_beside_a_log_on_a_device() {
-    check(200..206, |seed| {
-        let mut rig = Rig::apart(seed, false, config(seed));
-        rig.disk.info.kind = DiskKind::File;
-        rig.disk.sparse_from = rig.disk.home_from;
-        rig.restart();
-        rig
-    });
+    check(200..206, |seed| Rig::apart(seed, (false, false, DiskKind::File), config(seed)));
 }
 
 #[test]
 fn home_that_is_older_than_its_log_gives_no_old_bytes() {
     let (mut failed, mut whole) = (0, 0);
     for seed in 0..12 {
-        let mut rig = Rig::apart(seed, true, config(seed));
+        let mut rig = Rig::apart(seed, BOTH, config(seed));
         (1..=3).for_each(|id| rig.create(id));
         (0..200).for_each(|_| step(&mut rig));
         rig.settle();
@@ -71,7 +69,7 @@ fn home_that_is_older_than_its_log_gives_no_old_bytes() {
 
 #[test]
 fn devices_that_do_not_belong_together_are_refused() {
-    let mut rig = Rig::apart(5, true, EngineConfig::default());
+    let mut rig = Rig::apart(5, BOTH, EngineConfig::default());
     let refusal = |rig: &mut Rig, disks: Disks| {
         rig.boot(disks);
         rig.settle();
@@ -112,7 +110,7 @@ fn device_of_a_pair_is_not_formatted_without_force() {
 #[test]
 fn poisoned_store_is_refused_whichever_device_took_the_mark() {
     for home_fails in [false, true] {
-        let mut rig = Rig::apart(7, true, config(1));
+        let mut rig = Rig::apart(7, BOTH, config(1));
         rig.create(1);
         (0..50).for_each(|_| step(&mut rig));
         rig.settle();

@@ -23,8 +23,9 @@ enum Pending {
 
 pub(crate) struct Disk {
     pub info: DiskInfo,
-    /// Bytes from this one on are a second device, that of the home.
+    /// Bytes from this one on are a second device, that of the home, with these properties.
     pub home_from: Option<usize>,
+    pub home: Option<DiskInfo>,
     /// Bytes that reads return.
     cache: Vec<u8>,
     durable: Vec<u8>,
@@ -69,6 +70,7 @@ impl Disk {
         Disk {
             info,
             home_from: None,
+            home: None,
             cache: vec![0; len as usize],
             durable: vec![0; len as usize],
             unflushed: Vec::new(),
@@ -94,8 +96,14 @@ impl Disk {
     /// Returns the two devices of a disk that is divided.
     pub fn disks(&self) -> Disks {
         let Some(from) = self.home_from else { return Disks::from(&self.info) };
-        let device = |id, len: usize| DiskInfo { id: DiskId(id), size_bytes: len as u64, ..self.info.clone() };
-        Disks { log: device(0, from), home: device(1, self.cache.len() - from) }
+        let log = DiskInfo { size_bytes: from as u64, ..self.info.clone() };
+        let size_bytes = (self.cache.len() - from) as u64;
+        let home = self.home.clone().unwrap_or_else(|| self.info.clone());
+        Disks { log, home: DiskInfo { id: DiskId(1), size_bytes, ..home } }
+    }
+
+    fn info_of(&self, disk: DiskId) -> &DiskInfo {
+        self.home.as_ref().filter(|_| disk.0 == 1).unwrap_or(&self.info)
     }
 
     fn device(&self, disk: DiskId) -> Range<usize> {
@@ -111,6 +119,7 @@ impl Disk {
     pub fn copy(&self) -> Disk {
         Disk {
             info: self.info.clone(),
+            home: self.home.clone(),
             cache: self.cache.clone(),
             durable: self.durable.clone(),
             unflushed: self.unflushed.clone(),
@@ -128,12 +137,12 @@ impl Disk {
     }
 
     pub fn submit(&mut self, ops: &mut Vec<Op>) {
-        let align = self.info.align_bytes as usize;
         for op in ops.drain(..) {
             let (disk, offset, len) = match &op {
                 Op::DiskRead { disk, offset, buf, .. } => (*disk, *offset, buf.len()),
                 Op::DiskWrite { disk, offset, bufs, .. } => {
                     self.writes += 1;
+                    let align = self.info_of(*disk).align_bytes as usize;
                     assert!(bufs.iter().all(|b| b.is_aligned(align) && b.len().is_multiple_of(align)), "alignment");
                     assert!(bufs.len() <= 1024, "the kernel takes at most 1024 buffers");
                     (*disk, *offset, bufs.iter().map(|b| b.len()).sum())
@@ -141,6 +150,7 @@ impl Disk {
                 Op::DiskFlush { disk, .. } => (*disk, 0, 0),
                 other => panic!("{other:?}"),
             };
+            let align = self.info_of(disk).align_bytes as usize;
             assert!((offset as usize).is_multiple_of(align) && len.is_multiple_of(512), "{offset}+{len}");
             let device = self.device(disk);
             assert!(offset as usize + len <= device.len(), "{offset}+{len} leaves {disk:?}");
@@ -184,13 +194,14 @@ impl Disk {
             Pending::Write { token, disk, offset, bytes, flush } => {
                 let result = self.outcome().and_then(|()| {
                     self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
-                    let is_durable = !self.info.volatile_cache && self.sparse_from.is_some_and(|from| offset < from);
+                    let is_volatile = self.info_of(disk).volatile_cache;
+                    let is_durable = !is_volatile && self.sparse_from.is_some_and(|from| offset < from);
                     if is_durable && !flush {
                         self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
                         return Ok(());
                     }
                     self.unflushed.push(Unflushed { disk, offset, bytes });
-                    let waits = self.info.volatile_cache || self.sparse_from.is_some();
+                    let waits = is_volatile || self.sparse_from.is_some();
                     if flush || !waits { self.flush(disk) } else { Ok(()) }
                 });
                 Event::DiskWrite { token, result }

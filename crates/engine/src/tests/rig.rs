@@ -3,7 +3,7 @@
 use super::disk::Disk;
 use crate::testing::{DISK_LEN, FailedRead, Harness, SECTORS, chunks, params};
 use crate::{EngineConfig, FormatParams, ReadError, Superblock, format_device};
-use env::DiskKind;
+use env::{DiskInfo, DiskKind};
 use std::time::Duration;
 use types::rng::Rng;
 use types::store::Effect;
@@ -47,11 +47,14 @@ impl Harness<Disk> {
         rig
     }
 
-    /// Does the same with a device for the log and one for home.
-    pub fn apart(seed: u64, volatile: bool, config: EngineConfig) -> Rig {
+    /// Does the same with a device for the log and one for home, which has a kind, a cache and an alignment of its own.
+    pub fn apart(seed: u64, (log_volatile, home_volatile, kind): (bool, bool, DiskKind), config: EngineConfig) -> Rig {
         let log = params().log_bytes + (2 << 20);
-        let mut disk = Disk::new(log + DISK_LEN - params().log_bytes, seed, volatile);
+        let mut disk = Disk::new(log + DISK_LEN - params().log_bytes, seed, log_volatile);
         disk.home_from = Some(log as usize);
+        let info = disk.info.clone();
+        disk.home = Some(DiskInfo { kind, volatile_cache: home_volatile, align_bytes: 4096, ..info });
+        disk.sparse_from = disk.home_from.filter(|_| kind == DiskKind::File);
         let superblocks: Vec<Superblock> = format_pair(&mut disk);
         let disks = disk.disks();
         let mut rig = Harness::mount(disk, disks, superblocks[0], config, Time(1_000_000));
