@@ -251,20 +251,28 @@ mod tests {
     }
 
     fn limited(rate: u64) -> Limits {
+        limited_to(iops(rate))
+    }
+
+    fn limited_to(of_volume: QosLimits) -> Limits {
         let mut limits = Limits::default();
-        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, iops(rate))]);
+        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, of_volume)]);
         limits
     }
 
     /// Lets clients without a limiter send all that is admitted, to `leaders` in shares of `weights`, and carries the messages
     /// between leaders with a delay of a turn. Returns how many operations were admitted in each second.
     fn flood(leaders: &mut [Limits], weights: &[u64], seconds: u64) -> Vec<u64> {
+        flood_with(leaders, weights, &read(V), 1, seconds)
+    }
+
+    fn flood_with(leaders: &mut [Limits], weights: &[u64], body: &RequestBody, turn_ms: u64, seconds: u64) -> Vec<u64> {
         let mut admitted = vec![0; seconds as usize];
-        for ms in 0..seconds * 1000 {
+        for ms in (0..seconds * 1000).step_by(turn_ms as usize) {
             let now = Time(ms * 1_000_000);
             for (leader, weight) in leaders.iter_mut().zip(weights) {
                 for _ in 0..*weight {
-                    admitted[(ms / 1000) as usize] += u64::from(leader.admit(now, &read(V)).is_ok());
+                    admitted[(ms / 1000) as usize] += u64::from(leader.admit(now, body).is_ok());
                 }
             }
             for from in 0..leaders.len() {
@@ -298,6 +306,22 @@ mod tests {
     }
 
     #[test]
+    fn leaders_share_a_low_bandwidth_though_each_large_operation_owes_long() {
+        let (rate, part) = (64 << 10, 512 << 10);
+        let limit = Some(RateLimit { rate, burst: 0, burst_seconds: 0 });
+        let limits = QosLimits { bandwidth: limit, ..QosLimits::NONE };
+        let large = RequestBody::Read { chunk: VolumeChunk { volume: V, index: 0 }, range: SectorRange::new(0, 1_024) };
+        let mut leaders: Vec<Limits> = (0..16).map(|_| limited_to(limits)).collect();
+        let seconds = 2_000;
+        let admitted = flood_with(&mut leaders, &[1; 16], &large, 50, seconds);
+        let bytes = admitted.iter().sum::<u64>() * part;
+        // On top of the rate each leader adds a depth and one operation, once.
+        let bound = rate * seconds * 101 / 100 + 16 * (rate / 2 + rate * 2 / 5 + part);
+        assert!(bytes <= bound, "{bytes} bytes in {seconds} s at {rate}/s");
+        assert!(bytes >= rate * seconds, "{bytes} bytes in {seconds} s at {rate}/s");
+    }
+
+    #[test]
     fn refused_request_waits_as_long_as_the_bucket_needs() {
         let mut limits = limited(10);
         let now = Time(1_000_000_000);
@@ -314,6 +338,16 @@ mod tests {
         assert!(limits.admit(now + Duration::from_micros(u64::from(wait_us) + 1), &read(V)).is_ok());
         assert!(limits.admit(now, &read(VolumeId(8))).is_ok_and(|charge| charge.is_none()), "it has no limit");
         assert!(limits.admit(now, &RequestBody::FenceCheck { volume: V }).is_ok_and(|charge| charge.is_none()));
+    }
+
+    #[test]
+    fn longest_debt_fits_into_a_refusal() {
+        let mut limits = limited(1);
+        let most =
+            Used { volume: V, read_ops: u32::MAX, read_bytes: u64::MAX, write_ops: u32::MAX, write_bytes: u64::MAX };
+        limits.handle_used(Time::ZERO, &[most; 3]);
+        let Err(Reject::Throttled { wait_us }) = limits.admit(Time::ZERO, &read(V)) else { panic!("it owes") };
+        assert!((3_600_000_000..u32::MAX).contains(&wait_us), "{wait_us}");
     }
 
     #[test]

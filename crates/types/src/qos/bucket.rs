@@ -11,8 +11,9 @@ use crate::time::Time;
 use std::time::Duration;
 
 const NANOS: i128 = 1_000_000_000;
-/// Longest time that a debt lasts. Only a wrong report of another process can owe more.
-const DEBT_MAX: Duration = Duration::from_secs(60);
+/// Longest time that a debt lasts. Leaders that each admit one large operation of a volume with a low limit owe minutes: 16 of them
+/// 512 KiB each at 64 KiB/s are 128 s. Only a wrong report of another process can owe more than this.
+const DEBT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Cost of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
