@@ -135,9 +135,10 @@ impl Buckets {
         for bucket in &mut new.buckets {
             let before = self.buckets.iter().find(|b| (b.kind, b.is_peak) == (bucket.kind, bucket.is_peak));
             let Some(before) = before else { continue };
-            // A debt is time that the volume has to wait: the new rate does not lengthen it.
+            // A debt is at most the time that the volume had to wait and at most the tokens that it owed: a lower rate does not
+            // lengthen the time, and a higher one shortens it.
             bucket.level = match before.level {
-                level if level < 0 => (level / before.rate_permille).saturating_mul(bucket.rate_permille),
+                level if level < 0 => (level / before.rate_permille).saturating_mul(bucket.rate_permille).max(level),
                 level => level.min(bucket.depth),
             };
         }
