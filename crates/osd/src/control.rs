@@ -189,11 +189,11 @@ impl Osd {
     }
 
     fn learn_addresses(&mut self, osds: &[OsdAddr]) {
-        self.limits.set_peers(osds.iter().map(|o| o.osd).filter(|osd| *osd != self.config.osd));
         for entry in osds.iter().filter(|o| o.osd != self.config.osd) {
             self.bus.set_osd_addr(entry.osd, entry.addr);
         }
-        self.want_limit_links();
+        let own = self.config.osd;
+        self.set_limit_peers(osds.iter().map(|o| o.osd).filter(|osd| *osd != own));
         // Without meta only the peers of this OSD's own PGs matter, and they are few.
         let text = map_text(self.meta.wanted, &addresses_text(osds));
         if text.len() <= engine::MAP_MAX && self.phase == Phase::Running {

@@ -145,9 +145,11 @@ impl Limits {
         self.volumes.is_empty()
     }
 
-    pub fn set_peers(&mut self, peers: impl Iterator<Item = OsdId>) {
-        self.peers = peers.collect();
+    /// Sets the other OSDs of the cluster. Returns those that left it.
+    pub fn set_peers(&mut self, peers: impl Iterator<Item = OsdId>) -> Vec<OsdId> {
+        let before = std::mem::replace(&mut self.peers, peers.collect());
         self.missed.retain(|(osd, _), _| self.peers.contains(osd));
+        before.into_iter().filter(|osd| !self.peers.contains(osd)).collect()
     }
 
     /// Takes limits from meta; those without any limit are limited no longer.
@@ -309,6 +311,16 @@ impl Osd {
         if !self.limits.is_empty() {
             self.limits.peers.clone().into_iter().for_each(|osd| self.want_peer(osd));
         }
+    }
+
+    /// Takes over the other OSDs of the cluster. One that left it is not dialled for limits any more; a member of a PG here is.
+    pub(crate) fn set_limit_peers(&mut self, peers: impl Iterator<Item = OsdId>) {
+        for osd in self.limits.set_peers(peers) {
+            if !self.pgs.iter().any(|slot| slot.others().any(|member| member.osd == osd)) {
+                self.bus.unwant(osd, &mut self.turn.ops);
+            }
+        }
+        self.want_limit_links();
     }
 
     /// Tells the other OSDs what was admitted here of limited volumes, and those that had no link what they have missed. A message that
@@ -477,7 +489,7 @@ mod tests {
         limits.keep_for(later(300), OsdId(2), &[used]);
         assert_eq!(limits.take_missed(later(300), OsdId(2))[0].read_ops, 100);
         limits.keep_for(later(300), OsdId(2), &[used]);
-        limits.set_peers([OsdId(3)].into_iter());
+        assert_eq!(limits.set_peers([OsdId(3)].into_iter()), [OsdId(2)]);
         assert!(limits.missed.is_empty());
     }
 

@@ -1,10 +1,11 @@
 //! I/O limits at leaders: clients without a limiter, leaders on several OSDs, other leaders, and requests that are refused after all.
 
-use super::rig::{LONG, Rig, ms, pg};
+use super::rig::{LONG, Rig, addr_of, ms, pg};
 use crate::Phase;
 use bus::LinkId;
 use std::time::Duration;
 use types::control::{LimitsPart, OsdDown};
+use types::map::OsdAddr;
 use types::{Epoch, OsdId, QosLimits, RateLimit, SectorRange, SessionId, VolumeChunk, VolumeId};
 use wire::{Reject, Request, RequestBody};
 
@@ -101,6 +102,20 @@ fn osds_without_a_common_pg_have_links_once_a_volume_is_limited() {
     rig.tell(0, OsdDown::Limits { part, volumes: vec![(VolumeId(1), limits_of(RATE))] });
     rig.welcome(0);
     assert_eq!(links(&mut rig), 6);
+}
+
+#[test]
+fn osd_that_left_the_map_is_dialled_no_longer_unless_a_pg_has_it() {
+    for pgs in [0, 1] {
+        let mut rig = Rig::new(34, [16; 3]);
+        rig.make_pgs(pgs);
+        limit_all(&mut rig, RATE);
+        assert_eq!(links(&mut rig), 6);
+        let left = [1, 2].map(|i| OsdAddr { osd: OsdId(i + 1), addr: addr_of(i as usize) });
+        // It is the one that dials.
+        rig.tell(2, OsdDown::Osds { map_epoch: Epoch(2), osds: left.to_vec() });
+        assert_eq!(links(&mut rig), if pgs == 0 { 4 } else { 6 });
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(super) struct Rig {
     next_id: u64,
 }
 
-fn addr_of(i: usize) -> SocketAddr {
+pub(super) fn addr_of(i: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, i as u8 + 1)), 7400)
 }
 
