@@ -145,7 +145,10 @@ impl Osd {
             OsdDown::DropReplica { pg, replica, keep } => self.drop_replica(pg, replica, keep),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
-            OsdDown::Limits { part, volumes } => self.limits.handle_limits(self.now, part, volumes),
+            OsdDown::Limits { part, volumes } => {
+                self.limits.handle_limits(self.now, part, volumes);
+                self.want_limit_links();
+            }
             OsdDown::TransferLeader { pg, to } => {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
             }
@@ -186,10 +189,11 @@ impl Osd {
     }
 
     fn learn_addresses(&mut self, osds: &[OsdAddr]) {
-        self.limits.set_peers(osds.iter().map(|o| o.osd).filter(|osd| *osd != self.config.osd));
         for entry in osds.iter().filter(|o| o.osd != self.config.osd) {
             self.bus.set_osd_addr(entry.osd, entry.addr);
         }
+        let own = self.config.osd;
+        self.set_limit_peers(osds.iter().map(|o| o.osd).filter(|osd| *osd != own));
         // Without meta only the peers of this OSD's own PGs matter, and they are few.
         let text = map_text(self.meta.wanted, &addresses_text(osds));
         if text.len() <= engine::MAP_MAX && self.phase == Phase::Running {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::LimitsPart;
 use types::planted::{Bug, on};
-use types::qos::{Buckets, Cost, Direction, Strictness};
+use types::qos::{Buckets, Cost, Direction, LimitKind, Strictness};
 use types::{OsdId, QosLimits, Time, VolumeId};
 use wire::{Message, Reject, Request, RequestBody, USED_MAX, Used};
 
@@ -69,6 +69,48 @@ impl Limited {
     }
 }
 
+/// Operations or bytes that a peer without a link was not told of. They lapse at the rate of the limit: its bucket filled meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+struct Missed {
+    amount: u64,
+    since: Time,
+}
+
+impl Missed {
+    /// Returns what the peer still has to hear.
+    fn rest(self, now: Time, rate: Option<u64>) -> u64 {
+        let Some(rate) = rate else { return 0 };
+        let lapsed = u128::from(rate) * now.since(self.since).as_nanos() / 1_000_000_000;
+        self.amount.saturating_sub(u64::try_from(lapsed).unwrap_or(u64::MAX))
+    }
+
+    fn add(&mut self, now: Time, rate: Option<u64>, amount: u64) {
+        if self.rest(now, rate) == 0 {
+            *self = Missed { amount: 0, since: now };
+        }
+        self.amount = self.amount.saturating_add(amount);
+    }
+}
+
+/// All that one peer has missed of one volume: operations and bytes of reads, operations and bytes of writes.
+type AllMissed = [Missed; 4];
+
+/// Returns the rates at which what was missed lapses, the lowest that counts it.
+fn rates_of(limits: &QosLimits) -> [Option<u64>; 4] {
+    let least = |all, one| [limits.get(all), limits.get(one)].into_iter().flatten().map(|limit| limit.rate).min();
+    [
+        least(LimitKind::Iops, LimitKind::ReadIops),
+        least(LimitKind::Bandwidth, LimitKind::ReadBandwidth),
+        least(LimitKind::Iops, LimitKind::WriteIops),
+        least(LimitKind::Bandwidth, LimitKind::WriteBandwidth),
+    ]
+}
+
+fn rests(now: Time, missed: &AllMissed, limits: &QosLimits) -> [u64; 4] {
+    let rates = rates_of(limits);
+    std::array::from_fn(|i| missed[i].rest(now, rates[i]))
+}
+
 /// The limited volumes of the cluster, and the other OSDs.
 #[derive(Default)]
 pub(crate) struct Limits {
@@ -78,6 +120,8 @@ pub(crate) struct Limits {
     /// Volumes of a list of all that has begun.
     listed: BTreeSet<VolumeId>,
     peers: Vec<OsdId>,
+    /// Use that peers without a link were not told of: at most an entry for each of them and each volume, until it has lapsed.
+    missed: BTreeMap<(OsdId, VolumeId), AllMissed>,
     tell_at: Option<Time>,
 }
 
@@ -101,8 +145,11 @@ impl Limits {
         self.volumes.is_empty()
     }
 
-    pub fn set_peers(&mut self, peers: impl Iterator<Item = OsdId>) {
-        self.peers = peers.collect();
+    /// Sets the other OSDs of the cluster. Returns those that left it.
+    pub fn set_peers(&mut self, peers: impl Iterator<Item = OsdId>) -> Vec<OsdId> {
+        let before = std::mem::replace(&mut self.peers, peers.collect());
+        self.missed.retain(|(osd, _), _| self.peers.contains(osd));
+        before.into_iter().filter(|osd| !self.peers.contains(osd)).collect()
     }
 
     /// Takes limits from meta; those without any limit are limited no longer.
@@ -127,12 +174,14 @@ impl Limits {
             let listed = std::mem::take(&mut self.listed);
             self.volumes.retain(|volume, _| listed.contains(volume));
             self.untold.retain(|volume| listed.contains(volume));
+            self.missed.retain(|(_, volume), _| listed.contains(volume));
         }
     }
 
     fn forget(&mut self, volume: VolumeId) {
         self.volumes.remove(&volume);
         self.untold.remove(&volume);
+        self.missed.retain(|(_, of), _| *of != volume);
     }
 
     /// Charges a request, or refuses it with the time to wait. `None`: its volume is not limited.
@@ -183,6 +232,9 @@ impl Limits {
             return Vec::new();
         }
         self.tell_at = None;
+        if !self.missed.is_empty() {
+            self.lapse(now);
+        }
         let mut all = Vec::new();
         for volume in std::mem::take(&mut self.untold) {
             let Some(limited) = self.volumes.get_mut(&volume) else { continue };
@@ -193,6 +245,46 @@ impl Limits {
             }
         }
         all
+    }
+
+    /// Keeps for a peer without a link what it was not told of.
+    fn keep_for(&mut self, now: Time, osd: OsdId, used: &[Used]) {
+        for used in used {
+            let Some(limited) = self.volumes.get(&used.volume) else { continue };
+            let rates = rates_of(limited.buckets.limits());
+            let amounts = [u64::from(used.read_ops), used.read_bytes, u64::from(used.write_ops), used.write_bytes];
+            let missed = self.missed.entry((osd, used.volume)).or_default();
+            for ((missed, rate), amount) in missed.iter_mut().zip(rates).zip(amounts) {
+                missed.add(now, rate, amount);
+            }
+        }
+        if !self.missed.is_empty() {
+            self.tell_at.get_or_insert(now + TELL_EVERY);
+        }
+    }
+
+    /// Takes what a peer has missed, now that it has a link.
+    fn take_missed(&mut self, now: Time, osd: OsdId) -> Vec<Used> {
+        let of_peer = (osd, VolumeId(0))..=(osd, VolumeId(u64::MAX));
+        let volumes: Vec<VolumeId> = self.missed.range(of_peer).map(|((_, volume), _)| *volume).collect();
+        let mut all = Vec::new();
+        for volume in volumes {
+            let missed = self.missed.remove(&(osd, volume)).expect("it was just seen");
+            let Some(limited) = self.volumes.get(&volume) else { continue };
+            let [read_ops, read_bytes, write_ops, write_bytes] = rests(now, &missed, limited.buckets.limits());
+            let ops = |ops| u32::try_from(ops).unwrap_or(u32::MAX);
+            all.push(Used { volume, read_ops: ops(read_ops), read_bytes, write_ops: ops(write_ops), write_bytes });
+        }
+        all
+    }
+
+    /// Forgets what was missed and does not matter any longer.
+    fn lapse(&mut self, now: Time) {
+        let volumes = &self.volumes;
+        self.missed.retain(|(_, volume), missed| {
+            let limited = volumes.get(volume);
+            limited.is_some_and(|limited| rests(now, missed, limited.buckets.limits()) != [0; 4])
+        });
     }
 }
 
@@ -213,17 +305,39 @@ impl Osd {
         }
     }
 
-    /// Tells the other OSDs what was admitted here of limited volumes. A message that is lost with its connection is not repeated.
+    /// Makes links to all other OSDs as soon as any volume is limited. An OSD dials none of a higher id, so one that wanted links
+    /// only after its first admission would reach none until those with higher ids admitted something, too.
+    pub(crate) fn want_limit_links(&mut self) {
+        if !self.limits.is_empty() {
+            self.limits.peers.clone().into_iter().for_each(|osd| self.want_peer(osd));
+        }
+    }
+
+    /// Takes over the other OSDs of the cluster. One that left it is not dialled for limits any more; a member of a PG here is.
+    pub(crate) fn set_limit_peers(&mut self, peers: impl Iterator<Item = OsdId>) {
+        for osd in self.limits.set_peers(peers) {
+            if !self.pgs.iter().any(|slot| slot.others().any(|member| member.osd == osd)) {
+                self.bus.unwant(osd, &mut self.turn.ops);
+            }
+        }
+        self.want_limit_links();
+    }
+
+    /// Tells the other OSDs what was admitted here of limited volumes, and those that had no link what they have missed. A message that
+    /// is lost with its connection is not repeated.
     pub(crate) fn tell_used(&mut self) {
-        let used = self.limits.take_untold(self.now);
-        if used.is_empty() {
+        if self.now < self.limits.next_deadline() {
             return;
         }
+        let used = self.limits.take_untold(self.now);
         for osd in self.limits.peers.clone() {
-            match self.bus.link_to(osd) {
-                Some(link) => self.send_used(link, &used),
-                None => self.want_peer(osd),
-            }
+            let Some(link) = self.bus.link_to(osd) else {
+                self.limits.keep_for(self.now, osd, &used);
+                continue;
+            };
+            let missed = self.limits.take_missed(self.now, osd);
+            self.send_used(link, &missed);
+            self.send_used(link, &used);
         }
     }
 
@@ -251,20 +365,28 @@ mod tests {
     }
 
     fn limited(rate: u64) -> Limits {
+        limited_to(iops(rate))
+    }
+
+    fn limited_to(of_volume: QosLimits) -> Limits {
         let mut limits = Limits::default();
-        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, iops(rate))]);
+        limits.handle_limits(Time::ZERO, CHANGE, vec![(V, of_volume)]);
         limits
     }
 
     /// Lets clients without a limiter send all that is admitted, to `leaders` in shares of `weights`, and carries the messages
     /// between leaders with a delay of a turn. Returns how many operations were admitted in each second.
     fn flood(leaders: &mut [Limits], weights: &[u64], seconds: u64) -> Vec<u64> {
+        flood_with(leaders, weights, &read(V), 1, seconds)
+    }
+
+    fn flood_with(leaders: &mut [Limits], weights: &[u64], body: &RequestBody, turn_ms: u64, seconds: u64) -> Vec<u64> {
         let mut admitted = vec![0; seconds as usize];
-        for ms in 0..seconds * 1000 {
+        for ms in (0..seconds * 1000).step_by(turn_ms as usize) {
             let now = Time(ms * 1_000_000);
             for (leader, weight) in leaders.iter_mut().zip(weights) {
                 for _ in 0..*weight {
-                    admitted[(ms / 1000) as usize] += u64::from(leader.admit(now, &read(V)).is_ok());
+                    admitted[(ms / 1000) as usize] += u64::from(leader.admit(now, body).is_ok());
                 }
             }
             for from in 0..leaders.len() {
@@ -298,6 +420,22 @@ mod tests {
     }
 
     #[test]
+    fn leaders_share_a_low_bandwidth_though_each_large_operation_owes_long() {
+        let (rate, part) = (64 << 10, 512 << 10);
+        let limit = Some(RateLimit { rate, burst: 0, burst_seconds: 0 });
+        let limits = QosLimits { bandwidth: limit, ..QosLimits::NONE };
+        let large = RequestBody::Read { chunk: VolumeChunk { volume: V, index: 0 }, range: SectorRange::new(0, 1_024) };
+        let mut leaders: Vec<Limits> = (0..16).map(|_| limited_to(limits)).collect();
+        let seconds = 2_000;
+        let admitted = flood_with(&mut leaders, &[1; 16], &large, 50, seconds);
+        let bytes = admitted.iter().sum::<u64>() * part;
+        // On top of the rate each leader adds a depth and one operation, once.
+        let bound = rate * seconds * 101 / 100 + 16 * (rate / 2 + rate * 2 / 5 + part);
+        assert!(bytes <= bound, "{bytes} bytes in {seconds} s at {rate}/s");
+        assert!(bytes >= rate * seconds, "{bytes} bytes in {seconds} s at {rate}/s");
+    }
+
+    #[test]
     fn refused_request_waits_as_long_as_the_bucket_needs() {
         let mut limits = limited(10);
         let now = Time(1_000_000_000);
@@ -314,6 +452,45 @@ mod tests {
         assert!(limits.admit(now + Duration::from_micros(u64::from(wait_us) + 1), &read(V)).is_ok());
         assert!(limits.admit(now, &read(VolumeId(8))).is_ok_and(|charge| charge.is_none()), "it has no limit");
         assert!(limits.admit(now, &RequestBody::FenceCheck { volume: V }).is_ok_and(|charge| charge.is_none()));
+    }
+
+    #[test]
+    fn longest_debt_fits_into_a_refusal() {
+        let mut limits = limited(1);
+        let most =
+            Used { volume: V, read_ops: u32::MAX, read_bytes: u64::MAX, write_ops: u32::MAX, write_bytes: u64::MAX };
+        limits.handle_used(Time::ZERO, &[most; 3]);
+        let Err(Reject::Throttled { wait_us }) = limits.admit(Time::ZERO, &read(V)) else { panic!("it owes") };
+        assert!((3_600_000_000..u32::MAX).contains(&wait_us), "{wait_us}");
+    }
+
+    #[test]
+    fn peer_without_a_link_hears_later_what_has_not_lapsed() {
+        let later = |seconds| Time::ZERO + TELL_EVERY + Duration::from_secs(seconds);
+        let used = Used { volume: V, read_ops: 100, read_bytes: 1 << 20, write_ops: 0, write_bytes: 0 };
+        let mut limits = limited(10);
+        limits.set_peers([OsdId(2), OsdId(3)].into_iter());
+        limits.keep_for(later(0), OsdId(2), &[used]);
+        limits.keep_for(later(4), OsdId(2), &[Used { read_ops: 5, ..used }]);
+        assert!(limits.next_deadline() <= later(1), "it is told without another admission");
+        assert!(limits.take_missed(later(5), OsdId(3)).is_empty());
+        // 105 operations, of which five seconds took 50. No limit counts the bytes.
+        let told = limits.take_missed(later(5), OsdId(2));
+        assert_eq!(told, [Used { read_ops: 55, read_bytes: 0, ..used }]);
+        assert!(limits.take_missed(later(5), OsdId(2)).is_empty());
+        // A load at the rate leaves nothing, and nothing keeps the timer when it has lapsed.
+        for second in 10..100 {
+            limits.keep_for(later(second), OsdId(2), &[Used { read_ops: 10, ..used }]);
+        }
+        limits.take_untold(later(101));
+        assert_eq!((limits.missed.len(), limits.next_deadline()), (0, Time::NEVER));
+        // Idle time is no credit for later use.
+        limits.keep_for(later(200), OsdId(2), &[used]);
+        limits.keep_for(later(300), OsdId(2), &[used]);
+        assert_eq!(limits.take_missed(later(300), OsdId(2))[0].read_ops, 100);
+        limits.keep_for(later(300), OsdId(2), &[used]);
+        assert_eq!(limits.set_peers([OsdId(3)].into_iter()), [OsdId(2)]);
+        assert!(limits.missed.is_empty());
     }
 
     #[test]

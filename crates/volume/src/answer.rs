@@ -183,7 +183,7 @@ impl Volume {
         self.finish(key, Err(errno));
     }
 
-    /// Notes that `osd` executed a request of this PG: it leads. Parts in flight to other OSDs only are sent to it.
+    /// Notes that `osd` executed a request of this PG, or held the volume to its rate: it leads. Parts in flight to other OSDs only are sent to it.
     fn settle(&mut self, now: Time, slot: u32, osd: OsdId) {
         let pg = &mut self.pgs[slot as usize];
         pg.refusals = 0;
@@ -216,23 +216,14 @@ impl Volume {
         if !relied_on {
             return;
         }
+        if let Reject::Throttled { wait_us } = reject {
+            return self.throttle(now, slot, osd, Duration::from_micros(wait_us.into()));
+        }
         let tuning = &self.config.tuning;
-        // A leader that is only ever busy is searched for elsewhere. One that holds the volume to its limits serves, however long.
-        let leads = match reject {
-            Reject::Busy => pg.settled && pg.refusals < tuning.backoff_short_count,
-            Reject::Throttled { .. } => pg.settled,
-            _ => false,
-        };
+        // A leader that is only ever busy is searched for elsewhere.
+        let leads = reject == Reject::Busy && pg.settled && pg.refusals < tuning.backoff_short_count;
         if leads && now < pg.resume_at {
             // One pause answers all refusals of a burst: parts that left before it tell nothing new.
-            return;
-        }
-        if let Reject::Throttled { wait_us } = reject
-            && leads
-        {
-            let wait = Duration::from_micros(wait_us.into());
-            pg.resume_at = now + wait.clamp(tuning.backoff_first.min(tuning.throttle_max), tuning.throttle_max);
-            pg.refusals = pg.refusals.max(1);
             return;
         }
         let pause = pg.backoff(tuning, &mut self.rng);
@@ -248,7 +239,7 @@ impl Volume {
                 pg.search(now, hint, pause);
             }
             Reject::Busy if leads => pg.resume_at = now + pause,
-            Reject::NotReady | Reject::Busy | Reject::Throttled { .. } => {
+            Reject::NotReady | Reject::Busy => {
                 pg.resume_at = now + pause;
                 // This OSD may lead and only be busy: it gets every second turn.
                 let target = (pg.refusals % 2 == 1).then_some(osd);
@@ -258,7 +249,22 @@ impl Volume {
                 pg.stale = true;
                 pg.search(now, None, pause);
             }
-            Reject::Failed(_) => unreachable!("handled by the caller"),
+            Reject::Throttled { .. } | Reject::Failed(_) => unreachable!("handled before"),
+        }
+    }
+
+    /// Pauses a PG whose leader holds the volume to its limits. Only an OSD whose group serves answers so: a search ends there, and the
+    /// leader is asked again, however long it refuses.
+    fn throttle(&mut self, now: Time, slot: u32, osd: OsdId, wait: Duration) {
+        if !self.pgs[slot as usize].settled {
+            self.settle(now, slot, osd);
+        }
+        let tuning = &self.config.tuning;
+        let pg = &mut self.pgs[slot as usize];
+        // One pause answers all refusals of a burst.
+        if now >= pg.resume_at {
+            pg.resume_at = now + wait.clamp(tuning.backoff_first.min(tuning.throttle_max), tuning.throttle_max);
+            pg.refusals = pg.refusals.max(1);
         }
     }
 }

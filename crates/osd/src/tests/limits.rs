@@ -1,17 +1,23 @@
 //! I/O limits at leaders: clients without a limiter, leaders on several OSDs, other leaders, and requests that are refused after all.
 
-use super::rig::{Rig, ms, pg};
+use super::rig::{LONG, Rig, addr_of, ms, pg};
+use crate::Phase;
 use bus::LinkId;
+use std::time::Duration;
 use types::control::{LimitsPart, OsdDown};
+use types::map::OsdAddr;
 use types::{Epoch, OsdId, QosLimits, RateLimit, SectorRange, SessionId, VolumeChunk, VolumeId};
-use wire::{Request, RequestBody};
+use wire::{Reject, Request, RequestBody};
 
 const RATE: u64 = 300;
 
+fn limits_of(rate: u64) -> QosLimits {
+    QosLimits { iops: Some(RateLimit { rate, burst: 0, burst_seconds: 0 }), ..QosLimits::NONE }
+}
+
 /// Sends the list of all limited volumes to each OSD, as meta does at the start of a stream.
 fn limit_all(rig: &mut Rig, rate: u64) {
-    let iops = Some(RateLimit { rate, burst: 0, burst_seconds: 0 });
-    let limits = QosLimits { iops, ..QosLimits::NONE };
+    let limits = limits_of(rate);
     for i in rig.all() {
         let part = LimitsPart { begins: true, goes_on: false, ends: true };
         rig.tell(i, OsdDown::Limits { part, volumes: vec![(VolumeId(1), limits)] });
@@ -69,6 +75,70 @@ fn leaders_on_three_osds_hold_a_client_without_a_limiter_together() {
     rig.lead_all(2, 3);
     let sum = flood(&mut rig, &[2, 2, 2], 4);
     assert!(sum <= RATE * 4 * 101 / 100 + RATE, "{sum} reads in 4 s of one leader");
+}
+
+/// Runs until all OSDs have started and those that want links have dialled. Returns how many ends of links there are.
+fn links(rig: &mut Rig) -> usize {
+    rig.until(LONG, "all run", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
+    rig.run(ms(2_000));
+    let pairs = rig.all().flat_map(|a| rig.all().map(move |b| (a, b)));
+    pairs
+        .collect::<Vec<_>>()
+        .into_iter()
+        .filter(|(a, b)| rig.osd(*a).bus.link_to(OsdId(*b as u32 + 1)).is_some())
+        .count()
+}
+
+#[test]
+fn osds_without_a_common_pg_have_links_once_a_volume_is_limited() {
+    let mut rig = Rig::new(32, [16; 3]);
+    assert_eq!(links(&mut rig), 0, "nothing needs them");
+    limit_all(&mut rig, RATE);
+    assert_eq!(links(&mut rig), 6, "before anything is admitted");
+    // The limits are there first, and the addresses later.
+    rig.kill(0);
+    rig.start_waiting(0, Duration::ZERO, false);
+    let part = LimitsPart { begins: true, goes_on: false, ends: true };
+    rig.tell(0, OsdDown::Limits { part, volumes: vec![(VolumeId(1), limits_of(RATE))] });
+    rig.welcome(0);
+    assert_eq!(links(&mut rig), 6);
+}
+
+#[test]
+fn osd_that_left_the_map_is_dialled_no_longer_unless_a_pg_has_it() {
+    for pgs in [0, 1] {
+        let mut rig = Rig::new(34, [16; 3]);
+        rig.make_pgs(pgs);
+        limit_all(&mut rig, RATE);
+        assert_eq!(links(&mut rig), 6);
+        let left = [1, 2].map(|i| OsdAddr { osd: OsdId(i + 1), addr: addr_of(i as usize) });
+        // It is the one that dials.
+        rig.tell(2, OsdDown::Osds { map_epoch: Epoch(2), osds: left.to_vec() });
+        assert_eq!(links(&mut rig), if pgs == 0 { 4 } else { 6 });
+    }
+}
+
+#[test]
+fn osd_that_comes_back_hears_of_a_debt_that_lasts() {
+    let mut rig = Rig::new(33, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    let limits = QosLimits { bandwidth: Some(RateLimit { rate: 512, burst: 0, burst_seconds: 0 }), ..QosLimits::NONE };
+    let part = LimitsPart { begins: true, goes_on: false, ends: true };
+    let told = |rig: &mut Rig, i| rig.tell(i, OsdDown::Limits { part, volumes: vec![(VolumeId(1), limits)] });
+    rig.all().for_each(|i| told(&mut rig, i));
+    rig.kill(2);
+    rig.run(ms(500));
+    rig.ask_read(pg(0), 0, 1);
+    rig.run(ms(500));
+    rig.start(2);
+    told(&mut rig, 2);
+    rig.run(ms(2_500));
+    let body =
+        RequestBody::Read { chunk: VolumeChunk { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
+    let now = rig.osd(2).now;
+    let Err(Reject::Throttled { wait_us }) = rig.osd(2).limits.admit(now, &body) else { panic!("8 s of the rate") };
+    assert!((3_000_000..6_000_000).contains(&wait_us), "{wait_us}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(super) struct Rig {
     next_id: u64,
 }
 
-fn addr_of(i: usize) -> SocketAddr {
+pub(super) fn addr_of(i: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, i as u8 + 1)), 7400)
 }
 
@@ -88,6 +88,11 @@ impl Rig {
 
     pub fn start(&mut self, i: usize) {
         self.start_waiting(i, Duration::ZERO, false);
+        self.welcome(i);
+    }
+
+    /// Sends meta's answer to a hello, with the addresses of all OSDs.
+    pub fn welcome(&mut self, i: usize) {
         let addrs = self.all().map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
         self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
     }

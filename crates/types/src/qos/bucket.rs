@@ -11,8 +11,9 @@ use crate::time::Time;
 use std::time::Duration;
 
 const NANOS: i128 = 1_000_000_000;
-/// Longest time that a debt lasts. Only a wrong report of another process can owe more.
-const DEBT_MAX: Duration = Duration::from_secs(60);
+/// Longest time that a debt lasts. Leaders that each admit one large operation of a volume with a low limit owe minutes: 16 of them
+/// 512 KiB each at 64 KiB/s are 128 s. Only a wrong report of another process can owe more than this.
+const DEBT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Cost of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,9 +135,10 @@ impl Buckets {
         for bucket in &mut new.buckets {
             let before = self.buckets.iter().find(|b| (b.kind, b.is_peak) == (bucket.kind, bucket.is_peak));
             let Some(before) = before else { continue };
-            // A debt is time that the volume has to wait: the new rate does not lengthen it.
+            // A debt is at most the time that the volume had to wait and at most the tokens that it owed: a lower rate does not
+            // lengthen the time, and a higher one shortens it.
             bucket.level = match before.level {
-                level if level < 0 => (level / before.rate_permille).saturating_mul(bucket.rate_permille),
+                level if level < 0 => (level / before.rate_permille).saturating_mul(bucket.rate_permille).max(level),
                 level => level.min(bucket.depth),
             };
         }

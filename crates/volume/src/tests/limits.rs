@@ -223,3 +223,32 @@ fn leader_that_holds_the_limit_is_asked_again_and_never_left() {
     answer(&mut b, OsdId(1), &sent[0].1.clone());
     assert_eq!((b.done().len(), b.volume.stats().searches), (1, 0));
 }
+
+#[test]
+fn search_ends_at_the_leader_that_holds_the_limit() {
+    let mut b = Bench::plain();
+    (0..4).for_each(|token| b.submit(write(token * 4096, 512), token));
+    let sent = b.poll();
+    for (osd, request) in &sent {
+        b.reply(*osd, request, Err(Reject::NotLeader { hint: Some(OsdId(2)) }));
+    }
+    let mut sent = b.poll();
+    for _ in 0..20 {
+        let from = b.now;
+        assert!(sent.iter().all(|(osd, _)| *osd == OsdId(2)), "{sent:?}");
+        for (osd, request) in &sent {
+            b.reply(*osd, request, Err(Reject::Throttled { wait_us: 50_000 }));
+        }
+        assert_eq!(b.volume.stats().searches, 1, "it has found the leader");
+        sent = b.poll();
+        while sent.is_empty() {
+            sent = b.sleep();
+        }
+        assert_eq!(b.now, from + Duration::from_millis(50));
+    }
+    while !sent.is_empty() {
+        sent.iter().for_each(|(osd, request)| answer(&mut b, *osd, request));
+        sent = b.poll();
+    }
+    assert_eq!((b.done().len(), b.volume.stats().searches), (4, 1));
+}

@@ -100,6 +100,19 @@ fn change_keeps_the_level_and_gives_no_operation_away() {
 }
 
 #[test]
+fn raised_limit_ends_a_long_wait_and_a_lowered_one_does_not_lengthen_it() {
+    let limits = |n| QosLimits { bandwidth: rate(n), ..QosLimits::NONE };
+    let mut buckets = Buckets::new(Time::ZERO, limits(1 << 10), HOW);
+    buckets.take(Time::ZERO, Direction::Read, Cost { ops: 1, bytes: 1 << 20 });
+    assert!(buckets.wait(Time::ZERO, Direction::Read) > Duration::from_secs(1_000));
+    buckets.change(Time::ZERO, limits(1 << 20));
+    let wait = buckets.wait(Time::ZERO, Direction::Read);
+    assert!((990..=1_001).contains(&wait.as_millis()), "{wait:?}: 1 MiB at 1 MiB/s");
+    buckets.change(Time::ZERO, limits(1 << 10));
+    assert!(buckets.wait(Time::ZERO, Direction::Read) <= wait + Duration::from_millis(1));
+}
+
+#[test]
 fn debt_has_an_end_and_what_is_given_back_counts() {
     let mut buckets = Buckets::new(Time::ZERO, QosLimits { bandwidth: rate(1 << 20), ..QosLimits::NONE }, HOW);
     buckets.take(Time::ZERO, Direction::Read, Cost { ops: u32::MAX, bytes: u64::MAX });
