@@ -29,8 +29,10 @@ pub fn superblock(data: &[u8]) -> Verdict {
     let result = meter::bounded(data.len(), 0, 0, || Superblock::decode(data));
     if let Ok(s) = &result {
         let log_end = s.log_start + s.segment_bytes * u64::from(s.segment_count);
-        assert!(s.log_start >= MARGIN && log_end <= s.home_start);
-        assert!(s.home_start + s.home_bytes + MARGIN <= s.device_bytes);
+        let home_end = s.home_start + s.home_bytes;
+        assert!(s.part == Part::Home || s.log_start >= MARGIN && log_end > s.log_start);
+        assert!(s.part == Part::Log || s.home_start >= log_end.max(MARGIN) && home_end > s.home_start);
+        assert!(log_end.max(home_end) + MARGIN <= s.device_bytes);
         assert!(Superblock::decode(&s.encode()).as_ref() == Ok(s));
         assert!(Superblock::choose(data, &[]).as_ref() == Ok(s) && Superblock::choose(&[], data).as_ref() == Ok(s));
     }
