@@ -16,7 +16,6 @@ use crate::faults;
 use crate::faults::Given;
 use crate::faults::budget::Budget;
 pub use crate::hurt::Region;
-use crate::hurt::Ruin;
 use crate::mail::{Mail, Post};
 use crate::meta::{self, Metas};
 use crate::observe::Observers;
@@ -454,16 +453,12 @@ impl Cluster {
                 break;
             }
         }
-        let (mut refused, mut log_lost) = (false, None);
+        let (mut refused, mut log_lost) = (false, false);
         if let Err(error) = turn {
             // The real process logs the error and ends, too.
             tracing::error!("{error}");
             refused = matches!(error, osd::OsdError::Mount(engine::MountError::Poisoned { .. }));
-            log_lost = match error {
-                osd::OsdError::Mount(engine::MountError::LogLost) => Some(Ruin::Lost),
-                osd::OsdError::Mount(engine::MountError::LogFull) => Some(Ruin::Full),
-                _ => None,
-            };
+            log_lost = matches!(error, osd::OsdError::Mount(engine::MountError::LogLost));
             node.ended = Some(error.to_string());
             self.world.crash(node.node);
         }
@@ -472,8 +467,8 @@ impl Cluster {
             if refused {
                 self.confirm_poison(i);
             }
-            if let Some(ruin) = log_lost {
-                self.note_lost_log(i, ruin);
+            if log_lost {
+                self.note_lost_log(i);
             }
             return;
         }

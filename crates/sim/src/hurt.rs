@@ -31,14 +31,6 @@ pub enum Region {
 /// flight at once, and one.
 const EVIDENCE: u64 = 5;
 
-/// How a log has ended its mount.
-pub(crate) enum Ruin {
-    /// No batch of it is left.
-    Lost,
-    /// Each start has met another page that cannot be read, and has opened a segment, until none was free.
-    Full,
-}
-
 impl Cluster {
     pub fn disk_faults(&self, i: usize, change: impl FnOnce(&mut DiskFaults)) {
         self.world.disk_faults(self.osd_node(i), DEVICE, change);
@@ -83,17 +75,10 @@ impl Cluster {
         })
     }
 
-    /// Counts the disk of OSD `i` as lost when lies have ruined its log: only an administrator goes on (BSLT-3013).
-    pub(crate) fn note_lost_log(&mut self, i: usize, ruin: Ruin) {
-        let sb = self.superblock(i);
-        let is_ruined = match ruin {
-            Ruin::Lost => !rot::has_whole_batch(&self.image(i), &sb.log_identity()),
-            Ruin::Full => (0..u64::from(sb.segment_count)).all(|n| {
-                let start = sb.log_start + n * sb.segment_bytes;
-                self.image(i).is_unreadable(start, sb.segment_bytes)
-            }),
-        };
-        if self.budget.has_mendable_lies_only(i) && is_ruined {
+    /// Counts the disk of OSD `i` as lost when lies have left no batch of its log: only an administrator goes on (BSLT-3013).
+    pub(crate) fn note_lost_log(&mut self, i: usize) {
+        let log = self.superblock(i).log_identity();
+        if self.budget.has_mendable_lies_only(i) && !rot::has_whole_batch(&self.image(i), &log) {
             self.budget.lose(i);
         }
     }
