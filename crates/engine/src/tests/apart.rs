@@ -111,16 +111,7 @@ fn device_of_a_pair_is_not_formatted_without_force() {
 fn poisoned_store_is_refused_whichever_device_took_the_mark() {
     for home_fails in [false, true] {
         let mut rig = Rig::apart(7, BOTH, config(1));
-        rig.create(1);
-        (0..50).for_each(|_| step(&mut rig));
-        rig.settle();
-        rig.disk.fail_flush = true;
-        while !rig.poisoned {
-            step(&mut rig);
-        }
-        while !rig.disk.is_idle() {
-            rig.turn(1);
-        }
+        crash::poison(&mut rig);
         // The mark of one of the two devices is lost.
         let from = rig.disk.home_from.expect("two devices");
         let lost = if home_fails { from } else { 0 };

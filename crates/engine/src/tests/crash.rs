@@ -167,19 +167,24 @@ fn bytes_of_a_failed_flush_are_durable_before_a_mount_relies_on_them() {
     assert!(lost > 3, "{lost}: the test lost its teeth");
 }
 
-#[test]
-fn poisoned_store_is_refused_until_an_administrator_allows_it() {
-    let mut rig = Rig::new(3, true, config(1));
+/// Writes to the store until a flush fails, and lets it leave its mark.
+pub(super) fn poison(rig: &mut Rig) {
     rig.create(1);
-    (0..50).for_each(|_| step(&mut rig));
+    (0..50).for_each(|_| step(rig));
     rig.settle();
     rig.disk.fail_flush = true;
     while !rig.poisoned {
-        step(&mut rig);
+        step(rig);
     }
     while !rig.disk.is_idle() {
         rig.turn(1);
     }
+}
+
+#[test]
+fn poisoned_store_is_refused_until_an_administrator_allows_it() {
+    let mut rig = Rig::new(3, true, config(1));
+    poison(&mut rig);
     rig.disk.power_cut();
     for _ in 0..2 {
         let groups = std::mem::take(&mut rig.models);
