@@ -58,6 +58,8 @@ pub struct OsdNode {
     metas: Finder,
     /// The accounting of this life's mount was audited.
     pub(crate) audited: bool,
+    /// The end of the log that this life's mount found was looked at.
+    pub(crate) tail_seen: bool,
     /// The last log batch that was durable in any life of this disk.
     pub(crate) durable_batch: u64,
     /// Replicas whose contents were compared with the device in this life.
@@ -265,7 +267,7 @@ impl Cluster {
             lease_reads: self.options.lease_reads,
         };
         let seed = env.random();
-        node.audited = false;
+        (node.audited, node.tail_seen) = (false, false);
         node.scanned.clear();
         node.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
         self.post.send(self.world.now(), Mail::Dial { osd: i, life: node.life });
@@ -751,6 +753,7 @@ impl OsdNode {
             stream: None,
             metas: meta::finder(options.metas.unwrap_or(1)),
             audited: false,
+            tail_seen: false,
             durable_batch: 0,
             scanned: BTreeSet::new(),
             ended: None,

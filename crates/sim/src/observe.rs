@@ -189,14 +189,15 @@ impl Cluster {
     fn look_at_tail(&mut self, i: usize) -> Result<(), String> {
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return Ok(()) };
-        if *osd.phase() != osd::Phase::Running {
+        // This life may write over the place of a lost batch and end before it serves, so the mount itself is looked at.
+        let (found, durable) = osd.batches_for_tools();
+        if found == 0 {
             return Ok(());
         }
-        let (found, durable) = osd.batches_for_tools();
         let before = node.durable_batch;
         // The replicas of a device that meta has found to be older have failed, and its log goes on from there.
         node.durable_batch = if node.restored { durable } else { before.max(durable) };
-        if node.audited || found >= before || node.restored {
+        if std::mem::replace(&mut node.tail_seen, true) || found >= before || node.restored {
             return Ok(());
         }
         let id = node.id;

@@ -1,33 +1,27 @@
-//! The I/O limits of a volume at its client: requests wait here before they are split.
+//! The I/O limits of a volume at its client: each part takes its cost when it is made, and a request without tokens waits here.
 //!
 //! Reads wait in one queue and writes in another, each in order of arrival, so that a direction without tokens keeps nothing of
-//! the other. Where both may go, the older request goes first. A volume without limits has no limiter, and its requests pass by
-//! one branch. Leaders hold the same limits (ADR 0032). This side exists so that an honest client meets no refusal: its I/O
+//! the other. Where both may go, the older request goes first. A volume without limits has no limiter, and its parts pass by
+//! one branch. Leaders hold the same limits, and count the same parts (ADR 0032). This side exists so that an honest client meets no refusal: its I/O
 //! is spread evenly, and its queue stays in its own memory.
 //!
 //! Invariant: the owner polls at [`Limiter::wake`] at the latest; no request has a timer. The queues hold only requests that
-//! [`Volume::submit`] has counted, so its limits bound them.
+//! [`Volume::submit`] has counted, so its limits bound them. A request waits at most once, and is in no other list meanwhile.
 
 use crate::volume::{Kind, Volume};
-use crate::walk::next_piece;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::time::Duration;
-use types::limits::PART_MAX;
 use types::qos::{Buckets, Cost, Direction, Strictness};
-use types::{QosLimits, Stripe, Time};
+use types::{QosLimits, Time};
 
 /// An idle volume may take a tenth of a second at once.
 const HOW: Strictness = Strictness { depth: Duration::from_millis(100), slack_permille: 0 };
 /// Shortest wait: tokens of a high rate are taken in portions of this time.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Most pieces of a striped request that are counted one by one.
-const PIECES_COUNTED: usize = 4_096;
 
 struct Waiting {
     request: u32,
     arrival: u64,
-    cost: Cost,
 }
 
 /// Requests that wait for their turn.
@@ -35,34 +29,24 @@ pub(crate) struct Limiter {
     buckets: Buckets,
     reads: VecDeque<Waiting>,
     writes: VecDeque<Waiting>,
-    arrivals: u64,
     wake: Time,
 }
 
-/// Returns direction and cost of a request, as leaders count its parts. Zeroes and queries for extents go by the chunk at leaders, and
-/// many chunks may not exist: here each is one operation.
-fn cost_of(stripe: Stripe, kind: &Kind, range: &Range<u64>) -> (Direction, Cost) {
-    let direction = match kind {
-        Kind::Read(_) | Kind::Extents(_) => Direction::Read,
-        Kind::Write { .. } | Kind::Fill | Kind::Zero => Direction::Write,
+/// Returns direction and cost of a part of `bytes`, as leaders count it. A part that asks a leader for nothing has no cost: it is never made.
+fn cost_of(kind: &Kind, bytes: u64) -> (Direction, Cost) {
+    let (direction, bytes) = match kind {
+        Kind::Read(_) => (Direction::Read, bytes),
+        Kind::Extents(_) => (Direction::Read, 0),
+        Kind::Write { .. } | Kind::Fill => (Direction::Write, bytes),
+        Kind::Zero => (Direction::Write, 0),
     };
-    let ops = match kind {
-        Kind::Zero | Kind::Extents(_) => return (direction, Cost { ops: 1, bytes: 0 }),
-        _ if !stripe.is_striped() => (range.end - 1) / PART_MAX - range.start / PART_MAX + 1,
-        _ => {
-            let first = next_piece(stripe, kind, range, None);
-            let pieces = std::iter::successors(first, |last| next_piece(stripe, kind, range, Some(*last)));
-            let least = (range.end - range.start) / PART_MAX;
-            (pieces.take(PIECES_COUNTED).count() as u64).max(least)
-        }
-    };
-    (direction, Cost { ops: u32::try_from(ops).unwrap_or(u32::MAX), bytes: range.end - range.start })
+    (direction, Cost { ops: 1, bytes })
 }
 
 impl Limiter {
     fn new(now: Time, limits: QosLimits) -> Box<Limiter> {
         let buckets = Buckets::new(now, limits, HOW);
-        Box::new(Limiter { buckets, reads: VecDeque::new(), writes: VecDeque::new(), arrivals: 0, wake: Time::NEVER })
+        Box::new(Limiter { buckets, reads: VecDeque::new(), writes: VecDeque::new(), wake: Time::NEVER })
     }
 
     /// Returns the latest time for the next poll.
@@ -77,8 +61,23 @@ impl Limiter {
         }
     }
 
-    /// Returns the direction whose oldest request may go now, the older one of two; or the time until one may.
-    fn next(&mut self, now: Time) -> Result<Direction, Option<Duration>> {
+    /// Takes the cost of the next part of a request, or lets the request wait in its place by arrival. Returns whether the part may go.
+    fn admit(&mut self, now: Time, request: u32, arrival: u64, (direction, cost): (Direction, Cost)) -> bool {
+        let is_next = self.queue(direction).front().is_none_or(|waiting| arrival < waiting.arrival);
+        let wait = self.buckets.wait(now, direction);
+        if is_next && wait.is_zero() {
+            self.buckets.take(now, direction, cost);
+            return true;
+        }
+        let queue = self.queue(direction);
+        let at = queue.partition_point(|waiting| waiting.arrival < arrival);
+        queue.insert(at, Waiting { request, arrival });
+        self.wake = self.wake.min(now + wait.max(PAUSE));
+        false
+    }
+
+    /// Takes out the request that may go now: the oldest one of a direction that has tokens. Sets the wake-up when there is none.
+    fn take_turn(&mut self, now: Time) -> Option<u32> {
         let (mut best, mut least) = (None, None);
         for direction in [Direction::Read, Direction::Write] {
             let Some(arrival) = self.queue(direction).front().map(|waiting| waiting.arrival) else { continue };
@@ -89,22 +88,11 @@ impl Limiter {
                 best = Some((direction, arrival));
             }
         }
-        best.map(|(direction, _)| direction).ok_or(least)
-    }
-
-    /// Moves the requests that may go to `ready`.
-    fn release(&mut self, now: Time, ready: &mut VecDeque<u32>) {
-        let wait = loop {
-            match self.next(now) {
-                Ok(direction) => {
-                    let waiting = self.queue(direction).pop_front().expect("it was just seen");
-                    self.buckets.take(now, direction, waiting.cost);
-                    ready.push_back(waiting.request);
-                }
-                Err(wait) => break wait,
-            }
+        let Some((direction, _)) = best else {
+            self.wake = least.map_or(Time::NEVER, |wait| now + wait.max(PAUSE));
+            return None;
         };
-        self.wake = wait.map_or(Time::NEVER, |wait| now + wait.max(PAUSE));
+        self.queue(direction).pop_front().map(|waiting| waiting.request)
     }
 
     /// Takes a request out that was given up.
@@ -158,25 +146,26 @@ impl Volume {
         true
     }
 
-    /// Lets a new request wait for its turn.
-    pub(crate) fn limit(&mut self, now: Time, request: u32) {
-        let Some(limiter) = &mut self.limiter else { return self.unsplit.push_back(request) };
-        let pending = &self.requests[request as usize];
-        let (direction, cost) = cost_of(self.stripe, &pending.kind, &pending.range);
-        let arrival = limiter.arrivals;
-        limiter.arrivals += 1;
-        limiter.queue(direction).push_back(Waiting { request, arrival, cost });
-        limiter.release(now, &mut self.unsplit);
-        let waits = limiter.queue(direction).back().is_some_and(|waiting| waiting.request == request);
-        self.stats.limited += u64::from(waits);
+    /// Whether a part of `bytes` of this request may be made now. Otherwise the request waits for its turn.
+    pub(crate) fn admit(&mut self, now: Time, request: u32, bytes: u64) -> bool {
+        let Some(limiter) = &mut self.limiter else { return true };
+        let pending = &mut self.requests[request as usize];
+        let admitted = limiter.admit(now, request, pending.arrival, cost_of(&pending.kind, bytes));
+        if !admitted && !std::mem::replace(&mut pending.limited, true) {
+            self.stats.limited += 1;
+        }
+        admitted
     }
 
     /// Lets waiting requests go on whose turn has come.
     pub(crate) fn release_limited(&mut self, now: Time) {
-        if let Some(limiter) = &mut self.limiter
+        while let Some(limiter) = &mut self.limiter
             && now >= limiter.wake
+            && let Some(request) = limiter.take_turn(now)
         {
-            limiter.release(now, &mut self.unsplit);
+            // It takes its cost at once, unless it waits for something else: then the next one takes its turn.
+            self.unsplit.push_back(request);
+            self.split(now);
         }
     }
 }

@@ -14,7 +14,7 @@ use types::{CHUNK, IoBuf, SECTOR, SEGMENT, SectorRange, Time};
 /// Reason why a request is not split any further now.
 enum Stop {
     Whole,
-    /// The request waits in the list of a PG or a segment.
+    /// The request waits in the list of a PG or a segment, or for the I/O limit.
     Parked,
     NoRoom,
 }
@@ -56,6 +56,9 @@ impl Volume {
                     }
                     if !self.has_part_room() {
                         return Stop::NoRoom;
+                    }
+                    if !self.admit(now, request, piece.len()) {
+                        return Stop::Parked;
                     }
                     if must_exist {
                         self.segments.written(segment);

@@ -100,8 +100,9 @@ pub struct VolumeStats {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub token: u64,
-    /// Arrival of the request.
+    /// Time and number of the request's arrival.
     pub since: Time,
+    pub arrival: u64,
     pub kind: Kind,
     /// Volume addresses.
     pub range: Range<u64>,
@@ -114,6 +115,8 @@ pub(crate) struct Pending {
     /// Time at which the request fails with `TimedOut`.
     pub deadline: Time,
     pub sure: Sure,
+    /// It waited because of an I/O limit.
+    pub limited: bool,
 }
 
 impl Pending {
@@ -192,7 +195,8 @@ pub struct Volume {
     pub(crate) held_bytes: u64,
     /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
-    /// Numbers of parts made and of messages sent.
+    /// Numbers of requests taken, of parts made and of messages sent.
+    arrivals: u64,
     pub(crate) lives: u64,
     pub(crate) serial: u64,
 
@@ -238,6 +242,7 @@ impl Volume {
             limiter: None,
             held_bytes: 0,
             expire_at: Time::NEVER,
+            arrivals: 0,
             lives: 0,
             parts: Slab::new(),
             overlaps: Overlaps::default(),
@@ -365,6 +370,7 @@ impl Volume {
         let pending = Pending {
             token,
             since: now,
+            arrival: self.arrivals,
             next: next_piece(self.stripe, &kind, &range, None),
             kind,
             range,
@@ -373,12 +379,11 @@ impl Volume {
             held_bytes,
             deadline,
             sure: if self.write && on(Bug::HoleUnasked) { Sure::OfAll } else { Sure::No },
+            limited: false,
         };
+        self.arrivals += 1;
         let request = self.requests.insert(pending) as u32;
-        match self.limiter {
-            None => self.unsplit.push_back(request),
-            Some(_) => self.limit(now, request),
-        }
+        self.unsplit.push_back(request);
         self.split(now);
         Ok(())
     }

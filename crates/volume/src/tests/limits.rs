@@ -3,7 +3,8 @@
 use super::script::{Bench, opened, read, write};
 use device::Request;
 use std::time::Duration;
-use types::{Errno, OsdId, QosLimits, RateLimit, SEGMENT, Time};
+use types::qos::{Buckets, Cost, Direction, Strictness};
+use types::{CHUNK, Errno, OsdId, QosLimits, RateLimit, SEGMENT, Time};
 use wire::{Reject, ReplyBody, RequestBody};
 
 fn rate(rate: u64) -> Option<RateLimit> {
@@ -204,6 +205,71 @@ fn discards_and_flushes_pass_a_limit_of_bytes() {
     assert_eq!(b.poll().len(), 10);
     b.submit(Request::Flush, 11);
     assert_eq!(b.done().len(), 1);
+}
+
+#[test]
+fn large_request_leaves_part_by_part_and_no_leader_refuses_any() {
+    let chunks = SEGMENT / CHUNK;
+    let trim = Request::Trim { offset: 0, len: SEGMENT };
+    let fill = Request::WriteZeroes { offset: 0, len: 32 << 20, no_hole: true };
+    let bandwidth = QosLimits { bandwidth: rate(4 << 20), ..QosLimits::NONE };
+    for (limits, request, parts, seconds) in [
+        (iops(16), trim, chunks, chunks / 16),
+        (iops(16), write(0, 32 << 20), 64, 4),
+        (bandwidth, write(0, 32 << 20), 64, 8),
+        (bandwidth, fill, 64, 8),
+        (bandwidth, read(0, 32 << 20), 64, 8),
+        (QosLimits { read_iops: rate(1), write_iops: rate(16), ..QosLimits::NONE }, write(0, 16 << 20), 32, 2),
+    ] {
+        let mut b = limited(limits);
+        let leader = Strictness { depth: Duration::from_millis(500), slack_permille: 10 };
+        let mut leader = Buckets::new(b.now, limits, leader);
+        let (from, mut sent) = (b.now, 0);
+        b.submit(request, 1);
+        while b.out.done.is_empty() {
+            let messages = b.poll();
+            if messages.is_empty() && b.out.done.is_empty() {
+                b.now = b.now.max(b.volume.next_deadline());
+            }
+            for (osd, message) in messages {
+                let (direction, bytes) = match &message.body {
+                    RequestBody::Read { range, .. } => (Direction::Read, range.len_bytes()),
+                    RequestBody::Write { range, .. } => (Direction::Write, range.len_bytes()),
+                    RequestBody::Zero { .. } => (Direction::Write, 0),
+                    RequestBody::FenceCheck { .. } => {
+                        answer(&mut b, osd, &message);
+                        continue;
+                    }
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(leader.wait(b.now, direction), Duration::ZERO, "{limits:?}: part {sent}");
+                leader.take(b.now, direction, Cost { ops: 1, bytes: bytes as u64 });
+                sent += 1;
+                answer(&mut b, osd, &message);
+            }
+        }
+        let took = b.now.since(from);
+        let expected = Duration::from_secs(seconds);
+        assert_eq!((sent, b.volume.stats().limited), (parts, 1), "{limits:?}");
+        assert!(took <= expected && took + Duration::from_millis(350) >= expected, "{limits:?}: {took:?}");
+    }
+}
+
+#[test]
+fn request_that_has_begun_keeps_its_turn_and_stops_no_other_direction() {
+    let mut b = limited(QosLimits { write_iops: rate(10), ..QosLimits::NONE });
+    b.submit(Request::Trim { offset: 0, len: 8 * CHUNK }, 1);
+    b.submit(write(9 * CHUNK, 4096), 2);
+    b.submit(read(9 * CHUNK, 4096), 3);
+    while b.out.done.len() < 3 {
+        let messages = b.poll();
+        if messages.is_empty() {
+            b.now = b.now.max(b.volume.next_deadline());
+        }
+        messages.iter().for_each(|(osd, message)| answer(&mut b, *osd, message));
+    }
+    let order: Vec<u64> = b.out.done.iter().map(|completion| completion.token).collect();
+    assert_eq!(order, [3, 1, 2], "the read at once, and the write behind the older discard");
 }
 
 #[test]
