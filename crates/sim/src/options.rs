@@ -4,13 +4,15 @@ use crate::aim::{
     Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM,
 };
 use crate::tuned::Tuned;
-use crate::workload::{Kind, Pattern, Shape};
+
+use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
 use simenv::{DiskFaults, NetConfig};
 use std::time::Duration;
 use types::Stripe;
 use types::rng::Rng;
+use types::units::SECTOR;
 
 /// Settings of one run.
 #[derive(Clone, Debug)]
@@ -191,6 +193,18 @@ impl Options {
         steps.copy_entries = some(steps.copy_entries as u64, [1, 10]) as usize;
         steps.home_ops_max = some(steps.home_ops_max.into(), [1, 4]) as u32;
         steps.home_io_bytes_max = some(steps.home_io_bytes_max, [4 << 10, 64 << 10]);
+    }
+
+    /// Time that the requests of a full queue may take when an OSD admits few of their parts at once: a drawn credit, units of a few
+    /// KiB, and a far network multiply. Without stripes a request has too few parts to matter.
+    pub fn trickle(&self) -> Duration {
+        if !self.stripe.is_striped() {
+            return Duration::ZERO;
+        }
+        let longest = self.shape.sectors_max.max(AUS_MAX * AU_SECTORS) * SECTOR;
+        let parts = self.shape.depth as u32 * longest.div_ceil(self.stripe.unit_bytes()) as u32;
+        // To the leader, to its followers, and back.
+        4 * self.net.delay.1 * parts / self.tuned.osd.bus.credit_ops
     }
 
     /// Lets several metadata servers elect a leader in some runs that are not aimed.

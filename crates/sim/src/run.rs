@@ -282,7 +282,7 @@ impl Run {
         self.cluster.others_are_answered().map_err(|what| format!("{what}; {}", self.cluster.describe()))?;
         let around = self.cluster.options.aim.is_some_and(|aim| aim.class == Class::BrokenPath);
         let (since, max) = match self.calm_since {
-            Some(since) => (since, ANSWER),
+            Some(since) => (since, ANSWER + self.cluster.options.trickle()),
             None if around => (Time::ZERO, ANSWER_AROUND),
             None => return Ok(()),
         };
@@ -417,7 +417,7 @@ impl Run {
         tracing::info!("calm");
         self.cluster.mend();
         self.calm_since = Some(self.cluster.world.now());
-        let limit = self.cluster.options.calm;
+        let limit = self.cluster.options.calm + self.cluster.options.trickle();
         self.until(limit, "all PGs are active again", all_active)?;
         self.cluster.hurry();
         self.until(limit, "everything is answered", Cluster::work_done)?;

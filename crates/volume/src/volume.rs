@@ -163,13 +163,13 @@ pub struct VolumeFill {
 }
 
 impl VolumeFill {
-    /// Returns each amount with its name and its limit.
+    /// Returns each amount with its name and its limit. One fence check may be out beside the parts of requests.
     pub fn limits(&self, tuning: &VolumeTuning) -> [(&'static str, u64, u64); 4] {
         [
             ("requests on a volume", self.requests as u64, tuning.requests_max as u64),
             ("bytes in flight on a volume", self.bytes, tuning.bytes_max),
-            ("parts of a volume", self.parts as u64, PARTS_MAX as u64),
-            ("parts of one PG", self.pg_parts.into(), tuning.pg_parts_max.into()),
+            ("parts of a volume", self.parts as u64, PARTS_MAX as u64 + 1),
+            ("parts of one PG", self.pg_parts.into(), u64::from(tuning.pg_parts_max) + 1),
         ]
     }
 }

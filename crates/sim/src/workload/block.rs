@@ -33,7 +33,9 @@ pub enum Pattern {
     Frontier,
 }
 
-const AU_SECTORS: u64 = AU / SECTOR;
+/// Most whole AUs of one request, and sectors of an AU.
+pub const AUS_MAX: u64 = 8;
+pub const AU_SECTORS: u64 = AU / SECTOR;
 /// Number of sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
 const LARGE_SECTORS: u64 = 250_000;
 /// Time for which [`Pattern::Frontier`] stays in a segment.
@@ -262,7 +264,7 @@ impl Block {
             let room = end.saturating_sub(first) / AU_SECTORS;
             if room > 0 {
                 let at = self.rng.below(room);
-                return (first + at * AU_SECTORS, self.rng.between(1, 8.min(room - at)) * AU_SECTORS);
+                return (first + at * AU_SECTORS, self.rng.between(1, AUS_MAX.min(room - at)) * AU_SECTORS);
             }
         }
         // Sizes have every order of magnitude, not only the largest.

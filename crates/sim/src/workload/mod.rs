@@ -11,7 +11,7 @@
 mod bank;
 mod block;
 
-pub use block::{Block, Pattern, Shape, next_frontier};
+pub use block::{AU_SECTORS, AUS_MAX, Block, Pattern, Shape, next_frontier};
 
 use crate::check::linear::Linear;
 use device::{Answer, Request};
