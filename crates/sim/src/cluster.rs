@@ -58,8 +58,8 @@ pub struct OsdNode {
     metas: Finder,
     /// The accounting of this life's mount was audited.
     pub(crate) audited: bool,
-    /// The end of the log that this life's mount found was looked at.
-    pub(crate) tail_seen: bool,
+    /// The lowest last batch that a mount has found since this OSD served.
+    pub(crate) tail_found: u64,
     /// The last log batch that was durable in any life of this disk.
     pub(crate) durable_batch: u64,
     /// Replicas whose contents were compared with the device in this life.
@@ -267,7 +267,7 @@ impl Cluster {
             lease_reads: self.options.lease_reads,
         };
         let seed = env.random();
-        (node.audited, node.tail_seen) = (false, false);
+        node.audited = false;
         node.scanned.clear();
         node.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
         self.post.send(self.world.now(), Mail::Dial { osd: i, life: node.life });
@@ -753,7 +753,7 @@ impl OsdNode {
             stream: None,
             metas: meta::finder(options.metas.unwrap_or(1)),
             audited: false,
-            tail_seen: false,
+            tail_found: u64::MAX,
             durable_batch: 0,
             scanned: BTreeSet::new(),
             ended: None,

@@ -111,7 +111,7 @@ impl Cluster {
         let ids = self.meta.records().into_iter().flat_map(|r| r.pgs.values()).flat_map(|pg| &pg.members);
         let last = ids.map(|m| m.replica).max().expect("a strike looks for records first");
         self.budget.wiped(i, last);
-        self.osds[i].durable_batch = 0;
+        (self.osds[i].durable_batch, self.osds[i].tail_found) = (0, u64::MAX);
     }
 
     /// Counts a disk as lost if a log write is missing and nothing behind it is durable: a mount cannot tell it from a

@@ -189,15 +189,19 @@ impl Cluster {
     fn look_at_tail(&mut self, i: usize) -> Result<(), String> {
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return Ok(()) };
-        // This life may write over the place of a lost batch and end before it serves, so the mount itself is looked at.
         let (found, durable) = osd.batches_for_tools();
-        if found == 0 {
+        let before = node.durable_batch;
+        // A life may write over the place of a lost batch and end before it serves, so its mount counts as well.
+        if found > 0 && !node.audited {
+            node.tail_found = node.tail_found.min(found);
+        }
+        if *osd.phase() != osd::Phase::Running {
             return Ok(());
         }
-        let before = node.durable_batch;
+        let found = std::mem::replace(&mut node.tail_found, u64::MAX);
         // The replicas of a device that meta has found to be older have failed, and its log goes on from there.
         node.durable_batch = if node.restored { durable } else { before.max(durable) };
-        if std::mem::replace(&mut node.tail_seen, true) || found >= before || node.restored {
+        if node.audited || found >= before || node.restored {
             return Ok(());
         }
         let id = node.id;
