@@ -65,7 +65,7 @@ pub struct Streams {
     next_id: u64,
     next_token: u64,
     budget: Budget,
-    /// Followers whose last stream ended early: no new stream before the time; with the number of such ends.
+    /// Followers whose last stream ended early: no new stream before the time; with the number of failures.
     resting: BTreeMap<(PgId, OsdId), (Time, u32)>,
     /// Streams that brought a follower back, and streams that failed.
     pub done: u64,

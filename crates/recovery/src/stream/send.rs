@@ -127,16 +127,17 @@ impl Streams {
         let key = (gone.pg, gone.to);
         let times = self.resting.get(&key).map_or(0, |(_, times)| *times);
         let StreamTuning { rest_min, rest_max, .. } = self.tuning;
-        let rest = match reason {
-            StreamAbort::Needless | StreamAbort::Busy => rest_min,
-            _ => (rest_min * 2u32.saturating_pow(times.min(20))).min(rest_max),
+        // A follower that has other streams may say so many times: that is no failure.
+        let (rest, times) = match reason {
+            StreamAbort::Needless | StreamAbort::Busy => (rest_min, times),
+            _ => ((rest_min * 2u32.saturating_pow(times.min(20))).min(rest_max), times + 1),
         };
         if reason != StreamAbort::Needless {
             self.failed += 1;
             tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64,
                 "backfill ended early");
         }
-        self.resting.insert(key, (now + rest, times + 1));
+        self.resting.insert(key, (now + rest, times));
         // Older failures are forgotten.
         self.resting.retain(|_, (until, _)| now < *until + rest_max);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
 use types::{Index, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
-use wire::{Message, StreamBody, StreamMsg};
+use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
 const FOLLOWER: ReplicaId = ReplicaId(2);
 const TO: OsdId = OsdId(2);
@@ -170,6 +170,27 @@ fn a_pg_has_a_pace_while_its_stream_rests() {
         "{:?}",
         host.actions
     );
+}
+
+#[test]
+fn a_busy_follower_makes_no_later_rest_longer() {
+    let (tuning, mut host) = (StreamTuning::default(), leader(false, true));
+    let mut streams = Streams::new(tuning, 7);
+    let begin = |streams: &mut Streams, host: &mut Fake| {
+        host.now = host.now + tuning.rest_min;
+        streams.want(host.now, pg(0), TO);
+        streams.step(host);
+        host.actions.drain(..).find_map(opened).expect("no rest is longer than the first").1
+    };
+    for _ in 0..30 {
+        let stream = begin(&mut streams, &mut host);
+        let busy = StreamBody::Abort(StreamAbort::Busy);
+        streams.handle_message(&mut host, TO, StreamMsg { pg: pg(0), from: FOLLOWER, to: ME, stream, body: busy });
+        assert_eq!(streams.running(), 0);
+    }
+    begin(&mut streams, &mut host);
+    streams.handle_link_lost(&mut host, TO);
+    begin(&mut streams, &mut host);
 }
 
 fn opened(action: Action) -> Option<(PgId, u64)> {
