@@ -431,8 +431,10 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.pool_list(pb::PoolListRequest {}).await?.into_inner();
             Ok(reply.pools.into_iter().map(TryInto::try_into).collect::<Result<_, _>>().map(AdminAnswer::Pools))
         }
-        AdminAsk::PoolSet { name, limits } => {
-            let reply = rpc.pool_set(pb::PoolSetRequest { name, limits: change_out(limits) }).await?.into_inner();
+        AdminAsk::PoolSet { name, limits, quota } => {
+            let (quota_bytes, quota_volumes) = (quota.bytes, quota.volumes);
+            let request = pb::PoolSetRequest { name, limits: change_out(limits), quota_bytes, quota_volumes };
+            let reply = rpc.pool_set(request).await?.into_inner();
             Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))
         }
         AdminAsk::PoolRemove { name } => {

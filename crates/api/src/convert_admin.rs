@@ -147,6 +147,9 @@ impl From<PoolView> for pb::PoolView {
             segments: p.segments,
             trashed: p.trashed,
             limits: limits_out(&p.limits),
+            provisioned_bytes: p.provisioned_bytes,
+            quota_bytes: p.quota_bytes,
+            quota_volumes: p.quota_volumes,
         }
     }
 }
@@ -166,6 +169,9 @@ impl TryFrom<pb::PoolView> for PoolView {
             segments: p.segments,
             trashed: p.trashed,
             limits: limits_in(p.limits)?,
+            provisioned_bytes: p.provisioned_bytes,
+            quota_bytes: p.quota_bytes,
+            quota_volumes: p.quota_volumes,
         })
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView, PlannedMove,
-    PoolCreate, PoolView, RecoverAsk, Status, StoreRecovery, TrashView, VolumeText, VolumeView,
+    PoolCreate, PoolView, QuotaChange, RecoverAsk, Status, StoreRecovery, TrashView, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -127,8 +127,8 @@ impl Admin {
         expect!(self, AdminAsk::PoolRemove { name: name.to_owned() }, AdminAnswer::Done => ())
     }
 
-    pub fn set_pool(&self, name: &str, limits: QosChange) -> Result<PoolView> {
-        expect!(self, AdminAsk::PoolSet { name: name.to_owned(), limits }, AdminAnswer::Pool(pool) => pool)
+    pub fn set_pool(&self, name: &str, limits: QosChange, quota: QuotaChange) -> Result<PoolView> {
+        expect!(self, AdminAsk::PoolSet { name: name.to_owned(), limits, quota }, AdminAnswer::Pool(pool) => pool)
     }
 
     pub fn pgs(&self, pool: Option<&str>) -> Result<Vec<PgView>> {

@@ -512,12 +512,20 @@ pub enum Pool {
         #[arg(add = completion::pools())]
         name: String,
     },
-    /// Change the limits of the volumes of a pool that have none of their own
-    #[command(after_help = "Example:\n  basalt pool set main --iops 5000 --bandwidth 200MiB/s")]
+    /// Change the quota of a pool, and the limits of its volumes that have none of their own
+    #[command(after_help = "Examples:
+  basalt pool set main --quota-bytes 10TiB --quota-volumes 500
+  basalt pool set main --iops 5000 --bandwidth 200MiB/s")]
     Set {
         /// The pool
         #[arg(add = completion::pools())]
         name: String,
+        /// Most that its volumes may have together, as 10TiB, with those in the trash; 0: no such quota
+        #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+        quota_bytes: Option<u64>,
+        /// Most volumes, with those in the trash; 0: no such quota
+        #[arg(long, value_name = "N")]
+        quota_volumes: Option<u64>,
         #[command(flatten)]
         limits: crate::limit_args::Limits,
     },

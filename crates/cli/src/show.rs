@@ -6,7 +6,7 @@ use crate::errors::UserError;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{OsdView, PgView, PoolView};
+use control::admin::{OsdView, PgView, PoolView, QuotaChange};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
 use types::codes;
@@ -133,8 +133,9 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             Ok(())
         }
         Pool::Info { name } => pool_info(&known_pool(admin, name)?, as_json),
-        Pool::Set { name, limits } => {
-            let pool = admin.set_pool(name, limits.change(false))?;
+        Pool::Set { name, quota_bytes, quota_volumes, limits } => {
+            let quota = QuotaChange { bytes: *quota_bytes, volumes: *quota_volumes };
+            let pool = admin.set_pool(name, limits.change(false), quota)?;
             if as_json {
                 return json("pool.set", to_value(&pool)?);
             }
@@ -176,5 +177,10 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
         if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
     out!("limits     {} (of volumes without their own)", crate::limit_args::in_words(&pool.limits));
     out!("volumes    {}{trashed}; {} segments of 1 GiB", pool.volumes, pool.segments);
+    out!("sizes      {} together", show(pool.provisioned_bytes));
+    let bytes = pool.quota_bytes.map(show);
+    let volumes = pool.quota_volumes.map(|most| format!("{most} volumes"));
+    let quota: Vec<String> = bytes.into_iter().chain(volumes).collect();
+    out!("quota      {}", if quota.is_empty() { "none".to_owned() } else { quota.join(", ") });
     Ok(())
 }

@@ -42,10 +42,11 @@ pub enum AdminAsk {
     },
     PoolCreate(PoolCreate),
     PoolList,
-    /// Changes the limits of the volumes of a pool that have none of their own.
+    /// Changes the limits of the volumes of a pool that have none of their own, and its quota.
     PoolSet {
         name: String,
         limits: QosChange,
+        quota: QuotaChange,
     },
     PoolRemove {
         name: String,
@@ -227,6 +228,13 @@ pub struct PoolCreate {
     pub pg_count: u32,
     /// Makes the pool even when an OSD gets more PGs than the limit.
     pub force: bool,
+}
+
+/// Change of the quota of a pool. `None`: it stays; 0: no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaChange {
+    pub bytes: Option<u64>,
+    pub volumes: Option<u64>,
 }
 
 /// Changes of the description, the labels and the I/O limits of a volume.
@@ -500,6 +508,15 @@ pub struct PoolView {
     /// Limits of its volumes that have none of their own.
     #[serde(default)]
     pub limits: QosLimits,
+    /// Sum of the sizes of its volumes, with those in the trash.
+    #[serde(default)]
+    pub provisioned_bytes: u64,
+    /// Most that this sum may be; absent: no bound.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// Most volumes, with those in the trash; absent: no bound.
+    #[serde(default)]
+    pub quota_volumes: Option<u64>,
 }
 
 /// One PG.

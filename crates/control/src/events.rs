@@ -105,7 +105,7 @@ pub const KINDS: &[Kind] = &[
     kind("pg.state", "one PG, or several PGs of a pool, changed their state"),
     kind("pg.leader", "one PG, or several PGs of a pool, changed their leader"),
     kind("pool.created", "an administrator created a pool"),
-    kind("pool.changed", "an administrator changed the limits of the volumes of a pool"),
+    kind("pool.changed", "an administrator changed the limits of the volumes of a pool, or its quota"),
     kind("pool.removed", "an administrator removed a pool"),
     kind("volume.created", "an administrator created a volume"),
     kind("volume.removed", "an administrator removed a volume without the trash: its data is deleted"),

@@ -212,6 +212,24 @@ pub struct PoolRecord {
     /// Limits of its volumes that have none of their own.
     #[serde(default, skip_serializing_if = "QosLimits::is_none")]
     pub limits: QosLimits,
+    #[serde(default, skip_serializing_if = "PoolQuota::is_none")]
+    pub quota: PoolQuota,
+}
+
+/// Most that the volumes of a pool may be together; those in the trash count. `None`: no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolQuota {
+    /// Sum of the sizes, as a user sees them: without replicas, and whether data was written or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<u64>,
+}
+
+impl PoolQuota {
+    pub fn is_none(&self) -> bool {
+        *self == PoolQuota::default()
+    }
 }
 
 /// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be

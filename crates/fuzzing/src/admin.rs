@@ -8,7 +8,7 @@ use crate::source::Source;
 use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
-use control::admin::{AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate};
+use control::admin::{AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange};
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,8 @@ impl Meta {
             4 => match bytes.split_first()? {
                 (0, bytes) => {
                     let r = decoded::<pb::PoolSetRequest>(bytes)?;
-                    AdminAsk::PoolSet { name: r.name, limits: api::change_in(r.limits).ok()? }
+                    let quota = QuotaChange { bytes: r.quota_bytes, volumes: r.quota_volumes };
+                    AdminAsk::PoolSet { name: r.name, limits: api::change_in(r.limits).ok()?, quota }
                 }
                 (_, bytes) => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
             },

@@ -6,8 +6,8 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState,
-    Record, Records, Resize, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolQuota, PoolRecord,
+    PoolState, Record, Records, Resize, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
@@ -244,6 +244,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         state: PoolState::Ready,
         created_ms: 6,
         limits: some_limits(),
+        quota: PoolQuota { bytes: Some(7 << 40), volumes: source.flag().then_some(8) },
     };
     let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
     let pg = |n: u32| PgId { pool: PoolId(1), n };

@@ -5,7 +5,7 @@ use crate::owner::Input;
 use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
-use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate};
+use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange};
 use tonic::{Request, Response, Status};
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::{OsdId, OsdUuid, PgId};
@@ -161,7 +161,8 @@ impl admin_server::Admin for Gate {
         let by = asked_by(&request);
         let r = request.into_inner();
         let limits = api::change_in(r.limits).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let ask = AdminAsk::PoolSet { name: r.name, limits };
+        let quota = QuotaChange { bytes: r.quota_bytes, volumes: r.quota_volumes };
+        let ask = AdminAsk::PoolSet { name: r.name, limits, quota };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Pool(pool) => pb::PoolSetReply { pool: Some(pool.into()) })
     }
 

@@ -314,6 +314,12 @@ codes! {
             "A limit has a rate, and may have a burst above it. Rates outside the bounds would stop a volume, or limit nothing.",
             "use 10 to 100000000 for IOPS, 64KiB/s to 1TiB/s for bandwidth, a burst above its rate, 1 to 3600 for --burst-seconds; \
              0 removes a limit or a burst";
+        POOL_QUOTA = 2072:
+            "the quota of the pool is used up",
+            "A pool may have a quota: a number of volumes, and a sum of their sizes. Sizes count as they were created, whether data was \
+             written or not. Volumes in the trash count until they are erased.",
+            "remove volumes (`basalt volume rm`, then `basalt trash purge`), or raise the quota with `basalt pool set NAME \
+             --quota-bytes SIZE --quota-volumes N`; 0 removes it";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

@@ -78,7 +78,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     dev.wait("a healthy cluster", || dev.run(&["status"]).code == 0);
     golden("pool.create", &["pool", "create", "two", "--replicas", "2", "--pgs", "4", "--domain", "osd"]);
     golden("pool.ls", &["pool", "ls"]);
-    golden("pool.set", &["pool", "set", "two", "--iops", "500", "--burst-iops", "700"]);
+    golden("pool.set", &["pool", "set", "two", "--iops", "500", "--burst-iops", "700", "--quota-volumes", "9"]);
     golden("pool.info", &["pool", "info", "two"]);
     golden("pool.rm", &["pool", "rm", "two"]);
     let stripes = ["--stripe-unit", "64KiB", "--stripe-count", "4"];

@@ -50,7 +50,7 @@ impl Control {
             AdminAsk::VolumeCreate { name, len_bytes, stripe, text } => {
                 return self.create_volume(now, &name, (len_bytes, stripe), &text).map(Some);
             }
-            AdminAsk::PoolSet { name, limits } => return self.set_pool(now, &name, &limits).map(Some),
+            AdminAsk::PoolSet { name, limits, quota } => return self.set_pool(now, &name, &limits, &quota).map(Some),
             AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
             AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),
             AdminAsk::VolumeResize { name, len_bytes } => return self.resize_volume(now, token, &name, len_bytes),

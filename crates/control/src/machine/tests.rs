@@ -10,6 +10,7 @@ mod members;
 mod osds;
 mod pairs;
 mod past;
+mod quota;
 mod reach;
 mod rebalance;
 mod resize;

@@ -3,6 +3,7 @@
 use super::osds::Liveness;
 use super::{Control, Now};
 use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeView};
+use crate::plan;
 use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
 use types::control::{LostExtent, PgReport, Refusal};
@@ -34,6 +35,9 @@ impl Control {
             segments: chunks / u64::from(CHUNKS_PER_SEGMENT),
             trashed: u32::try_from(trashed).unwrap_or(u32::MAX),
             limits: pool.limits,
+            provisioned_bytes: plan::provisioned(&self.records, pool).bytes,
+            quota_bytes: pool.quota.bytes,
+            quota_volumes: pool.quota.volumes,
         }
     }
 

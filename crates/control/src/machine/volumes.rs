@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, TrashView, VolumeText, VolumeView};
+use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeText, VolumeView};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -102,15 +102,27 @@ impl Control {
         Ok(self.volume_answer(now.mono, id))
     }
 
-    pub(super) fn set_pool(&mut self, now: Now, name: &str, change: &QosChange) -> Result<AdminAnswer, Refusal> {
-        let (writes, id) = plan::pool_set(&self.records, name, change)?;
-        let changes = !writes.is_empty();
+    pub(super) fn set_pool(
+        &mut self,
+        now: Now,
+        name: &str,
+        change: &QosChange,
+        quota: &QuotaChange,
+    ) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::pool_set(&self.records, name, change, quota)?;
+        let before = self.records.pools.get(&id).expect("a plan names a pool that exists").clone();
         self.write(writes);
-        let pool = self.records.pools.get(&id).expect("a plan names a pool that exists");
+        let pool = &self.records.pools[&id];
+        let mut words = Vec::new();
+        if pool.limits != before.limits {
+            words.push(format!("{} for volumes without limits of their own", plan::limit_words(&pool.limits)));
+        }
+        if pool.quota != before.quota {
+            words.push(plan::quota_words(&pool.quota));
+        }
         let view = self.pool_view(pool);
-        if changes {
-            let text =
-                format!("pool {name}: {} for volumes without limits of their own", plan::limit_words(&pool.limits));
+        if !words.is_empty() {
+            let text = format!("pool {name}: {}", words.join(", "));
             self.note(now, Note::info("pool.changed", format!("pool {name}"), text));
         }
         Ok(AdminAnswer::Pool(view))

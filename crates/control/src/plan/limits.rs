@@ -1,7 +1,9 @@
 //! Limits of the I/O of volumes: their bounds, their changes, and which ones are in force.
 
 use super::Plan;
-use crate::records::{Record, Records, VolumeRecord, Write};
+use super::quota::changed_quota;
+use crate::admin::QuotaChange;
+use crate::records::{PoolRecord, Record, Records, VolumeRecord, Write};
 use crate::refusal::refuse;
 use types::control::Refusal;
 use types::limits::{BANDWIDTH_MAX, BANDWIDTH_MIN, BURST_SECONDS_MAX, IOPS_MAX, IOPS_MIN};
@@ -86,22 +88,22 @@ pub(super) fn changed_limits(own: Option<QosLimits>, change: &QosChange) -> Resu
     }
 }
 
-/// Changes the limits of the volumes of a pool that have none of their own.
+/// Changes the limits of the volumes of a pool that have none of their own, and its quota.
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2070.
-pub fn pool_set(records: &Records, name: &str, change: &QosChange) -> Plan<PoolId> {
+pub fn pool_set(records: &Records, name: &str, change: &QosChange, quota: &QuotaChange) -> Plan<PoolId> {
     let pool = records.pool(name)?;
     let before = match change.base {
         QosBase::Kept => pool.limits,
         QosBase::Unlimited => QosLimits::NONE,
         QosBase::Pool => return Err(wrong(format!("pool {name:?} has no pool above it"))),
     };
-    let limits = changed_rates(before, change)?;
-    if limits == pool.limits {
+    let (limits, quota) = (changed_rates(before, change)?, changed_quota(pool.quota, quota));
+    if (limits, quota) == (pool.limits, pool.quota) {
         return Ok((Vec::new(), pool.id));
     }
-    let record = crate::records::PoolRecord { limits, ..pool.clone() };
+    let record = PoolRecord { limits, quota, ..pool.clone() };
     Ok((vec![Write::Put(Record::Pool(record))], pool.id))
 }
 

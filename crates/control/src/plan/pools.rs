@@ -3,7 +3,7 @@
 use super::{Plan, checked_size};
 use crate::admin::PoolCreate;
 use crate::names;
-use crate::records::{Key, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records, Write};
+use crate::records::{Key, OsdRecord, PgRecord, PoolQuota, PoolRecord, PoolState, Record, Records, Write};
 use crate::refusal::refuse;
 use placement::{Domain, Osd, Policy};
 use std::collections::BTreeMap;
@@ -60,6 +60,7 @@ pub fn pool_create(
         state: PoolState::Creating,
         created_ms: wall_ms,
         limits: QosLimits::NONE,
+        quota: PoolQuota::default(),
     };
     let warning = match ask.replicas {
         1 => Some("one replica: a lost device is lost data".to_string()),

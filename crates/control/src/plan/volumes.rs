@@ -6,6 +6,7 @@
 
 use super::labels::changed;
 use super::limits::changed_limits;
+use super::quota::{Provisioned, check_quota};
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::names;
@@ -29,7 +30,7 @@ const SEGMENTS_PER_STEP: usize = 48;
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019, BSLT-2062, BSLT-2070; BSLT-2049 when the pool has fewer PGs than `stripe` has
-/// columns.
+/// columns; BSLT-2072.
 pub fn volume_create(
     records: &Records,
     name: &str,
@@ -55,6 +56,7 @@ pub fn volume_create(
         let text = format!("{columns} columns of volume {name:?} need a PG each, and pool {pool_name:?} has {pgs} PGs");
         return Err(refuse(codes::BAD_STRIPE, text));
     }
+    check_quota(records, pool, Provisioned { bytes: len_bytes, volumes: 1 })?;
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
     counters.next_volume += 1;

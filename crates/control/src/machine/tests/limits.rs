@@ -2,7 +2,7 @@
 
 use super::world::{World, opened};
 use super::*;
-use crate::admin::{PoolView, VolumeText, VolumeView};
+use crate::admin::{PoolView, QuotaChange, VolumeText, VolumeView};
 use types::qos::{QosBase, QosChange, RateChange};
 use types::{LimitKind, QosLimits, RateLimit, VolumeId};
 
@@ -28,7 +28,7 @@ fn set(world: &mut World, name: &str, limits: QosChange) -> VolumeView {
 }
 
 fn set_pool(world: &mut World, limits: QosChange) -> PoolView {
-    match world.admin(AdminAsk::PoolSet { name: "p".into(), limits }) {
+    match world.admin(AdminAsk::PoolSet { name: "p".into(), limits, quota: QuotaChange::default() }) {
         Ok(AdminAnswer::Pool(view)) => view,
         other => panic!("no pool: {other:?}"),
     }
@@ -85,7 +85,9 @@ fn refused_limit_changes_nothing_of_the_request() {
         ("p", base(QosBase::Pool), codes::BAD_LIMIT),
         ("q", iops(500), codes::POOL_UNKNOWN),
     ] {
-        let refused = world.admin(AdminAsk::PoolSet { name: name.into(), limits }).expect_err("refused");
+        let refused = world
+            .admin(AdminAsk::PoolSet { name: name.into(), limits, quota: QuotaChange::default() })
+            .expect_err("refused");
         assert_eq!(refused.code, code, "{refused}");
     }
     match world.admin(AdminAsk::VolumeInfo { name: "p/a".into() }) {

@@ -1,0 +1,90 @@
+//! Quotas of pools: what counts, what is refused, and that nothing that exists is touched.
+
+use super::world::World;
+use super::*;
+use crate::admin::{PoolView, QuotaChange};
+use types::qos::QosChange;
+
+const TWO_GIB: u64 = 2 * SEGMENT;
+
+fn set(world: &mut World, bytes: Option<u64>, volumes: Option<u64>) -> PoolView {
+    let quota = QuotaChange { bytes, volumes };
+    match world.admin(AdminAsk::PoolSet { name: "p".into(), limits: QosChange::default(), quota }) {
+        Ok(AdminAnswer::Pool(view)) => view,
+        other => panic!("no pool: {other:?}"),
+    }
+}
+
+fn create(world: &mut World, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {
+    let (stripe, text) = (Stripe::NONE, Default::default());
+    world.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes, stripe, text })
+}
+
+fn resize(world: &mut World, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {
+    world.admin(AdminAsk::VolumeResize { name: name.into(), len_bytes })
+}
+
+fn refused(result: Result<AdminAnswer, Refusal>) -> String {
+    let refusal = result.expect_err("it is above the quota");
+    assert_eq!(refusal.code, codes::POOL_QUOTA, "{refusal}");
+    refusal.to_string()
+}
+
+#[test]
+fn volumes_and_growth_above_a_quota_are_refused_and_lower_ones_change_nothing() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_pool("other", 3, 4);
+    world.make_volume("p/a", SEGMENT);
+    let view = set(&mut world, Some(3 * SEGMENT), Some(2));
+    assert_eq!((view.provisioned_bytes, view.quota_bytes, view.quota_volumes), (SEGMENT, Some(3 * SEGMENT), Some(2)));
+    let text = refused(create(&mut world, "p/b", TWO_GIB + 4096));
+    assert!(text.contains("1GiB of 3GiB"), "{text}");
+    create(&mut world, "p/b", SEGMENT).expect("it fits");
+    let text = refused(create(&mut world, "p/c", 4096 * 256));
+    assert!(text.contains("2 volumes of its quota of 2"), "{text}");
+    refused(resize(&mut world, "p/a", TWO_GIB + 4096));
+    resize(&mut world, "p/a", TWO_GIB).expect("both have 3 GiB then");
+    world.make_volume("other/x", 100 * SEGMENT);
+    // Other records of the same names are not in the way, and the numbers are of the records: a crash changes none.
+    world.crash();
+    world.connect_all();
+    refused(resize(&mut world, "p/b", SEGMENT + 4096));
+    let view = set(&mut world, Some(SEGMENT), None);
+    assert_eq!((view.provisioned_bytes, view.volumes), (3 * SEGMENT, 2), "what exists stays");
+    resize(&mut world, "p/a", TWO_GIB).expect("no growth");
+    refused(resize(&mut world, "p/a", TWO_GIB + 4096));
+    let view = set(&mut world, Some(0), Some(3));
+    assert_eq!((view.quota_bytes, view.quota_volumes), (None, Some(3)), "0 removes one of two");
+    create(&mut world, "p/c", 1000 * SEGMENT).expect("no quota of bytes");
+    refused(create(&mut world, "p/d", SEGMENT));
+    assert_eq!(set(&mut world, None, Some(0)).quota_volumes, None);
+    create(&mut world, "p/d", SEGMENT).expect("no quota");
+}
+
+#[test]
+fn volume_in_the_trash_counts_until_it_is_erased() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    set(&mut world, Some(TWO_GIB), Some(1));
+    world.make_volume("p/a", SEGMENT);
+    world.admin(AdminAsk::VolumeRemove { name: "p/a".into(), force: false, now: false }).expect("to the trash");
+    let text = refused(create(&mut world, "p/b", SEGMENT));
+    assert!(text.contains("in the trash"), "{text}");
+    world.admin(AdminAsk::TrashRestore { which: "p/a".into(), name: None }).expect("it counted all the time");
+    world.admin(AdminAsk::VolumeRemove { name: "p/a".into(), force: false, now: true }).expect("removed");
+    create(&mut world, "p/b", TWO_GIB).expect("erased volumes count no more");
+}
+
+#[test]
+fn events_name_what_changed_of_a_pool() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    set(&mut world, Some(10 << 40), Some(500));
+    set(&mut world, Some(10 << 40), None);
+    set(&mut world, Some(0), Some(0));
+    (0..6).for_each(|_| world.pass(Duration::from_secs(1)));
+    let told: Vec<&str> =
+        world.events.iter().filter(|event| event.kind == "pool.changed").map(|event| event.text.as_str()).collect();
+    assert_eq!(told, ["pool p: a quota of 10TiB and 500 volumes", "pool p: no quota"]);
+}
