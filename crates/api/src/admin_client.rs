@@ -309,6 +309,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
     !matches!(
         ask,
         AdminAsk::PoolCreate(_)
+            | AdminAsk::PoolRename { .. }
             | AdminAsk::PoolRemove { .. }
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
@@ -364,9 +365,11 @@ async fn call(channel: Channel, by: By, ask: &AdminAsk) -> Called {
             let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
             Ok(all(reply.pgs).map(AdminAnswer::Pgs))
         }
-        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolSet { .. } | AdminAsk::PoolRemove { .. } => {
-            send_pool(&mut rpc, ask.clone()).await
-        }
+        AdminAsk::PoolCreate(_)
+        | AdminAsk::PoolList
+        | AdminAsk::PoolSet { .. }
+        | AdminAsk::PoolRename { .. }
+        | AdminAsk::PoolRemove { .. } => send_pool(&mut rpc, ask.clone()).await,
         volumes => send_volume(&mut rpc, volumes).await,
     }
 }
@@ -430,6 +433,10 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         AdminAsk::PoolList => {
             let reply = rpc.pool_list(pb::PoolListRequest {}).await?.into_inner();
             Ok(reply.pools.into_iter().map(TryInto::try_into).collect::<Result<_, _>>().map(AdminAnswer::Pools))
+        }
+        AdminAsk::PoolRename { name, new } => {
+            let reply = rpc.pool_rename(pb::PoolRenameRequest { name, new }).await?.into_inner();
+            Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))
         }
         AdminAsk::PoolSet { name, limits, quota } => {
             let (quota_bytes, quota_volumes) = (quota.bytes, quota.volumes);

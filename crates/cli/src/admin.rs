@@ -127,6 +127,11 @@ impl Admin {
         expect!(self, AdminAsk::PoolRemove { name: name.to_owned() }, AdminAnswer::Done => ())
     }
 
+    pub fn rename_pool(&self, name: &str, new: &str) -> Result<PoolView> {
+        let ask = AdminAsk::PoolRename { name: name.to_owned(), new: new.to_owned() };
+        expect!(self, ask, AdminAnswer::Pool(pool) => pool)
+    }
+
     pub fn set_pool(&self, name: &str, limits: QosChange, quota: QuotaChange) -> Result<PoolView> {
         expect!(self, AdminAsk::PoolSet { name: name.to_owned(), limits, quota }, AdminAnswer::Pool(pool) => pool)
     }

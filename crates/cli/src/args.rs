@@ -512,6 +512,15 @@ pub enum Pool {
         #[arg(add = completion::pools())]
         name: String,
     },
+    /// Give a pool another name
+    #[command(visible_alias = "mv", after_help = "Example:\n  basalt pool rename main fast")]
+    Rename {
+        /// The pool
+        #[arg(add = completion::pools())]
+        name: String,
+        /// Its new name
+        new: String,
+    },
     /// Change the quota of a pool, and the limits of its volumes that have none of their own
     #[command(after_help = "Examples:
   basalt pool set main --quota-bytes 10TiB --quota-volumes 500

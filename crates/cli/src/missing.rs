@@ -10,7 +10,6 @@ use types::codes;
 const MISSING: &[(&str, &[&str])] = &[
     ("osd", &["reweight", "crush"]),
     ("volume", &["snapshot", "snap", "clone", "flatten", "copy", "cp", "import", "export"]),
-    ("pool", &["rename"]),
     ("pg", &["repair", "scrub"]),
 ];
 

@@ -141,6 +141,14 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             }
             pool_info(&pool, false)
         }
+        Pool::Rename { name, new } => {
+            let pool = admin.rename_pool(name, new)?;
+            if as_json {
+                return json("pool.rename", to_value(&pool)?);
+            }
+            out!("pool {name} is now {}", pool.name);
+            Ok(())
+        }
         Pool::Rm { name } => {
             let pool = known_pool(admin, name)?;
             admin.remove_pool(name)?;

@@ -48,6 +48,10 @@ pub enum AdminAsk {
         limits: QosChange,
         quota: QuotaChange,
     },
+    PoolRename {
+        name: String,
+        new: String,
+    },
     PoolRemove {
         name: String,
     },

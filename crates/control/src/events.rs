@@ -105,6 +105,7 @@ pub const KINDS: &[Kind] = &[
     kind("pg.state", "one PG, or several PGs of a pool, changed their state"),
     kind("pg.leader", "one PG, or several PGs of a pool, changed their leader"),
     kind("pool.created", "an administrator created a pool"),
+    kind("pool.renamed", "an administrator gave a pool another name"),
     kind("pool.changed", "an administrator changed the limits of the volumes of a pool, or its quota"),
     kind("pool.removed", "an administrator removed a pool"),
     kind("volume.created", "an administrator created a volume"),

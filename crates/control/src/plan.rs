@@ -26,7 +26,7 @@ pub use osds::{
 };
 pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
-pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
+pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub use volumes::{

@@ -553,6 +553,9 @@ impl Records {
                 self.osds.insert(r.id, r);
             }
             Record::Pool(r) => {
+                if let Some(before) = self.pools.get(&r.id).filter(|before| before.name != r.name) {
+                    self.pool_names.remove(&before.name);
+                }
                 self.pool_names.insert(r.name.clone(), r.id);
                 self.pools.insert(r.id, r);
             }

@@ -159,6 +159,10 @@ impl Meta {
                     let quota = QuotaChange { bytes: r.quota_bytes, volumes: r.quota_volumes };
                     AdminAsk::PoolSet { name: r.name, limits: api::change_in(r.limits).ok()?, quota }
                 }
+                (1, bytes) => {
+                    let r = decoded::<pb::PoolRenameRequest>(bytes)?;
+                    AdminAsk::PoolRename { name: r.name, new: r.new }
+                }
                 (_, bytes) => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
             },
             5 => AdminAsk::PgList { pool: decoded::<pb::PgListRequest>(bytes)?.pool },
@@ -284,9 +288,14 @@ fn some_limits(rng: &mut Rng) -> Option<pb::QosChange> {
 
 /// Returns a change or the removal of a pool; its first byte says which one it is.
 fn pool_message(rng: &mut Rng) -> Vec<u8> {
-    let (kind, bytes) = match rng.chance(1, 2) {
-        true => (0, pb::PoolSetRequest { name: name(rng), limits: some_limits(rng) }.encode_to_vec()),
-        false => (1, pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec()),
+    let (kind, bytes) = match rng.below(3) {
+        0 => {
+            let (limits, quota_volumes) = (some_limits(rng), rng.chance(1, 2).then(|| rng.below(3)));
+            let quota_bytes = rng.chance(1, 2).then(|| [0, 5 << 30, u64::MAX][rng.below(3) as usize]);
+            (0, pb::PoolSetRequest { name: name(rng), limits, quota_bytes, quota_volumes }.encode_to_vec())
+        }
+        1 => (1, pb::PoolRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec()),
+        _ => (2, pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec()),
     };
     [&[kind][..], &bytes].concat()
 }

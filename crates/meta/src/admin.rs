@@ -166,6 +166,13 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Pool(pool) => pb::PoolSetReply { pool: Some(pool.into()) })
     }
 
+    async fn pool_rename(&self, request: Request<pb::PoolRenameRequest>) -> Result<Response<pb::PoolSetReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::PoolRename { name: r.name, new: r.new };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Pool(pool) => pb::PoolSetReply { pool: Some(pool.into()) })
+    }
+
     async fn pool_remove(&self, request: Request<pb::PoolRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
         let by = asked_by(&request);
         let ask = AdminAsk::PoolRemove { name: request.into_inner().name };

@@ -80,7 +80,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("pool.ls", &["pool", "ls"]);
     golden("pool.set", &["pool", "set", "two", "--iops", "500", "--burst-iops", "700", "--quota-volumes", "9"]);
     golden("pool.info", &["pool", "info", "two"]);
-    golden("pool.rm", &["pool", "rm", "two"]);
+    golden("pool.rename", &["pool", "rename", "two", "pair"]);
+    golden("pool.rm", &["pool", "rm", "pair"]);
     let stripes = ["--stripe-unit", "64KiB", "--stripe-count", "4"];
     golden("volume.create", &[&["volume", "create", "main/bench", "64MiB"][..], &stripes].concat());
     let bench = ["bench", "main/bench", "--seconds", "1", "--depth", "4", "--op", "randrw", "--verify"];

@@ -50,6 +50,7 @@ impl Control {
             AdminAsk::VolumeCreate { name, len_bytes, stripe, text } => {
                 return self.create_volume(now, &name, (len_bytes, stripe), &text).map(Some);
             }
+            AdminAsk::PoolRename { name, new } => return self.rename_pool(now, &name, &new).map(Some),
             AdminAsk::PoolSet { name, limits, quota } => return self.set_pool(now, &name, &limits, &quota).map(Some),
             AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
             AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),

@@ -378,6 +378,7 @@ impl Control {
                     | AdminAsk::PgForce(PgForce { dry_run: false, .. })
                     | AdminAsk::PoolCreate(_)
                     | AdminAsk::PoolSet { .. }
+                    | AdminAsk::PoolRename { .. }
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }
                     | AdminAsk::VolumeRemove { .. }

@@ -102,6 +102,16 @@ impl Control {
         Ok(self.volume_answer(now.mono, id))
     }
 
+    pub(super) fn rename_pool(&mut self, now: Now, name: &str, new: &str) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::pool_rename(&self.records, name, new)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            let text = format!("pool {name} is now {new}");
+            self.note(now, Note::info("pool.renamed", format!("pool {new}"), text));
+        }
+        Ok(AdminAnswer::Pool(self.pool_view(&self.records.pools[&id])))
+    }
+
     pub(super) fn set_pool(
         &mut self,
         now: Now,

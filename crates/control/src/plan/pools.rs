@@ -73,6 +73,26 @@ pub fn pool_create(
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
 }
 
+/// Gives a pool another name. Clients that have its volumes open go on: they know them by their ids.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2012, BSLT-2014; BSLT-2015 while it is being removed.
+pub fn pool_rename(records: &Records, name: &str, new: &str) -> Plan<PoolId> {
+    let pool = records.pool(name)?;
+    let new = names::checked("pool", new)?;
+    if pool.state == PoolState::Deleting {
+        return Err(refuse(codes::POOL_NOT_READY, format!("pool {name:?} is being removed")));
+    }
+    if new == pool.name {
+        return Ok((Vec::new(), pool.id));
+    }
+    if records.has_pool(new) {
+        return Err(refuse(codes::POOL_EXISTS, format!("pool {new:?} exists")));
+    }
+    let record = PoolRecord { name: new.to_owned(), ..pool.clone() };
+    Ok((vec![Write::Put(Record::Pool(record))], pool.id))
+}
+
 /// Returns how many PGs the pool gets. A default that would overload an OSD is halved: only a number that an
 /// administrator chose is a reason to refuse.
 ///

@@ -1,6 +1,6 @@
-//! Quotas of pools: what counts, what is refused, and that nothing that exists is touched.
+//! Pools: what counts for a quota, what is refused, that nothing that exists is touched; and new names.
 
-use super::world::World;
+use super::world::{World, opened};
 use super::*;
 use crate::admin::{PoolView, QuotaChange};
 use types::qos::QosChange;
@@ -87,4 +87,35 @@ fn events_name_what_changed_of_a_pool() {
     let told: Vec<&str> =
         world.events.iter().filter(|event| event.kind == "pool.changed").map(|event| event.text.as_str()).collect();
     assert_eq!(told, ["pool p: a quota of 10TiB and 500 volumes", "pool p: no quota"]);
+}
+
+#[test]
+fn renamed_pool_keeps_its_volumes_and_gives_its_name_free() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_pool("q", 3, 4);
+    world.make_volume("p/a", SEGMENT);
+    let rename = |name: &str, new: &str| AdminAsk::PoolRename { name: name.into(), new: new.into() };
+    for (name, new, code) in
+        [("p", "q", codes::POOL_EXISTS), ("p", "no/name", codes::BAD_NAME), ("missing", "r", codes::POOL_UNKNOWN)]
+    {
+        assert_eq!(world.admin(rename(name, new)).expect_err("refused").code, code, "{name} to {new}");
+    }
+    let held = opened(world.ask(1, open("p/a", true, false)));
+    let Ok(AdminAnswer::Pool(view)) = world.admin(rename("p", "fast")) else { panic!("no pool") };
+    assert_eq!((view.name.as_str(), view.volumes), ("fast", 1));
+    // The holder knows its volume by the id, and another leader of meta has the new name.
+    world.crash();
+    world.connect_all();
+    let keepalive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    assert!(matches!(world.ask(1, keepalive), ClientAnswer::Alive { .. }));
+    assert!(world.admin(AdminAsk::VolumeInfo { name: "fast/a".into() }).is_ok());
+    assert_eq!(
+        world.admin(AdminAsk::VolumeInfo { name: "p/a".into() }).expect_err("renamed").code,
+        codes::POOL_UNKNOWN
+    );
+    world.admin(rename("fast", "fast")).expect("nothing to do");
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/a", SEGMENT);
+    assert_eq!(world.control.records().volumes.len(), 2);
 }
