@@ -32,7 +32,7 @@ pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
     ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord,
-    Poisoned, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord, StoredItem, Trash, VolumeRecord,
-    VolumeState, WatchRecord, Write, new_cluster, restored,
+    Poisoned, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord, StoredItem, Trash,
+    VolumeRecord, VolumeState, WatchRecord, Write, new_cluster, restored,
 };
 pub use refusal::refuse;
