@@ -13,8 +13,9 @@ use super::scan::{FoundBatch, Verdict};
 use super::{Kept, ReplicaLog, Segment};
 use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
+use crate::lineage::Lineage;
 use crate::payload::{Payload, Place};
-use crate::replica::{Replica, ReplicaState};
+use crate::replica::{Older, Replica, ReplicaState};
 use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, PlacedRun, Record, ReplicaRecord, payload_of};
 use std::borrow::Cow;
@@ -471,7 +472,9 @@ impl Replayed {
         let replica = identity.replica;
         let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
         let shows = state.as_ref().map_or(Index(0), |state| state.commit);
-        let state = state.map(|state| state.decision);
+        let (state, at_checkpoint) = state.map(|s| (s.decision, s.dissolved)).unzip();
+        let at_checkpoint = at_checkpoint.unwrap_or_default();
+        let base = state.as_ref().map(|state| Lineage::decode(&state.bytes, &at_checkpoint)).transpose();
         let at_home = lost_home.as_ref().map(|home| home.checkpoint.0).or(state.as_ref().map(|state| state.index));
         let fills_from = fills_from.filter(|(from, _)| at_home.is_none_or(|k| k < *from));
         if let Some((from, _)) = fills_from {
@@ -483,6 +486,13 @@ impl Replayed {
             (None, Some(home)) => at(home.checkpoint, Bytes::new()),
             (None, None) => state.unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
         };
+        let own = if fills_from.is_none() { at_checkpoint } else { Bytes::new() };
+        let lineage = Lineage::decode(&checkpoint.bytes, &own);
+        if let Err(error) = base.as_ref().map(drop).and(lineage.as_ref().map(drop)) {
+            let reason = error.to_string();
+            failure =
+                Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
+        }
         let (mut log, before) = contiguous(entries, &checkpoint).unwrap_or_else(|reason| {
             failure =
                 Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
@@ -520,6 +530,7 @@ impl Replayed {
         (joined.hard_state, joined.written_hard_state) = (hard_state, hard_state);
         joined.checkpoint = (checkpoint.index, checkpoint.term);
         (joined.applied, joined.shows) = (checkpoint.index, shows);
+        joined.lineage = Arc::new(lineage.unwrap_or_default());
         joined.born = true;
         if failure.as_ref().is_none_or(|failure| failure.is_past) {
             joined.lay_blocks(blocks);
@@ -527,7 +538,7 @@ impl Replayed {
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         joined.fills_from = fills_from;
-        joined.state = state_of(failure.as_ref(), fills_from.is_some(), &log);
+        joined.state = state_of(failure.as_ref(), fills_from.is_some().then(|| base.ok().flatten()), &log);
         if !joined.may_take_part() {
             joined.held_decision.clone_from(&checkpoint.bytes);
         }
@@ -548,17 +559,18 @@ impl Replica {
     }
 }
 
-/// Returns the state in which a mount finds a replica.
-fn state_of(failure: Option<&Failure>, fills: bool, log: &ReplicaLog) -> ReplicaState {
+/// Returns the state in which a mount finds a replica. `base`: it is being filled, over contents at home with this lineage.
+fn state_of(failure: Option<&Failure>, base: Option<Option<Lineage>>, log: &ReplicaLog) -> ReplicaState {
     let lost: BTreeSet<Index> = log.iter().filter(|kept| kept.lost.is_some()).map(|kept| kept.index).collect();
-    match failure {
-        Some(failure) => ReplicaState::Failed(failure.clone()),
-        None if fills => {
+    match (failure, base) {
+        (Some(failure), _) => ReplicaState::Failed(failure.clone()),
+        (None, Some(lineage)) => {
             let bytes = log.iter().map(Kept::log_len).sum();
-            ReplicaState::Filling { older: Box::default(), bytes }
+            let older = Older { lineage: Arc::new(lineage.unwrap_or_default()), ..Older::default() };
+            ReplicaState::Filling { older: Box::new(older), bytes }
         }
-        None if lost.is_empty() => ReplicaState::Running,
-        None => ReplicaState::Repairing(lost),
+        (None, None) if lost.is_empty() => ReplicaState::Running,
+        (None, None) => ReplicaState::Repairing(lost),
     }
 }
 

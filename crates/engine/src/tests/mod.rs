@@ -17,6 +17,7 @@ mod forged;
 mod format;
 mod install;
 mod laws;
+mod lineage;
 mod mend;
 mod offline;
 mod placed;
