@@ -7,10 +7,10 @@ use crate::testing::{CHUNKS, Order, SECTORS};
 use crate::{Contents, EngineConfig};
 use env::Op;
 use std::time::Duration;
-use types::store::Effect;
+use types::store::{BlockCopy, Effect};
 use types::tree::Role;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BlockPlace, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange, VolumeId, block_hash};
+use types::{BlockPlace, ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, VolumeId, block_hash, crc32c};
 
 const R1: ReplicaId = ReplicaId(1);
 const V1: VolumeId = VolumeId(1);
@@ -432,4 +432,27 @@ fn bad_block_of_a_snapshot_is_named_by_its_own_generation() {
     assert!(rig.engine.needs_bad_block(R1));
     write(&mut rig, 8, 8);
     assert!(!rig.engine.needs_bad_block(R1));
+}
+
+#[test]
+fn mended_block_of_a_snapshot_does_not_cover_that_of_the_head() {
+    let mut rig = quiet(9);
+    write(&mut rig, 0, 8);
+    destage(&mut rig);
+    let whole = SectorRange::new(0, 8);
+    let old = rig.models[&R1].expected(key(1, 0), whole);
+    branch(&mut rig, 2);
+    write(&mut rig, 0, 8);
+    destage(&mut rig);
+    let home = rig.superblock.home_start as usize;
+    let at = rig.disk.bytes()[home..].chunks(4096).position(|page| *page == old).expect("it is at home") * 4096;
+    rig.disk.flip(home + at + 5);
+    rig.read(R1, key(1, 0), whole);
+    rig.settle();
+    let copy = BlockCopy { low: Index(1), high: Index(1), data: Some((IoBuf::copy_of(&old), crc32c(&old))) };
+    assert_eq!(rig.engine.mend(R1, key(1, 0), 0, &copy), Ok(()));
+    // The copy lies in the overlay, and the block of the head at home.
+    rig.check_all_sectors();
+    destage(&mut rig);
+    rig.check_all_sectors();
 }

@@ -5,6 +5,7 @@ mod exact;
 mod rig;
 mod room;
 
+mod allocations;
 mod apart;
 mod astray;
 mod copied;
