@@ -15,7 +15,7 @@ use types::{BlockPlace, ChunkKey, GenerationId};
 /// Part of the contents of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// What a read of the generation shows: its blocks over those of its parents.
+    /// A read of the generation shows it: its blocks over those of its parents.
     Full,
     /// Its own blocks, and those of its dissolved generations.
     Delta,

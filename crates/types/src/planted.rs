@@ -269,7 +269,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "the list of dissolved generations is not in the checkpoint (R1)",
-        "no group removes a snapshot yet; `dissolved_generation_with_data_in_the_log_is_completed_through_its_heir` shows it",
+        "no group removes a snapshot yet; `dissolved_generation_in_the_log_is_completed_through_its_heir` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",

@@ -21,7 +21,7 @@ pub(crate) enum Source {
     Open,
     /// Not covered, and nothing below counts of this generation: a layer has cut the chunk.
     Hidden,
-    /// What this chunk has at home.
+    /// Home holds the bytes in this chunk, or nothing shows.
     Home(ChunkKey),
 }
 

@@ -52,7 +52,7 @@ pub enum Order {
     },
 }
 
-/// What the engine is told of an entry.
+/// The part of an entry that the engine applies.
 #[derive(Clone, Debug)]
 pub enum Applied {
     Effect(Effect),

@@ -178,7 +178,7 @@ fn step(rig: &mut Rig, next: &mut u64) {
     }
 }
 
-/// What the histories have come by.
+/// Counts of the histories.
 #[derive(Default)]
 struct Met {
     rounds: u64,
@@ -269,7 +269,7 @@ fn read_is_looked_up_again_when_an_open_block_becomes_data() {
 }
 
 #[test]
-fn dissolved_generation_with_data_in_the_log_is_completed_through_its_heir() {
+fn dissolved_generation_in_the_log_is_completed_through_its_heir() {
     for crash in [false, true] {
         let mut rig = quiet(3);
         write(&mut rig, 0, 24);
