@@ -8,6 +8,7 @@
 //! installed, while payloads or blocks wait for repair, and while a destage round runs.
 
 use crate::engine::Engine;
+use crate::lineage::View;
 use crate::log::RESERVED;
 use crate::overlay::{Found, Source, block_range};
 use crate::replica::{Replica, ReplicaState};
@@ -45,7 +46,7 @@ impl Replica {
 }
 
 impl Engine {
-    /// Returns the checksums of the replica's blocks as of its applied index. `read` reads the block of 4 KiB at an
+    /// Returns the checksums of the replica's blocks as of its applied index, as reads of their generations show them. `read` reads the block of 4 KiB at an
     /// offset of the device. `None`: the contents are not certain at this moment.
     ///
     /// # Errors
@@ -57,25 +58,32 @@ impl Engine {
     ) -> Option<Result<Contents, Foreign>> {
         let home = self.home.as_ref().filter(|_| self.is_round_idle())?;
         let r = self.replicas.get(&replica).filter(|r| r.is_certain())?;
+        let sources = r.sources(home);
         let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
             home.named_blocks(replica).map(|(chunk, block, offset, hash)| ((chunk, block), (offset, hash))).collect();
         let (mut contents, zeros) = (Contents::new(), IoBuf::zeros(BLOCK as usize));
         let touched =
             r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|(b, _)| (*chunk, b)));
-        let blocks: BTreeSet<(ChunkKey, u16)> = touched.chain(named.keys().copied()).collect();
-        for (chunk, block) in blocks {
-            let above = r.overlay.lookup(chunk, block_range(block));
-            let shows_home = |f: &Found| matches!(f.source, Source::Home);
-            let below = named.get(&(chunk, block)).filter(|_| above.iter().any(shows_home));
-            let mut bytes = below.map_or_else(|| zeros.clone(), |(offset, _)| read(*offset));
-            if below.is_some_and(|(_, hash)| block_hash(chunk.in_own_family(block), &bytes) != *hash) {
+        let uncut = named.keys().copied().filter(|(chunk, _)| !r.overlay.active().hides(*chunk));
+        // Members merge dissolved generations at different times: their blocks count under the owner.
+        let owned = |(chunk, block): (ChunkKey, u16)| {
+            (ChunkKey { generation: r.lineage.owner(chunk.generation), ..chunk }, block)
+        };
+        for (chunk, block) in touched.chain(uncut).map(owned).collect::<BTreeSet<_>>() {
+            let above = sources.resolve(View::Full, chunk, block_range(block)).parts;
+            let key_at_home = |f: &Found| if let Source::Home(key) = f.source { Some(key) } else { None };
+            let key = above.iter().find_map(key_at_home);
+            let below = key.and_then(|key| Some((key, named.get(&(key, block))?)));
+            let mut bytes = below.map_or_else(|| zeros.clone(), |(_, (offset, _))| read(*offset));
+            let place = r.lineage.place(chunk, block);
+            if let Some((chunk, _)) = below.filter(|(_, (_, hash))| block_hash(place, &bytes) != *hash) {
                 return Some(Err(Foreign { chunk, block }));
             }
             let hash = match below {
-                Some((_, hash)) if above.iter().all(shows_home) => *hash,
+                Some((_, (_, hash))) if above.iter().all(|f| key_at_home(f).is_some()) => *hash,
                 _ => {
                     bytes = laid_over(&above, block, &bytes);
-                    block_hash(chunk.in_own_family(block), &bytes)
+                    block_hash(place, &bytes)
                 }
             };
             if bytes != zeros {
@@ -111,8 +119,8 @@ fn laid_over(above: &[Found], block: u16, below: &[u8]) -> IoBuf {
     for found in above {
         let part = &mut bytes[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];
         match &found.source {
-            Source::Home => {}
-            Source::Zeros => part.fill(0),
+            Source::Home(_) => {}
+            Source::Zeros | Source::Open | Source::Hidden => part.fill(0),
             Source::Data(payload) => part.copy_from_slice(&payload.slice(found.range)),
         }
     }

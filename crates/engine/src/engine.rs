@@ -23,9 +23,11 @@ use bytes::Bytes;
 use env::{DiskError, DiskId, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use types::limits::PART_MAX;
 use types::store::{Crcs, DecisionState, Effect, Failure, Persist, ReplicaIdentity};
+use types::tree::{Change, Tree};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
 
 /// Keys of the log side's operations.
@@ -496,7 +498,13 @@ impl Engine {
                 judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
-            Effect::Unmap { generation, from_chunk } => r.overlay.unmap(generation, from_chunk),
+            Effect::Unmap { generation, from_chunk } => {
+                r.overlay.unmap(generation, from_chunk);
+                // The blocks of its dissolved generations are its own.
+                for older in r.lineage.dissolved_of(generation) {
+                    r.overlay.unmap(older, from_chunk);
+                }
+            }
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
@@ -506,6 +514,27 @@ impl Engine {
         if let Some(chunk) = judged {
             self.judge_space(replica, chunk);
         }
+    }
+
+    /// Takes the tree of a committed entry, and carries out what it changes. Such an entry counts as applied, and has no other effect.
+    ///
+    /// # Panics
+    /// When the index does not ascend.
+    pub fn set_tree(&mut self, replica: ReplicaId, index: Index, tree: Arc<Tree>, changes: &[Change]) {
+        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
+        assert!(r.may_take_part(), "{replica} takes no part and applies");
+        (r.applied, r.tree_index) = (index, index);
+        let gone = Arc::make_mut(&mut r.lineage).apply(tree, changes);
+        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        for generation in &gone {
+            r.overlay.unmap(*generation, 0);
+        }
+        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
+        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        (self.k_lags, self.maybe_dirty, self.last_apply) = (true, true, self.now);
+        self.releasing |= !gone.is_empty();
+        self.judge_all_space(replica);
     }
 
     /// Takes the overlay of a replica that has not failed: the pressure counts no others.

@@ -9,11 +9,15 @@
 
 use crate::api::EngineEvent;
 use crate::engine::Engine;
+use crate::lineage::Lineage;
 use crate::log::{Done, Kept, Log, ReplicaLog, Work};
-use crate::replica::{Replica, ReplicaState};
+use crate::overlay::Overlay;
+use crate::replica::{Older, Replica, ReplicaState};
 use layout::log::RECORD_DECISION_MAX;
+use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState, Recovered};
+use types::tree::Tree;
 use types::{Index, ReplicaId};
 
 /// Share of the log, as a divisor, that the replicas which are being filled hold together.
@@ -66,7 +70,8 @@ impl Engine {
         let replaces = |r: &Replica| r.fills_from.is_some() && decision.bytes.len() <= r.first_decision.len();
         let has_room = self.replicas.get(&replica).is_some_and(replaces) || self.has_room_for_replica();
         let is_short = decision.bytes.len() <= FILL_DECISION_MAX && has_room;
-        if !is_short || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
+        let has_tree = Tree::of_decision(&decision.bytes).is_ok();
+        if !is_short || !has_tree || self.is_beginning(replica) || !self.replicas.get(&replica).is_some_and(fits) {
             return self.events.push(EngineEvent::FillRefused { replica });
         }
         // Staged contents may be older than the new beginning.
@@ -74,14 +79,14 @@ impl Engine {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
         // Without it, more is sent.
-        let mut older = self.take_overlay(replica);
-        if older.bytes() > OLDER_MAX {
-            self.drops.add_overlay(std::mem::take(&mut older));
+        let mut overlay = self.take_overlay(replica);
+        if overlay.bytes() > OLDER_MAX {
+            self.drops.add_overlay(std::mem::take(&mut overlay));
         }
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         if !r.is_filling() {
             r.bad.clear();
-            r.turn(ReplicaState::Filling { older: Box::new(older), bytes: 0 });
+            r.set_older(overlay);
         }
         if r.begins_later(&decision) {
             // Queued entries are not acknowledged: they go with the old group.
@@ -138,6 +143,12 @@ fn room_of(all: u64, (count, sum): (u64, u64), held: u64) -> FillRoom {
 }
 
 impl Replica {
+    /// Begins to be filled: `overlay` and home are the contents that the replica had.
+    pub(crate) fn set_older(&mut self, overlay: Overlay) {
+        let older = Box::new(Older { overlay, lineage: self.lineage.clone() });
+        self.turn(ReplicaState::Filling { older, bytes: 0 });
+    }
+
     fn has_entry_of(&self, decision: &DecisionState) -> bool {
         self.log.get(decision.index).is_some_and(|kept| kept.term == decision.term)
     }
@@ -164,7 +175,10 @@ impl Replica {
             (next.term, next.vote) = (term.max(next.term), None);
         }
         (self.hard_state, self.written_hard_state) = (next, next);
-        (self.checkpoint, self.applied) = ((index, term), index);
+        (self.checkpoint, self.applied, self.tree_index) = ((index, term), index, Index(0));
+        // At the beginning no generation is dissolved here: a stream brings the blocks of live ones.
+        let lineage = Lineage::decode(&decision.bytes, &[]).expect("it was decoded before the batch was queued");
+        self.lineage = Arc::new(lineage);
         if let ReplicaState::Filling { bytes, .. } = &mut self.state {
             *bytes = self.log.iter().map(Kept::log_len).sum();
         }

@@ -137,11 +137,20 @@ pub enum Piece {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HomeReadError {
     /// The bytes of these blocks, ascending, do not match the CRCs that were current when the read looked them up.
-    #[error("blocks {blocks:?} of {chunk} fail their checksums")]
-    Damaged { chunk: ChunkKey, blocks: Vec<u16> },
+    #[error("{} fail their checksums", named(blocks))]
+    Damaged { blocks: Vec<(ChunkKey, u16)> },
     /// One operation read these sectors: each of their blocks may be the bad one.
     #[error("reading {range} of {chunk} failed: {source}")]
     Disk { chunk: ChunkKey, range: SectorRange, source: DiskError },
+}
+
+/// Names blocks by their chunks.
+fn named(blocks: &[(ChunkKey, u16)]) -> String {
+    let of_chunk = |run: &[(ChunkKey, u16)]| {
+        let numbers: Vec<u16> = run.iter().map(|(_, block)| *block).collect();
+        format!("blocks {numbers:?} of {}", run[0].0)
+    };
+    blocks.chunk_by(|a, b| a.0 == b.0).map(of_chunk).collect::<Vec<_>>().join(" and ")
 }
 
 /// A replica of which home has lost pages.

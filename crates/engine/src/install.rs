@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
+use types::tree::Tree;
 use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
 
@@ -81,7 +82,9 @@ impl Engine {
         };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        let (family, marks, adopts) = (chunk.generation, false, Vec::new());
+        let lineage = &self.replicas[&replica].lineage;
+        let (family, marks) = (lineage.family(chunk.generation), lineage.shows_older(chunk));
+        let adopts = Vec::new();
         let dirty = ChunkDirty { replica, chunk, family, marks, blocks, adopts };
         let staged = home.stage(token, dirty, &mut self.ops, &mut events);
         let is_full = !staged && home.is_staging_full();
@@ -135,7 +138,9 @@ impl Engine {
         }
         self.installs.pop_front();
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
+        let has_tree = begins.as_ref().is_none_or(|decision| Tree::of_decision(&decision.bytes).is_ok());
         let fits = |r: &&mut Replica| match (&begins, &r.state) {
+            _ if !has_tree => false,
             (None, _) => r.is_filling() && r.fills_from.is_some(),
             (Some(decision), ReplicaState::Running) => decision.index > r.hard_state.commit,
             // It has kept its log until now: nothing in it is above the new beginning.
@@ -162,10 +167,10 @@ impl Engine {
             None => Vec::new(),
             Some(_) => {
                 if !r.is_filling() {
-                    let older = Box::new(self.take_overlay(replica));
+                    let overlay = self.take_overlay(replica);
                     let r = self.replicas.get_mut(&replica).expect("it was just there");
                     r.bad.clear();
-                    r.turn(ReplicaState::Filling { older, bytes: 0 });
+                    r.set_older(overlay);
                 }
                 self.log.as_mut().expect("a running engine has a log").set_aside(replica)
             }
@@ -176,6 +181,7 @@ impl Engine {
         let base = self.home.as_ref().and_then(|home| home.base_of(replica));
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));
+        // A stream brings the blocks of live generations.
         let round = RoundState { decision, commit, dissolved: bytes::Bytes::new() };
         let begins = begins.is_some().then_some(aside);
         self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, begins) };
@@ -197,7 +203,7 @@ impl Engine {
                 let ReplicaState::Filling { older, .. } = std::mem::replace(&mut r.state, ReplicaState::Running) else {
                     unreachable!("seen above")
                 };
-                r.overlay = *older;
+                (r.overlay, r.lineage) = (older.overlay, older.lineage);
                 self.overlay_bytes += r.overlay.bytes();
                 self.partial_blocks += r.overlay.partial_blocks();
             }

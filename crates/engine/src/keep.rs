@@ -8,9 +8,11 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
+use crate::lineage::View;
 use crate::overlay::Source;
 use crate::read::Asker;
 use crate::replica::Replica;
+use crate::resolve::Sources;
 use types::{ChunkKey, PgId, ReplicaId, SectorRange, Time};
 
 /// Contents of a removed replica, which stay at home until then, or until the space is needed.
@@ -107,12 +109,16 @@ impl Engine {
 
     /// Whether the AU's bytes are those at home, whatever was applied.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
-        let alone = |old: &Replica| {
-            let found = old.over_base().lookup(chunk, SectorRange::of_au(au));
-            let uncovered = found.iter().all(|f| matches!(f.source, Source::Home));
-            uncovered || old.has_failed()
+        let Some(home) = &self.home else { return false };
+        let alone = |of: Sources<'_>| {
+            let found = of.resolve(View::Full, chunk, SectorRange::of_au(au)).parts;
+            found.iter().all(|f| matches!(f.source, Source::Home(key) if key == chunk))
         };
-        self.replicas.get(&base).map_or(self.relics.contains_key(&base), alone)
+        match self.replicas.get(&base) {
+            Some(old) if !old.has_failed() => alone(old.base_sources(home)),
+            None if !self.relics.contains_key(&base) => false,
+            _ => self.home_lineage(base).is_ok_and(|lineage| alone(self.home_sources(base, &lineage))),
+        }
     }
 
     /// Whether the staged contents of `replica` keep the AU.

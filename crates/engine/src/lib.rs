@@ -22,6 +22,7 @@ pub mod home_api;
 mod install;
 mod inventory;
 mod keep;
+mod lineage;
 mod log;
 mod mend;
 mod mount;
@@ -36,6 +37,7 @@ mod read;
 mod reclaim;
 mod refill;
 mod replica;
+mod resolve;
 mod round;
 mod space;
 #[cfg(any(test, feature = "testing"))]

@@ -12,6 +12,7 @@
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::HomeReadError;
+use crate::lineage::View;
 use crate::log::Work;
 use crate::overlay::{Found, Source, block_range};
 use crate::payload::Payload;
@@ -37,14 +38,15 @@ impl Engine {
     pub fn reads_as_of(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Option<Index> {
         let running = matches!(self.state, State::Running);
         let r = self.replicas.get(&replica).filter(|r| running && !r.has_failed())?;
-        (!r.is_filling() || r.overlay.covers(chunk, range)).then_some(r.applied)
+        (!r.is_filling() || self.sources_of(r).covers(chunk, range)).then_some(r.applied)
     }
 
     /// Returns the sources of a block of which some sectors are at home alone.
     fn found_at_home(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<Vec<Found>> {
         self.home.as_ref()?.hash_of(replica, chunk, block)?;
-        let found = self.sound(replica)?.overlay.lookup(chunk, block_range(block));
-        found.iter().any(|f| matches!(f.source, Source::Home)).then_some(found)
+        let r = self.sound(replica)?;
+        let found = self.sources_of(r).resolve(View::Full, chunk, block_range(block)).parts;
+        found.iter().any(|f| is_home(f, chunk)).then_some(found)
     }
 
     /// Returns the checksum that home keeps of a block.
@@ -56,8 +58,9 @@ impl Engine {
     pub fn over_older(&self, replica: ReplicaId, chunk: ChunkKey, block: u16, older: &IoBuf) -> Option<IoBuf> {
         let range = block_range(block);
         let filling = self.replicas.get(&replica).filter(|r| r.is_filling() && older.len() == range.len_bytes())?;
-        let found = filling.overlay.lookup(chunk, range);
-        if found.iter().all(|f| matches!(f.source, Source::Home)) {
+        // Contents at home do not count: the older copy is what all generations show below the overlay.
+        let found = self.sources_of(filling).resolve(View::Full, chunk, range).parts;
+        if found.iter().all(|f| matches!(f.source, Source::Open)) {
             return None;
         }
         let copy = BlockCopy { low: Index(0), high: Index(0), data: Some((older.clone(), crc32c(older))) };
@@ -103,14 +106,13 @@ impl Engine {
         let r = &self.replicas[&replica];
         let range = block_range(block);
         let found = self.found_at_home(replica, chunk, block).expect("it is needed");
+        let place = r.lineage.place(chunk, block);
         let hash = match &copy.data {
-            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => {
-                block_hash(chunk.in_own_family(block), buf)
-            }
+            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => block_hash(place, buf),
             Some(_) => return Err(MendRefusal::Bytes),
-            None => block_hash(chunk.in_own_family(block), &IoBuf::zeros(range.len_bytes())),
+            None => block_hash(place, &IoBuf::zeros(range.len_bytes())),
         };
-        let untouched = found.iter().all(|f| matches!(f.source, Source::Home));
+        let untouched = found.iter().all(|f| is_home(f, chunk));
         let home = self.home.as_ref().expect("a running engine has a home");
         if home.hash_of(replica, chunk, block) != Some(hash) {
             if copy.low < r.checkpoint.0 && !on(Bug::RepairFromBehind) {
@@ -158,34 +160,43 @@ impl Engine {
     }
 
     /// Notes that home could not return the blocks of a read.
-    pub(crate) fn blocks_are_bad(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, error: &HomeReadError) {
-        let blocks: Vec<u16> = match error {
-            HomeReadError::Damaged { blocks, .. } => blocks.clone(),
-            HomeReadError::Disk { range, .. } => {
+    pub(crate) fn blocks_are_bad(&mut self, asker: Asker, replica: ReplicaId, error: &HomeReadError) {
+        let blocks: Vec<(ChunkKey, u16)> = match error {
+            HomeReadError::Damaged { blocks } => blocks.clone(),
+            HomeReadError::Disk { chunk, range, .. } => {
                 let last = ((range.end() - 1) / SECTORS_PER_BLOCK) as u16;
-                ((range.start / SECTORS_PER_BLOCK) as u16..=last).collect()
+                ((range.start / SECTORS_PER_BLOCK) as u16..=last).map(|block| (*chunk, block)).collect()
             }
         };
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
-        r.bad.extend(blocks.iter().map(|block| (chunk, *block)));
+        r.bad.extend(blocks.iter().copied());
         let completing = matches!(asker, Asker::Completion);
         if completing {
             self.leave_round(replica);
         }
         let needed = completing || matches!(error, HomeReadError::Damaged { .. });
-        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
-            let (start, count) = (u32::from(run[0]) * SECTORS_PER_BLOCK, run.len() as u32 * SECTORS_PER_BLOCK);
+        for run in blocks.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1) {
+            let (chunk, first) = run[0];
+            let (start, count) = (u32::from(first) * SECTORS_PER_BLOCK, run.len() as u32 * SECTORS_PER_BLOCK);
             let (range, reason) = (SectorRange::new(start, count), error.to_string());
             self.events.push(EngineEvent::BadBlocks { replica, chunk, range, reason, needed });
         }
     }
 
-    /// Whether a round of this replica would have to read this block: the overlay covers it in part.
+    /// Whether a round of this replica would have to read this block: the overlay covers it in part, or a block that shows it.
     pub fn delays_destage(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
-        self.replicas.get(&replica).is_some_and(|r| {
-            let active = r.overlay.active();
-            !active.hides(chunk) && active.chunks.get(&chunk).is_some_and(|c| c.is_partial(block))
-        })
+        let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return false };
+        let active = r.overlay.active();
+        let own = !active.hides(chunk) && active.chunks.get(&chunk).is_some_and(|c| c.is_partial(block));
+        let mut others = active
+            .chunks
+            .iter()
+            .filter(|(key, c)| key.index == chunk.index && key.generation != chunk.generation && c.is_partial(block));
+        let shows = |key: ChunkKey| {
+            let found = r.sources(home).resolve(View::Full, key, block_range(block)).parts;
+            found.iter().any(|f| is_home(f, chunk))
+        };
+        own || others.any(|(key, _)| shows(*key))
     }
 
     /// Whether a round would have to read a block that is known to be bad.
@@ -212,6 +223,11 @@ impl Engine {
     }
 }
 
+/// Whether these sectors come from this chunk at home.
+fn is_home(found: &Found, chunk: ChunkKey) -> bool {
+    matches!(found.source, Source::Home(key) if key == chunk)
+}
+
 /// Joins the sectors that layers above home cover with the copy's sectors of the rest; `None`: all zeros. On failure returns
 /// the sectors whose bytes in memory fail their CRC.
 fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Option<Arc<Payload>>, SectorRange> {
@@ -225,7 +241,7 @@ fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Optio
         Source::Data(_) | Source::Zeros if on(Bug::RepairOverNewer) => (f.range, of_copy()),
         Source::Data(payload) => (f.range, Part::Data(payload)),
         Source::Zeros => (f.range, Part::Zeros),
-        Source::Home => (f.range, of_copy()),
+        Source::Home(_) | Source::Open | Source::Hidden => (f.range, of_copy()),
     });
     Ok(match join(range, parts.collect())? {
         ReadData::Zeros => None,

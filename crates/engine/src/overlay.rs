@@ -48,21 +48,23 @@ impl Layer {
         self.unmaps.get(&chunk.generation).is_some_and(|from| *from <= chunk.index)
     }
 
-    /// Inserts data or zeros. True when the set of AUs with data changes.
+    /// Inserts data or zeros. True when what the chunk takes at home may change.
     fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         let layer = self.chunks.entry(chunk).or_default();
         let (bytes, partial, held) = (layer.bytes(), layer.partial_blocks(), layer.data());
+        // Zeros that hide an older generation take a slot; a block that they cover in part takes an AU.
+        let (is_new, is_zero) = (layer.is_empty(), data.is_none());
         layer.insert(range, data);
         self.bytes = self.bytes + layer.bytes() - bytes;
         self.partial = self.partial + layer.partial_blocks() - partial;
-        layer.data() != held
+        layer.data() != held || is_zero && (is_new || layer.partial_blocks() != partial)
     }
 
     /// Counts the need of one chunk again, given the space that is held below it.
     fn judge(&mut self, chunk: ChunkKey, below: Held) {
         let Some(layer) = self.chunks.get_mut(&chunk) else { return };
         self.need.take(layer.need);
-        layer.need = Need::of(layer.data(), below);
+        layer.need = Need::of(layer.takes(below.shows_older), below);
         self.need.add(layer.need);
     }
 
@@ -158,7 +160,7 @@ impl Overlay {
             }
             None => {
                 for f in layer.lookup(block) {
-                    if matches!(f.source, Source::Home) {
+                    if matches!(f.source, Source::Open) {
                         frozen.insert(chunk, f.range, None);
                     }
                 }
@@ -188,12 +190,14 @@ impl Overlay {
     /// Returns the space held below the active layer of a chunk.
     fn below(&self, chunk: ChunkKey, held: Held) -> Held {
         match &self.frozen {
-            _ if self.active.hides(chunk) => Held::default(),
+            _ if self.active.hides(chunk) => held.cut(),
             None => held,
             Some(frozen) => {
-                let below = if frozen.hides(chunk) { Held::default() } else { held };
-                let data = frozen.chunks.get(&chunk).map(|layer| layer.data()).unwrap_or_default();
-                Held { aus: below.aus.or(data), listed: below.listed || !data.is_empty() }
+                let below = if frozen.hides(chunk) { held.cut() } else { held };
+                let Some(layer) = frozen.chunks.get(&chunk) else { return below };
+                let taken = layer.takes(held.shows_older);
+                let listed = below.listed || held.shows_older || !taken.is_empty();
+                Held { aus: below.aus.or(taken), listed, ..held }
             }
         }
     }
@@ -219,37 +223,41 @@ impl Overlay {
     /// Counts [`Overlay::need`] from the intervals.
     #[cfg(test)]
     pub fn recount(&self, held: impl Fn(ChunkKey) -> Held) -> Need {
-        let found = |layer: &ChunkLayer| {
+        let found = |layer: &ChunkLayer, held: Held| {
             let mut data = crate::space::AuSet::default();
             (0..types::units::AUS_PER_CHUNK).filter(|au| layer.finds_data(*au)).for_each(|au| data.insert(au));
             assert_eq!(data, layer.data(), "AUs with bytes");
+            let partial = layer.blocks_from(0).filter(|(block, _)| held.shows_older && layer.is_partial(*block));
+            partial.for_each(|(block, _)| data.insert(u32::from(block) / types::units::BLOCKS_PER_AU));
             data
         };
         let mut need = Need::default();
         for (chunk, layer) in &self.active.chunks {
-            need.add(Need::of(found(layer), self.below(*chunk, held(*chunk))));
+            let below = self.below(*chunk, held(*chunk));
+            need.add(Need::of(found(layer, below), below));
         }
         for (chunk, layer) in self.frozen.iter().flat_map(|frozen| &frozen.chunks) {
             let hidden = self.frozen.as_ref().is_some_and(|frozen| frozen.hides(*chunk));
-            need.add(Need::of(found(layer), if hidden { Held::default() } else { held(*chunk) }));
+            let held = if hidden { held(*chunk).cut() } else { held(*chunk) };
+            need.add(Need::of(found(layer, held), held));
         }
         need
     }
 
-    /// Returns the sources that cover `range`, in order and complete; `Source::Home` for sectors not covered here.
+    /// Returns the sources that cover `range`, in order and complete; [`Source::Open`] for sectors that no layer covers.
     pub fn lookup(&self, chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
+        self.fill(chunk, vec![Found { range, source: Source::Open }])
+    }
+
+    /// Covers what is open in `found` with what the layers have of this chunk.
+    pub fn fill(&self, chunk: ChunkKey, found: Vec<Found>) -> Vec<Found> {
         let layers = [Some(&self.active), self.frozen.as_ref().filter(|_| !on(Bug::FrozenLayerIgnored))];
-        look(&layers, chunk, range)
+        fill(&layers, chunk, found)
     }
 
-    /// Whether the contents of the whole range are here.
-    pub fn covers(&self, chunk: ChunkKey, range: SectorRange) -> bool {
-        !self.lookup(chunk, range).iter().any(|f| matches!(f.source, Source::Home))
-    }
-
-    /// Returns the same as [`Overlay::lookup`], for the frozen layer alone.
-    pub fn lookup_frozen(&self, chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
-        look(&[self.frozen.as_ref()], chunk, range)
+    /// Does the same with the frozen layer alone.
+    pub fn fill_frozen(&self, chunk: ChunkKey, found: Vec<Found>) -> Vec<Found> {
+        fill(&[self.frozen.as_ref()], chunk, found)
     }
 
     pub fn bytes(&self) -> u64 {
@@ -261,22 +269,21 @@ impl Overlay {
     }
 }
 
-fn look(layers: &[Option<&Layer>], chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
-    let mut found = vec![Found { range, source: Source::Home }];
+fn fill(layers: &[Option<&Layer>], chunk: ChunkKey, mut found: Vec<Found>) -> Vec<Found> {
     for layer in layers.iter().copied().flatten() {
         if let Some(intervals) = layer.chunks.get(&chunk) {
             found = found
                 .into_iter()
                 .flat_map(|f| match f.source {
-                    Source::Home => intervals.lookup(f.range),
+                    Source::Open => intervals.lookup(f.range),
                     _ => vec![f],
                 })
                 .collect();
         }
         if layer.hides(chunk) {
             for f in &mut found {
-                if matches!(f.source, Source::Home) {
-                    f.source = Source::Zeros;
+                if matches!(f.source, Source::Open) {
+                    f.source = Source::Hidden;
                 }
             }
         }

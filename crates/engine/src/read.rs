@@ -9,16 +9,20 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
+use crate::home::Home;
 use crate::home_api::{At, HomeEvent, HomeReadError, Piece};
+use crate::lineage::{Lineage, LineageError, View};
 use crate::overlay::{Found, Source};
 use crate::payload::Payload;
+use crate::replica::Replica;
+use crate::resolve::{Resolved, Sources};
 use crate::{ReadData, ReadError};
 use env::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::range::fragment_bytes;
-use types::{ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
+use types::{ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
 
 /// Origin of a read.
 #[derive(Clone, Copy, Debug)]
@@ -80,21 +84,24 @@ impl Engine {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
             _ if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
-            Some(r) if r.is_filling() && !r.overlay.covers(chunk, range) => Some(ReadError::NoReplica(replica)),
+            Some(r) if r.is_filling() && !self.sources_of(r).covers(chunk, range) => {
+                Some(ReadError::NoReplica(replica))
+            }
             None => Some(ReadError::NoReplica(replica)),
             Some(r) => r.failure().map(|f| ReadError::Damaged { replica, chunk, reason: f.reason.clone() }),
         };
         if let Some(error) = refusal {
             return self.answer(asker, Err(error));
         }
-        let found = match asker {
-            Asker::Base(_) if self.is_only_home(replica) => vec![Found { range, source: Source::Home }],
-            Asker::Base(_) => self.replicas[&replica].over_base().lookup(chunk, range),
-            Asker::Loop(_) => self.replicas[&replica].overlay.lookup(chunk, range),
-            Asker::Completion => self.replicas[&replica].overlay.lookup_frozen(chunk, range),
+        let (Resolved { parts: found, looked }, family) = match self.look_up(asker, replica, chunk, range) {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                let reason = error.to_string();
+                return self.answer(asker, Err(ReadError::Damaged { replica, chunk, reason }));
+            }
         };
-        let gaps: Vec<SectorRange> =
-            found.iter().filter(|f| matches!(f.source, Source::Home)).map(|f| f.range).collect();
+        let gap = |f: &Found| if let Source::Home(key) = f.source { Some((key, f.range)) } else { None };
+        let gaps: Vec<(ChunkKey, SectorRange)> = found.iter().filter_map(gap).collect();
         if gaps.is_empty() {
             let parts = found.into_iter().map(|f| (f.range, at_hand(f.source))).collect();
             return self.finish_read(asker, replica, chunk, range, parts);
@@ -104,8 +111,56 @@ impl Engine {
         self.reads.jobs.insert(ticket, Job { asker, replica, chunk, range, found });
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.read(ticket, replica, (chunk.generation, chunk), &gaps, &mut self.ops, &mut events);
+        home.read(ticket, replica, (family, &looked), &gaps, &mut self.ops, &mut events);
         self.home_events(events);
+    }
+
+    /// Returns the sources of a read, and the family of its blocks.
+    fn look_up(
+        &self,
+        asker: Asker,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+    ) -> Result<(Resolved, GenerationId), LineageError> {
+        let resolved = |of: Sources<'_>| (of.resolve(View::Full, chunk, range), of.lineage.family(chunk.generation));
+        if matches!(asker, Asker::Base(_)) && self.is_only_home(replica) {
+            let lineage = self.home_lineage(replica)?;
+            return Ok(resolved(self.home_sources(replica, &lineage)));
+        }
+        let r = &self.replicas[&replica];
+        Ok(resolved(match asker {
+            Asker::Base(_) => r.base_sources(self.running_home()),
+            Asker::Loop(_) => self.sources_of(r),
+            // R2: the lineage is as of the checkpoint index, as is the frozen layer.
+            Asker::Completion => {
+                let lineage = self.round.lineage_of(replica).unwrap_or(&r.lineage);
+                Sources { frozen: true, lineage, ..self.sources_of(r) }
+            }
+        }))
+    }
+
+    pub(crate) fn running_home(&self) -> &Home {
+        self.home.as_ref().expect("a running engine has a home")
+    }
+
+    /// Returns the contents of a replica as applied.
+    pub(crate) fn sources_of<'a>(&'a self, r: &'a Replica) -> Sources<'a> {
+        r.sources(self.running_home())
+    }
+
+    /// Returns the contents of a replica at home alone, with the lineage of its checkpoint.
+    pub(crate) fn home_sources<'a>(&'a self, replica: ReplicaId, lineage: &'a Lineage) -> Sources<'a> {
+        Sources { replica, home: Some(self.running_home()), overlay: None, frozen: false, lineage }
+    }
+
+    /// Returns the lineage of a replica's contents at home.
+    ///
+    /// # Errors
+    /// Its checkpoint has none.
+    pub(crate) fn home_lineage(&self, replica: ReplicaId) -> Result<Lineage, LineageError> {
+        let state = self.running_home().state(replica);
+        state.map_or(Ok(Lineage::default()), |state| Lineage::decode(&state.decision.bytes, &state.dissolved))
     }
 
     /// Returns the reason why this chunk of a base cannot be read now, if there is one.
@@ -113,9 +168,13 @@ impl Engine {
         let only_home = self.is_only_home(replica);
         let home = self.home.as_ref().expect("a running engine has a home");
         let reason = || "its last round is not over".to_owned();
+        let is_rewriting = |lineage: Lineage| {
+            let mut steps = lineage.steps(chunk.generation, chunk.index, View::Full);
+            steps.any(|generation| home.is_rewriting(replica, ChunkKey { generation, ..chunk }))
+        };
         match only_home || self.replicas.contains_key(&replica) {
             false => Some(ReadError::NoReplica(replica)),
-            true if only_home && home.is_rewriting(replica, chunk) => {
+            true if only_home && self.home_lineage(replica).is_ok_and(is_rewriting) => {
                 Some(ReadError::Damaged { replica, chunk, reason: reason() })
             }
             true => None,
@@ -197,7 +256,7 @@ impl Engine {
         let mut pieces = pieces.into_iter().peekable();
         let mut parts = Vec::with_capacity(found.len());
         for f in found {
-            if !matches!(f.source, Source::Home) {
+            if !matches!(f.source, Source::Home(_)) {
                 parts.push((f.range, at_hand(f.source)));
                 continue;
             }
@@ -219,10 +278,10 @@ impl Engine {
     /// Looks the sources in the overlay up a second time: the mistake [`Bug::OverlayReadLate`].
     fn found_now(&self, replica: ReplicaId, chunk: ChunkKey, found: Vec<Found>) -> Vec<Found> {
         let again = |f: Found| match f.source {
-            Source::Home => vec![f],
+            Source::Home(_) => vec![f],
             _ => {
-                let now = self.replicas[&replica].overlay.lookup(chunk, f.range);
-                if now.iter().any(|f| matches!(f.source, Source::Home)) { vec![f] } else { now }
+                let now = self.sources_of(&self.replicas[&replica]).resolve(View::Full, chunk, f.range).parts;
+                if now.iter().any(|f| matches!(f.source, Source::Home(_))) { vec![f] } else { now }
             }
         };
         found.into_iter().flat_map(again).collect()
@@ -240,7 +299,7 @@ impl Engine {
             return self.answer(asker, Ok(ReadData::Zeros));
         }
         if !matches!(asker, Asker::Base(_)) {
-            self.blocks_are_bad(asker, replica, chunk, &error);
+            self.blocks_are_bad(asker, replica, &error);
         }
         let reason = error.to_string();
         self.answer(asker, Err(ReadError::BadBlocks { replica, chunk, range, reason }));
@@ -260,12 +319,12 @@ impl Engine {
             // The part that its log does not cover is not known.
             return vec![(range.count, true)];
         }
-        for f in r.overlay.lookup(chunk, range) {
+        for f in r.sources(home).resolve(View::Full, chunk, range).parts {
             match f.source {
                 Source::Data(_) => push(f.range.count, true),
-                Source::Zeros => push(f.range.count, false),
-                Source::Home => {
-                    home.at(replica, chunk, f.range).iter().for_each(|(run, at)| push(run.count, *at == At::Data));
+                Source::Zeros | Source::Open | Source::Hidden => push(f.range.count, false),
+                Source::Home(key) => {
+                    home.at(replica, key, f.range).iter().for_each(|(run, at)| push(run.count, *at == At::Data));
                 }
             }
         }
@@ -276,8 +335,8 @@ impl Engine {
 fn at_hand(source: Source) -> Part {
     match source {
         Source::Data(payload) => Part::Data(payload),
-        Source::Zeros => Part::Zeros,
-        Source::Home => unreachable!("gaps were asked of home"),
+        Source::Zeros | Source::Open => Part::Zeros,
+        Source::Hidden | Source::Home(_) => unreachable!("gaps were asked of home"),
     }
 }
 

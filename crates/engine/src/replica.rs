@@ -3,11 +3,15 @@
 //! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry. A failed replica stays failed until it is destroyed, or revived by a
 //! forced recovery of its PG.
 
+use crate::home::Home;
+use crate::lineage::Lineage;
 use crate::log::{Kept, ReplicaLog};
 use crate::overlay::Overlay;
+use crate::resolve::Sources;
 use bytes::Bytes;
 use layout::log::ReplicaRecord;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{Failure, HardState, ReplicaIdentity};
 use types::{ChunkKey, Index, Term};
@@ -28,7 +32,7 @@ pub(crate) enum ReplicaState {
     /// A stream brings its contents as of the checkpoint index (R16): its group may append and apply, and nothing is read or destaged.
     /// `older`: what the contents at home, which are older ones, lack of the last state that it had before.
     Filling {
-        older: Box<Overlay>,
+        older: Box<Older>,
         /// Payload of the entries that were appended since the log began, in bytes.
         bytes: u64,
     },
@@ -36,6 +40,13 @@ pub(crate) enum ReplicaState {
     Repairing(BTreeSet<Index>),
     /// It takes no part for good.
     Failed(Failure),
+}
+
+/// Contents of a replica before its log began again: those at home, and what covers them.
+#[derive(Debug, Default)]
+pub(crate) struct Older {
+    pub overlay: Overlay,
+    pub lineage: Arc<Lineage>,
 }
 
 #[derive(Debug)]
@@ -58,6 +69,10 @@ pub(crate) struct Replica {
     pub shows: Index,
     pub applied: Index,
     pub overlay: Overlay,
+    /// The generations as of the applied index.
+    pub lineage: Arc<Lineage>,
+    /// The last entry that has changed the tree in this process.
+    pub tree_index: Index,
     pub state: ReplicaState,
     /// The failure that the log still tells: a forced recovery goes on from the replica, and its step is in no batch yet.
     pub revived: Option<Failure>,
@@ -85,6 +100,8 @@ impl Replica {
             shows: Index(0),
             applied: Index(0),
             overlay: Overlay::default(),
+            lineage: Arc::default(),
+            tree_index: Index(0),
             state: ReplicaState::Running,
             revived: None,
             held_decision: Bytes::new(),
@@ -123,12 +140,28 @@ impl Replica {
         matches!(self.state, ReplicaState::Filling { .. })
     }
 
-    /// Returns what covers the contents at home, when these serve as the base of a stream.
-    pub fn over_base(&self) -> &Overlay {
+    /// Returns the contents as applied. Those at home do not count while the replica is being filled.
+    pub fn sources<'a>(&'a self, home: &'a Home) -> Sources<'a> {
+        let home = (!self.is_filling()).then_some(home);
+        let (overlay, lineage) = (Some(&self.overlay), &*self.lineage);
+        Sources { replica: self.identity.replica, home, overlay, frozen: false, lineage }
+    }
+
+    /// Returns the contents that serve as the base of a stream.
+    pub fn base_sources<'a>(&'a self, home: &'a Home) -> Sources<'a> {
+        let of = self.sources(home);
         match &self.state {
-            ReplicaState::Filling { older, .. } => older,
-            _ => &self.overlay,
+            ReplicaState::Filling { older, .. } => {
+                Sources { home: Some(home), overlay: Some(&older.overlay), lineage: &older.lineage, ..of }
+            }
+            _ => of,
         }
+    }
+
+    /// Whether a round has work: changes of blocks, or a changed tree. The tree is part of the decision state, and a generation that is
+    /// discarded frees space.
+    pub fn is_dirty(&self) -> bool {
+        !self.overlay.active().is_empty() || self.tree_index > self.checkpoint.0
     }
 
     /// Whether a round may take the replica: what is applied goes over the contents at home.

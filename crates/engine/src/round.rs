@@ -12,6 +12,7 @@ use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home::Home;
 use crate::home_api::{BlockData, ChunkDirty, Round, RoundState, Unmap};
+use crate::lineage::Lineage;
 use crate::log::Work;
 use crate::overlay::{Cover, Layer, Source, block_range};
 use crate::payload::Payload;
@@ -73,6 +74,12 @@ impl RoundStep {
         }
     }
 
+    /// Returns the lineage from which the running round completes blocks of this replica.
+    pub fn lineage_of(&self, replica: ReplicaId) -> Option<&Lineage> {
+        let RoundStep::Completing { run, .. } = self else { return None };
+        run.lineages.get(&replica).map(|lineage| &**lineage)
+    }
+
     /// Whether the running round moves the checkpoint index of this replica.
     pub fn takes(&self, replica: ReplicaId) -> bool {
         match self {
@@ -90,6 +97,8 @@ impl RoundStep {
 #[derive(Debug)]
 pub(crate) struct Run {
     states: BTreeMap<ReplicaId, RoundState>,
+    /// Lineages as of the checkpoint indexes of these states, of the replicas that the round destages.
+    lineages: BTreeMap<ReplicaId, Arc<Lineage>>,
     destroyed: BTreeSet<ReplicaId>,
     horizon: u64,
     /// Logged AUs that no entry needs once the checkpoint is durable, as of the mark: every record that voids their entries precedes it.
@@ -105,8 +114,8 @@ impl Run {
     pub fn install(state: RoundState, horizon: u64, begins: Option<Vec<Work>>) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
-        let released = BTreeMap::new();
-        Run { states, destroyed, horizon, released, install: Some(replica), begins }
+        let (lineages, released) = (BTreeMap::new(), BTreeMap::new());
+        Run { states, lineages, destroyed, horizon, released, install: Some(replica), begins }
     }
 
     /// Returns the checkpoint index that this replica gets.
@@ -132,8 +141,7 @@ impl Engine {
 
     /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
-        self.dropped().next().is_some()
-            || self.replicas.values().any(|r| r.destages() && !r.overlay.active().is_empty())
+        self.dropped().next().is_some() || self.replicas.values().any(|r| r.destages() && r.is_dirty())
     }
 
     fn round_gap(&self) -> Duration {
@@ -197,7 +205,7 @@ impl Engine {
         if !self.is_round_idle() {
             return;
         }
-        let mut kept = BTreeMap::new();
+        let (mut kept, mut lineages) = (BTreeMap::new(), BTreeMap::new());
         // After a round that did not fit, a smaller share of the replicas is taken, in turn.
         let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
         for decision in from.into_iter().chain(before) {
@@ -224,7 +232,9 @@ impl Engine {
                 // R2: a commit at or above the new checkpoint index is durable before home is touched.
                 self.queue(Work::Commit { replica: decision.replica, commit });
             }
-            let dissolved = Bytes::new();
+            let lineage = self.replicas[&decision.replica].lineage.clone();
+            let dissolved = lineage.dissolved_bytes();
+            lineages.insert(decision.replica, lineage);
             kept.insert(decision.replica, RoundState { decision, commit, dissolved });
         }
         if self.brings_nothing(kept.is_empty()) {
@@ -242,7 +252,7 @@ impl Engine {
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());
-        let run = Run { states: kept, destroyed, horizon, released, install: None, begins: None };
+        let run = Run { states: kept, lineages, destroyed, horizon, released, install: None, begins: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -363,14 +373,14 @@ impl Engine {
     fn step_handing_over(&mut self) {
         let mut budget = self.config.steps.round_blocks;
         while budget > 0 {
-            let RoundStep::HandingOver { left, chunks, .. } = &mut self.round else { return };
+            let RoundStep::HandingOver { run, left, chunks } = &mut self.round else { return };
             let Some((replica, chunk, from)) = left.pop_front() else { return self.hand_over() };
             let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
             if from == 0 {
                 let adopts = frozen.chunks[&chunk].adoptable().collect();
-                // No generation has a parent yet.
-                let (family, marks) = (chunk.generation, false);
+                let lineage = &run.lineages[&replica];
+                let (family, marks) = (lineage.family(chunk.generation), lineage.shows_older(chunk));
                 chunks.push(ChunkDirty { replica, chunk, family, marks, blocks: Vec::new(), adopts });
             }
             let dirty = chunks.last_mut().expect("its first part has begun it");
@@ -548,7 +558,9 @@ fn whole_blocks(
                 let parts = layer.lookup(range).into_iter().map(|f| match f.source {
                     Source::Data(payload) => (f.range, Part::Data(payload)),
                     Source::Zeros => (f.range, Part::Zeros),
-                    Source::Home => panic!("block {block} of {chunk} is not complete"),
+                    Source::Open | Source::Hidden | Source::Home(_) => {
+                        panic!("block {block} of {chunk} is not complete")
+                    }
                 });
                 match join(range, parts.collect())? {
                     ReadData::Zeros => BlockData::Zero,

@@ -8,8 +8,10 @@
 
 use crate::engine::Engine;
 use crate::home::Home;
-use crate::overlay::{Overlay, Source};
+use crate::lineage::View;
+use crate::overlay::Source;
 use crate::replica::Replica;
+use crate::resolve::Sources;
 use std::time::Duration;
 use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
@@ -85,6 +87,15 @@ pub struct Held {
     pub aus: AuSet,
     /// The chunk has its map page and its place in a directory.
     pub listed: bool,
+    /// Older generations show where the chunk is open: zeros of it take a place in its map page.
+    pub shows_older: bool,
+}
+
+impl Held {
+    /// Returns the space that is held where a cut hides the chunk.
+    pub fn cut(self) -> Held {
+        Held { shows_older: self.shows_older, ..Held::default() }
+    }
 }
 
 /// Space that a layer of a chunk will newly take at home.
@@ -95,10 +106,10 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Computes the need of a layer with data in `data`, over `held`.
+    /// Computes the need of a layer of a chunk that takes the AUs in `data`, over `held`.
     pub fn of(data: AuSet, held: Held) -> Need {
         let new = data.without(held.aus);
-        if new.is_empty() {
+        if new.is_empty() && (held.listed || !held.shows_older) {
             return Need::default();
         }
         Need { aus: new.len(), slots: if held.listed { 0 } else { 2 } + new.quarters_beyond(&held.aus) }
@@ -160,8 +171,15 @@ impl Engine {
     pub fn new_aus(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> u32 {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return 0 };
         let aus = range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU;
+        // Dissolved generations count: members merge them at different times.
+        let delta = || r.lineage.steps(chunk.generation, chunk.index, View::Delta);
+        let sources = Sources { home: Some(home), ..r.sources(home) };
         let shown = |au: &u32| {
-            r.overlay.has_data(chunk, *au) || (home.holds(replica, chunk, *au) && shows_home(&r.overlay, chunk, *au))
+            let has_au = |generation| {
+                let key = ChunkKey { generation, ..chunk };
+                home.holds(replica, key, *au) || r.overlay.has_data(key, *au)
+            };
+            r.overlay.has_data(chunk, *au) || delta().any(has_au) && shows_au(&sources, chunk, *au)
         };
         aus.filter(|au| !shown(au)).count() as u32
     }
@@ -226,10 +244,15 @@ impl Engine {
 
 /// Returns the space of the chunk at home that the overlay's data can use. Contents that a stream will replace do not count.
 fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
-    if r.is_filling() { Held::default() } else { home.held(r.identity.replica, chunk) }
+    let held = if r.is_filling() { Held::default() } else { home.held(r.identity.replica, chunk) };
+    Held { shows_older: r.lineage.shows_older(chunk), ..held }
 }
 
-/// Whether home's part of this AU shows through the overlay somewhere.
-fn shows_home(overlay: &Overlay, chunk: ChunkKey, au: u32) -> bool {
-    overlay.lookup(chunk, SectorRange::of_au(au)).iter().any(|f| matches!(f.source, Source::Home))
+/// Whether data of this AU shows in the delta of the chunk's generation.
+fn shows_au(sources: &Sources<'_>, chunk: ChunkKey, au: u32) -> bool {
+    sources.resolve(View::Delta, chunk, SectorRange::of_au(au)).parts.iter().any(|f| match f.source {
+        Source::Data(_) => true,
+        Source::Home(key) => sources.home.is_some_and(|home| home.holds(sources.replica, key, au)),
+        Source::Zeros | Source::Open | Source::Hidden => false,
+    })
 }

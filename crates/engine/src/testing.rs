@@ -9,4 +9,4 @@ mod harness;
 mod model;
 
 pub use harness::{Asked, BadBlocks, DISK_LEN, FailedRead, Harness, IDS, Seen, chunks, identity, params};
-pub use model::{Made, Model, SECTORS, decision_bytes};
+pub use model::{Applied, CHUNKS, Made, Model, Order, SECTORS, decision_bytes};

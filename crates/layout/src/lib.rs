@@ -7,6 +7,7 @@
 //! never gets another.
 
 pub mod checkpoint;
+pub mod dissolved;
 pub mod home;
 pub mod intent;
 pub mod log;

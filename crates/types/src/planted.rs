@@ -245,11 +245,31 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     (
         "a discard in the head drops blocks without marks, so the parent shows (§7.2)",
-        "no generation has a parent yet; `mark_hides_and_needs_no_au` shows it",
+        "no group takes a snapshot yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
     ),
     (
         "blocks are hashed with the generation, so a merged block fails (R11)",
         "generations do not merge yet; the tests of home have a family that is no generation",
+    ),
+    (
+        "a read ends at the map of the head (§7.2)",
+        "no group takes a snapshot yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
+    ),
+    (
+        "the overlay of the parent is asked before home of the head (§7.2)",
+        "no group takes a snapshot yet; `mended_block_of_a_snapshot_does_not_cover_that_of_the_head` shows it",
+    ),
+    (
+        "a volume that was shortened and lengthened shows old data (§7.2)",
+        "no volume gets shorter yet; `volume_that_was_shorter_shows_nothing_of_its_snapshot_behind_its_end` shows it",
+    ),
+    (
+        "a block that is covered in part is completed with zeros instead of the parent's bytes (R2)",
+        "no group takes a snapshot yet; `partial_block_is_completed_from_the_parent` shows it",
+    ),
+    (
+        "the list of dissolved generations is not in the checkpoint (R1)",
+        "no group removes a snapshot yet; `dissolved_generation_in_the_log_is_completed_through_its_heir` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",

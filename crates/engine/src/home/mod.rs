@@ -28,7 +28,7 @@ mod tests;
 
 pub use inventory::{ChunkUse, SpaceUse};
 
-use crate::home_api::{At, HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
+use crate::home_api::{At, HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round, RoundState};
 use bytes::Bytes;
 use chunk::{BLOCKS, Chunk, Replica};
 use env::{DiskError, DiskInfo, DiskKind, Event, Op};
@@ -74,10 +74,11 @@ impl Default for HomeLimits {
 /// Purpose of an operation in flight.
 enum InFlight {
     MountRead(mount::MountRead),
-    /// Piece `piece` of read `read`.
+    /// Piece `piece` of read `read`, of blocks of this chunk.
     Read {
         read: u32,
         piece: u32,
+        chunk: ChunkKey,
     },
     RoundWrite {
         bytes: u64,
@@ -203,8 +204,8 @@ impl Home {
             (InFlight::MountRead(page), Event::DiskRead { buf, result, .. }) => {
                 self.mount_read_done(page, buf, result, ops, out);
             }
-            (InFlight::Read { read, piece }, Event::DiskRead { buf, result, .. }) => {
-                self.read_done(read, piece, buf.freeze(), result, out);
+            (InFlight::Read { read, piece, chunk }, Event::DiskRead { buf, result, .. }) => {
+                self.read_done(read, (chunk, piece), buf.freeze(), result, out);
             }
             (InFlight::RoundWrite { bytes }, Event::DiskWrite { result, .. }) => {
                 self.round_write_done(bytes, result, ops, out);
@@ -216,8 +217,9 @@ impl Home {
     }
 
     /// Reads `ranges` (ascending, disjoint, not covered by the overlay) as they are now. Ends with
-    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when no block has to be read. `family`: that of the chunk's
-    /// generation, which seeds the checksums.
+    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when no block has to be read. `family`: that of the chunks'
+    /// generations, which seeds the checksums. `looked`: chunks of younger generations that are open in some range; the read is looked
+    /// up again when a round changes one of them, too.
     ///
     /// # Panics
     /// When a range contains a block that the running round rewrites: the overlay holds it whole.
@@ -225,13 +227,13 @@ impl Home {
         &mut self,
         ticket: u64,
         replica: ReplicaId,
-        (family, chunk): (GenerationId, ChunkKey),
-        ranges: &[SectorRange],
+        (family, looked): (GenerationId, &[ChunkKey]),
+        ranges: &[(ChunkKey, SectorRange)],
         ops: &mut Vec<Op>,
         out: &mut Vec<HomeEvent>,
     ) {
         assert!(matches!(self.state, State::Open), "a read before the mount is over");
-        self.start_read(ticket, replica, (family, chunk), ranges, ops, out);
+        self.start_read(ticket, replica, (family, looked), ranges, ops, out);
     }
 
     /// Returns the parts of `range` and what home holds of each, in order, tiling it. It holds whole blocks.
@@ -246,6 +248,11 @@ impl Home {
             }
         }
         runs
+    }
+
+    /// Returns the state of a replica as of the last checkpoint, or of the coming one.
+    pub fn state(&self, replica: ReplicaId) -> Option<&RoundState> {
+        self.replicas.get(&replica).map(|r| &r.state)
     }
 
     /// Returns the checksum of a block ([`types::block_hash`]) according to the current map; `None`: home holds no data there.

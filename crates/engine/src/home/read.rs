@@ -1,12 +1,12 @@
 //! Reads of ranges that the overlay does not cover.
 //!
-//! `Home::read` takes ranges of one chunk and returns pieces that tile them, each block verified against its CRC.
-//! Blocks that are adjacent on the device are read in one operation.
+//! `Home::read` takes ranges of one chunk, or of that chunk in several generations of a family. It returns pieces that tile them, each
+//! block verified against its CRC. Blocks that are adjacent on the device are read in one operation.
 //!
 //! Invariant (R8): bytes are judged only by the map and CRCs that were current when the read looked them up. When a
 //! round stages the chunk meanwhile, the read is looked up again, overlay first, whether or not its bytes verify. One
 //! of its blocks may have been rewritten in place. The half that the overlay gave would then be of another version
-//! (design §7, 2). So a mismatch on an untouched chunk is corruption: a second lookup would give the same place and the
+//! (design §7, 2). So it is when a chunk changes in which the read found nothing: an older generation answered in its place. A mismatch on an untouched chunk is corruption: a second lookup would give the same place and the
 //! same CRC.
 
 use super::chunk::Chunk;
@@ -21,8 +21,9 @@ use types::{BLOCK, BlockPlace, ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaI
 pub(super) struct Read {
     ticket: u64,
     replica: ReplicaId,
-    chunk: ChunkKey,
     family: GenerationId,
+    /// Chunks whose map was open in some part of the read, and whether home held them then.
+    looked: Vec<(ChunkKey, bool)>,
     /// Lookup clock at the time of the lookup.
     clock: u64,
     pieces: Vec<(SectorRange, Piece)>,
@@ -42,7 +43,7 @@ impl Outcome {
         use HomeReadError::{Damaged, Disk};
         match (&mut *self, bad) {
             (Outcome::Retry | Outcome::Bad(Disk { .. }), Outcome::Bad(_)) => {}
-            (Outcome::Bad(Damaged { blocks, .. }), Outcome::Bad(Damaged { blocks: more, .. })) => {
+            (Outcome::Bad(Damaged { blocks }), Outcome::Bad(Damaged { blocks: more })) => {
                 blocks.extend(more);
                 blocks.sort_unstable();
             }
@@ -56,27 +57,28 @@ impl Home {
         &mut self,
         ticket: u64,
         replica: ReplicaId,
-        (family, chunk): (GenerationId, ChunkKey),
-        ranges: &[SectorRange],
+        (family, looked): (GenerationId, &[ChunkKey]),
+        ranges: &[(ChunkKey, SectorRange)],
         ops: &mut Vec<Op>,
         out: &mut Vec<HomeEvent>,
     ) {
-        self.assert_not_rewritten(replica, chunk, ranges);
+        ranges.iter().for_each(|(chunk, range)| self.assert_not_rewritten(replica, *chunk, *range));
         if self.replicas.get(&replica).is_some_and(|r| r.damage.is_some()) {
-            let blocks = ranges.first().map(|range| (range.start / SECTORS_PER_BLOCK) as u16).into_iter().collect();
-            out.push(HomeEvent::ReadDone { ticket, result: Err(HomeReadError::Damaged { chunk, blocks }) });
+            let first = ranges.first().map(|(chunk, range)| (*chunk, (range.start / SECTORS_PER_BLOCK) as u16));
+            let blocks = first.into_iter().collect();
+            out.push(HomeEvent::ReadDone { ticket, result: Err(HomeReadError::Damaged { blocks }) });
             return;
         }
-        let pieces = self.look_up(replica, chunk, ranges);
+        let pieces = self.look_up(replica, ranges);
         let clock = self.clock;
-        let waiting = pieces.iter().filter(|(_, place)| place.is_some()).count() as u32;
+        let waiting = pieces.iter().filter(|(.., place)| place.is_some()).count() as u32;
         let read = Read {
             ticket,
             replica,
-            chunk,
             family,
+            looked: looked.iter().map(|key| (*key, self.chunk(replica, *key).is_some())).collect(),
             clock,
-            pieces: pieces.iter().map(|(range, _)| (*range, Piece::Zeros)).collect(),
+            pieces: pieces.iter().map(|(_, range, _)| (*range, Piece::Zeros)).collect(),
             waiting,
             outcome: Outcome::Good,
         };
@@ -86,33 +88,40 @@ impl Home {
         }
         self.readers.enter(clock);
         let (_, key) = self.reads.insert(read);
-        for (piece, (range, place)) in pieces.into_iter().enumerate() {
+        for (piece, (chunk, range, place)) in pieces.into_iter().enumerate() {
             let Some(offset) = place else { continue };
             let buf = IoBufMut::new(range.fragment_count() * BLOCK as usize);
             self.stats.read_bytes += buf.len() as u64;
-            let token = self.token(InFlight::Read { read: key, piece: piece as u32 });
+            let token = self.token(InFlight::Read { read: key, piece: piece as u32, chunk });
             ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf });
         }
     }
 
     /// Splits `ranges` into pieces: each is all zeros, or adjacent on the device from the given offset.
-    fn look_up(&self, replica: ReplicaId, key: ChunkKey, ranges: &[SectorRange]) -> Vec<(SectorRange, Option<u64>)> {
-        let chunk = self.chunk(replica, key);
-        let mut pieces: Vec<(SectorRange, Option<u64>)> = Vec::with_capacity(ranges.len());
+    fn look_up(
+        &self,
+        replica: ReplicaId,
+        ranges: &[(ChunkKey, SectorRange)],
+    ) -> Vec<(ChunkKey, SectorRange, Option<u64>)> {
+        let mut pieces: Vec<(ChunkKey, SectorRange, Option<u64>)> = Vec::with_capacity(ranges.len());
+        let mut held: Option<(ChunkKey, Option<&Chunk>)> = None;
         let mut last_end = 0;
-        for range in ranges {
-            assert!(range.start >= last_end && range.end() <= SECTORS_PER_CHUNK, "ranges {ranges:?} of {key}");
+        for (key, range) in ranges {
+            assert!(range.start >= last_end && range.end() <= SECTORS_PER_CHUNK, "ranges {ranges:?}");
             last_end = range.end();
-            let Some(chunk) = chunk else {
-                pieces.push((*range, None));
+            if held.is_none_or(|(of, _)| of != *key) {
+                held = Some((*key, self.chunk(replica, *key)));
+            }
+            let Some((_, Some(chunk))) = held else {
+                pieces.push((*key, *range, None));
                 continue;
             };
             let first = pieces.len();
             for fragment in range.fragments() {
                 let place = self.device_offset(chunk, fragment);
                 match pieces[first..].last_mut() {
-                    Some((run, at)) if self.adjoins(*run, *at, place) => run.count += fragment.count,
-                    _ => pieces.push((fragment, place)),
+                    Some((_, run, at)) if self.adjoins(*run, *at, place) => run.count += fragment.count,
+                    _ => pieces.push((*key, fragment, place)),
                 }
             }
         }
@@ -139,10 +148,10 @@ impl Home {
         }
     }
 
-    /// Asserts that no range touches a block of the running round: the overlay covers every such block.
-    fn assert_not_rewritten(&self, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
+    /// Asserts that the range does not touch a block of the running round: the overlay covers every such block.
+    fn assert_not_rewritten(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         let Some(blocks) = self.round.as_ref().and_then(|round| round.rewritten(replica, chunk)) else { return };
-        for fragment in ranges.iter().flat_map(|range| range.fragments()) {
+        for fragment in range.fragments() {
             let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
             assert!(!blocks.contains(block), "block {block} of {chunk} is under rewrite: the overlay holds it");
         }
@@ -151,21 +160,20 @@ impl Home {
     pub(super) fn read_done(
         &mut self,
         key: u32,
-        piece: u32,
+        (chunk, piece): (ChunkKey, u32),
         buf: IoBuf,
         result: Result<(), DiskError>,
         out: &mut Vec<HomeEvent>,
     ) {
         let read = self.reads.get_mut(key);
-        let (replica, chunk, clock) = (read.replica, read.chunk, read.clock);
-        let family = read.family;
+        let (replica, family, clock) = (read.replica, read.family, read.clock);
         let range = read.pieces[piece as usize].0;
         let untouched = self.chunk(replica, chunk).filter(|chunk| chunk.touched <= clock || on(Bug::ReadStampLate));
         let verdict = match (untouched, result) {
             (None, _) => Err(Outcome::Retry),
             (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, range, source })),
             (Some(held), Ok(())) => verify(held, (family, chunk), range, buf)
-                .map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks })),
+                .map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { blocks })),
         };
         let read = self.reads.get_mut(key);
         match verdict {
@@ -181,7 +189,12 @@ impl Home {
     fn finish_read(&mut self, key: u32, out: &mut Vec<HomeEvent>) {
         let read = self.reads.remove(key);
         let ticket = read.ticket;
+        let changed = |(key, was_held): &(ChunkKey, bool)| match self.chunk(read.replica, *key) {
+            Some(chunk) => chunk.touched > read.clock,
+            None => *was_held,
+        };
         out.push(match read.outcome {
+            _ if read.looked.iter().any(changed) => HomeEvent::ReadRetry { ticket },
             Outcome::Good => HomeEvent::ReadDone { ticket, result: Ok(read.pieces) },
             Outcome::Bad(error) => HomeEvent::ReadDone { ticket, result: Err(error) },
             Outcome::Retry => HomeEvent::ReadRetry { ticket },
@@ -192,13 +205,13 @@ impl Home {
 }
 
 /// Verifies the whole blocks in `buf` and cuts out `range`, with the CRC32C of each fragment for its transfer; on failure
-/// returns the numbers of all bad blocks.
+/// returns all bad blocks.
 fn verify(
     chunk: &Chunk,
     (family, key): (GenerationId, ChunkKey),
     range: SectorRange,
     buf: IoBuf,
-) -> Result<Piece, Vec<u16>> {
+) -> Result<Piece, Vec<(ChunkKey, u16)>> {
     let first_block = range.start / SECTORS_PER_BLOCK;
     let mut crcs = Vec::with_capacity(range.fragment_count());
     let mut bad = Vec::new();
@@ -207,7 +220,7 @@ fn verify(
         if block_hash(BlockPlace::of(family, key, block as u16), bytes) != chunk.hash_of(block)
             && !on(Bug::HomeReadUnchecked)
         {
-            bad.push(block as u16);
+            bad.push((key, block as u16));
             continue;
         }
         crcs.push(types::crc32c(&bytes[types::range::fragment_bytes(block as u32 * SECTORS_PER_BLOCK, fragment)]));

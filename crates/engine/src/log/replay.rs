@@ -13,8 +13,9 @@ use super::scan::{FoundBatch, Verdict};
 use super::{Kept, ReplicaLog, Segment};
 use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
+use crate::lineage::Lineage;
 use crate::payload::{Payload, Place};
-use crate::replica::{Replica, ReplicaState};
+use crate::replica::{Older, Replica, ReplicaState};
 use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, PlacedRun, Record, ReplicaRecord, payload_of};
 use std::borrow::Cow;
@@ -471,7 +472,8 @@ impl Replayed {
         let replica = identity.replica;
         let at = |(index, term): (Index, Term), bytes: Bytes| DecisionState { replica, index, term, bytes };
         let shows = state.as_ref().map_or(Index(0), |state| state.commit);
-        let state = state.map(|state| state.decision);
+        let (state, at_checkpoint) = state.map(|s| (s.decision, s.dissolved)).unzip();
+        let at_checkpoint = at_checkpoint.unwrap_or_default();
         let at_home = lost_home.as_ref().map(|home| home.checkpoint.0).or(state.as_ref().map(|state| state.index));
         let fills_from = fills_from.filter(|(from, _)| at_home.is_none_or(|k| k < *from));
         if let Some((from, _)) = fills_from {
@@ -481,11 +483,13 @@ impl Replayed {
         let checkpoint = match (fills_from, lost_home) {
             (Some(from), _) => at(from, decision.clone()),
             (None, Some(home)) => at(home.checkpoint, Bytes::new()),
-            (None, None) => state.unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
+            (None, None) => state.clone().unwrap_or_else(|| at((Index(0), Term(0)), decision.clone())),
         };
+        let dissolved: &[u8] = if fills_from.is_none() { &at_checkpoint } else { &[] };
+        let lineage = lineage_of(&checkpoint.bytes, dissolved, &mut failure);
+        let older = fills_from.and(state).map(|state| lineage_of(&state.bytes, &at_checkpoint, &mut failure));
         let (mut log, before) = contiguous(entries, &checkpoint).unwrap_or_else(|reason| {
-            failure =
-                Some(failure.take().map_or(Failure { reason, is_past: false }, |f| Failure { is_past: false, ..f }));
+            without_past(&mut failure, reason);
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
         // The AUs of any other failed replica may have been reused before this mount.
@@ -509,17 +513,14 @@ impl Replayed {
             failure.is_past = false;
         }
         let last = log.last().max(checkpoint.index);
-        if hard_state.commit > last || hard_state.commit < checkpoint.index {
-            let reason = format!(
-                "commit {} does not lie in {}..={last}, the entries of log and home",
-                hard_state.commit, checkpoint.index
-            );
+        if let Some(reason) = contradiction_of(hard_state.commit, checkpoint.index, last) {
             failure.get_or_insert(Failure { reason, is_past: false });
         }
         let mut joined = Replica::new(identity.clone(), decision);
         (joined.hard_state, joined.written_hard_state) = (hard_state, hard_state);
         joined.checkpoint = (checkpoint.index, checkpoint.term);
         (joined.applied, joined.shows) = (checkpoint.index, shows);
+        joined.lineage = lineage;
         joined.born = true;
         if failure.as_ref().is_none_or(|failure| failure.is_past) {
             joined.lay_blocks(blocks);
@@ -527,7 +528,7 @@ impl Replayed {
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         joined.fills_from = fills_from;
-        joined.state = state_of(failure.as_ref(), fills_from.is_some(), &log);
+        joined.state = state_of(failure.as_ref(), fills_from.map(|_| older.unwrap_or_default()), &log);
         if !joined.may_take_part() {
             joined.held_decision.clone_from(&checkpoint.bytes);
         }
@@ -548,17 +549,36 @@ impl Replica {
     }
 }
 
-/// Returns the state in which a mount finds a replica.
-fn state_of(failure: Option<&Failure>, fills: bool, log: &ReplicaLog) -> ReplicaState {
+/// Says why a commit index fits neither log nor home, if it does not.
+fn contradiction_of(commit: Index, first: Index, last: Index) -> Option<String> {
+    let lies = first <= commit && commit <= last;
+    (!lies).then(|| format!("commit {commit} does not lie in {first}..={last}, the entries of log and home"))
+}
+
+/// Fails a replica whose contents are no state that it had.
+fn without_past(failure: &mut Option<Failure>, reason: String) {
+    let first = failure.take().unwrap_or(Failure { reason, is_past: false });
+    *failure = Some(Failure { is_past: false, ..first });
+}
+
+/// Returns the lineage of a checkpoint. Without it the replica fails.
+fn lineage_of(decision: &[u8], dissolved: &[u8], failure: &mut Option<Failure>) -> Arc<Lineage> {
+    let lineage = Lineage::decode(decision, dissolved).map_err(|error| without_past(failure, error.to_string()));
+    Arc::new(lineage.unwrap_or_default())
+}
+
+/// Returns the state in which a mount finds a replica. `base`: it is being filled, over contents at home with this lineage.
+fn state_of(failure: Option<&Failure>, base: Option<Arc<Lineage>>, log: &ReplicaLog) -> ReplicaState {
     let lost: BTreeSet<Index> = log.iter().filter(|kept| kept.lost.is_some()).map(|kept| kept.index).collect();
-    match failure {
-        Some(failure) => ReplicaState::Failed(failure.clone()),
-        None if fills => {
+    match (failure, base) {
+        (Some(failure), _) => ReplicaState::Failed(failure.clone()),
+        (None, Some(lineage)) => {
             let bytes = log.iter().map(Kept::log_len).sum();
-            ReplicaState::Filling { older: Box::default(), bytes }
+            let older = Older { lineage, ..Older::default() };
+            ReplicaState::Filling { older: Box::new(older), bytes }
         }
-        None if lost.is_empty() => ReplicaState::Running,
-        None => ReplicaState::Repairing(lost),
+        (None, None) if lost.is_empty() => ReplicaState::Running,
+        (None, None) => ReplicaState::Repairing(lost),
     }
 }
 

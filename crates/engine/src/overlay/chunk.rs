@@ -8,9 +8,9 @@ use crate::payload::Payload;
 use crate::space::{AuSet, Need};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::SectorRange;
 use types::planted::{Bug, on};
-use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::{ChunkKey, SectorRange};
 
 /// Source of a run of sectors.
 #[derive(Clone, Debug)]
@@ -18,7 +18,11 @@ pub(crate) enum Source {
     Data(Arc<Payload>),
     Zeros,
     /// Not covered here.
-    Home,
+    Open,
+    /// Not covered, and nothing below counts of this generation: a layer has cut the chunk.
+    Hidden,
+    /// Home holds the bytes in this chunk, or nothing shows.
+    Home(ChunkKey),
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +52,10 @@ pub(crate) struct ChunkLayer {
 }
 
 impl ChunkLayer {
+    pub fn is_empty(&self) -> bool {
+        self.intervals.len() == 0
+    }
+
     /// Payload bytes that the intervals refer to.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -68,6 +76,13 @@ impl ChunkLayer {
     /// AUs in which some sectors have bytes.
     pub fn data(&self) -> AuSet {
         self.data
+    }
+
+    /// AUs that the chunk will have at home because of this layer. `shows_older`: a block that is covered in part gets the rest of its
+    /// bytes from an older generation.
+    pub fn takes(&self, shows_older: bool) -> AuSet {
+        let partial = self.partial.iter().filter(|_| shows_older);
+        self.data.or(AuSet::of(partial.map(|block| u32::from(*block) / BLOCKS_PER_AU)))
     }
 
     /// Replaces `range` with `data`.
@@ -163,7 +178,7 @@ impl ChunkLayer {
     }
 
     fn covers(&self, block: u16) -> bool {
-        !self.lookup(block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
+        !self.lookup(block_range(block)).iter().any(|f| matches!(f.source, Source::Open))
     }
 
     /// Returns the sources that cover `range`, in order and complete.
@@ -172,7 +187,7 @@ impl ChunkLayer {
         let mut at = range.start;
         for interval in self.over(range.start, range.end()) {
             if interval.start > at {
-                found.push(Found { range: SectorRange::new(at, interval.start - at), source: Source::Home });
+                found.push(Found { range: SectorRange::new(at, interval.start - at), source: Source::Open });
                 at = interval.start;
             }
             let end = interval.end.min(range.end());
@@ -181,7 +196,7 @@ impl ChunkLayer {
             at = end;
         }
         if at < range.end() {
-            found.push(Found { range: SectorRange::new(at, range.end() - at), source: Source::Home });
+            found.push(Found { range: SectorRange::new(at, range.end() - at), source: Source::Open });
         }
         found
     }

@@ -43,7 +43,6 @@ pub(super) struct IntervalMap {
 type Place = (usize, usize);
 
 impl IntervalMap {
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }

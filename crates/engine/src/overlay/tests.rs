@@ -14,8 +14,8 @@ fn payload(range: SectorRange, stamp: u8) -> Arc<Payload> {
     Arc::new(Payload::new(IoBuf::copy_of(&bytes), Crcs { start: range.start, values }))
 }
 
-fn is_home(found: &Found) -> bool {
-    matches!(found.source, Source::Home)
+fn is_open(found: &Found) -> bool {
+    matches!(found.source, Source::Open)
 }
 
 /// Returns 0 for home, 1 for zeros, else the stamp, for each sector.
@@ -24,8 +24,9 @@ fn read(overlay: &Overlay, range: SectorRange) -> Vec<u8> {
     for f in overlay.lookup(CHUNK, range) {
         assert_eq!((f.range.start - range.start) as usize, out.len(), "no holes");
         let value = match &f.source {
-            Source::Home => 0,
-            Source::Zeros => 1,
+            Source::Open => 0,
+            Source::Zeros | Source::Hidden => 1,
+            Source::Home(_) => unreachable!("the overlay does not look at home"),
             Source::Data(p) => {
                 let mut crcs = Vec::new();
                 assert!(p.crcs_of(f.range, &mut crcs));
@@ -95,7 +96,7 @@ fn check_partial(layer: &Layer, from: u16) {
     let want: Vec<u16> = chunk
         .blocks_from(0)
         .map(|(block, _)| block)
-        .filter(|b| chunk.lookup(chunk::block_range(*b)).iter().any(|f| matches!(f.source, Source::Home)))
+        .filter(|b| chunk.lookup(chunk::block_range(*b)).iter().any(|f| matches!(f.source, Source::Open)))
         .collect();
     assert_eq!(chunk.partial().collect::<Vec<_>>(), want);
     let bytes: u64 = chunk
@@ -110,7 +111,7 @@ fn check_partial(layer: &Layer, from: u16) {
         let all = chunk.blocks_from(0).map(|(block, _)| block).filter(|b| *b >= from).collect::<Vec<_>>();
         assert_eq!(found, all);
     }
-    assert_eq!(chunk.interval_count(), chunk.lookup(SectorRange::CHUNK).iter().filter(|f| !is_home(f)).count());
+    assert_eq!(chunk.interval_count(), chunk.lookup(SectorRange::CHUNK).iter().filter(|f| !is_open(f)).count());
     for (block, cover) in chunk.blocks_from(0) {
         let found = chunk.lookup(chunk::block_range(block));
         let is_true = match (cover, &found[..]) {

@@ -1,6 +1,6 @@
 //! An engine with models that check its events and answers.
 
-use super::model::{Made, Model, SECTORS, decision_bytes};
+use super::model::{Applied, Made, Model, Order, SECTORS, decision_bytes, decision_with};
 use crate::{Disks, Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadData, ReadError, Superblock};
 use env::{Event, Op};
 use std::collections::BTreeMap;
@@ -201,6 +201,15 @@ impl<D> Harness<D> {
         self.engine.append_and_revive(persist);
     }
 
+    /// Appends entries that change the tree, behind the last one.
+    pub fn order(&mut self, replica: ReplicaId, orders: Vec<Order>) {
+        let from = self.model(replica).last() + 1;
+        self.append(replica, from, vec![Effect::None; orders.len()]);
+        let model = self.model(replica);
+        let term = model.term;
+        model.orders.extend((from..).zip(orders).map(|(index, order)| ((index, term), order)));
+    }
+
     fn persist(&mut self, replica: ReplicaId, from: u64, effects: Vec<Effect>) -> Persist {
         self.ticket += 1;
         let ticket = self.ticket;
@@ -228,9 +237,13 @@ impl<D> Harness<D> {
     fn apply(&mut self, replica: ReplicaId, above: u64) {
         let model = self.models.get_mut(&replica).expect("created");
         while model.applied < model.hard_state.commit.0 {
-            let effect = model.apply();
-            if model.applied > above {
-                self.engine.apply(replica, Index(model.applied), effect);
+            let applied = model.apply();
+            if model.applied <= above {
+                continue;
+            }
+            match applied {
+                Applied::Effect(effect) => self.engine.apply(replica, Index(model.applied), effect),
+                Applied::Tree(tree, changes) => self.engine.set_tree(replica, Index(model.applied), tree, &changes),
             }
         }
     }
@@ -249,7 +262,8 @@ impl<D> Harness<D> {
 
     /// Reads all sectors of this replica.
     pub fn read_all(&mut self, replica: ReplicaId) {
-        chunks().into_iter().for_each(|chunk| self.read(replica, chunk, SectorRange::new(0, SECTORS)));
+        let keys = self.models[&replica].keys();
+        keys.into_iter().for_each(|chunk| self.read(replica, chunk, SectorRange::new(0, SECTORS)));
     }
 
     /// Reads contents as the base of a stream; the answer goes to `seen.base_reads` under the returned token.
@@ -401,7 +415,8 @@ impl<D> Harness<D> {
             assert!(last >= model.durable, "{replica}: {} was acknowledged, {last} came back", model.durable);
             assert!(commit >= model.durable_commit, "{replica}: commit {} came back as {commit}", model.durable_commit);
         }
-        assert_eq!(found.checkpoint.bytes, decision_bytes(replica, k), "decision state is exact as of K");
+        let decision = decision_with(&model.tree_at(k.0), replica, k);
+        assert!(found.checkpoint.bytes == decision, "{replica}: decision state is exact as of K");
         for (n, entry) in found.entries.iter().enumerate() {
             let index = found.before.0.0 + 1 + n as u64;
             let genuine = model.entry_of(index, entry.term);
@@ -424,8 +439,7 @@ impl<D> Harness<D> {
         model.term = model.term.max(found.hard_state.term);
         model.reading = 0;
         // The model applies all entries, and the engine those above the checkpoint index.
-        model.sectors.clear();
-        model.applied = 0;
+        *model = model.unapplied();
         self.apply(replica, k.0);
     }
 }

@@ -5,6 +5,7 @@ mod exact;
 mod rig;
 mod room;
 
+mod allocations;
 mod apart;
 mod astray;
 mod copied;
@@ -17,6 +18,7 @@ mod forged;
 mod format;
 mod install;
 mod laws;
+mod lineage;
 mod mend;
 mod offline;
 mod placed;

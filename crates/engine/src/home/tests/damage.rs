@@ -24,7 +24,7 @@ fn a_rotten_block_is_named_and_its_neighbours_are_served() {
     let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
     rig.disk.flip((START + rig.home.geometry.block_offset(au, n) + 777) as usize);
     let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
-    assert_eq!(whole, Err(HomeReadError::Damaged { chunk: chunk(1, 0), blocks: vec![1] }));
+    assert_eq!(whole, Err(HomeReadError::Damaged { blocks: vec![(chunk(1, 0), 1)] }));
     assert_eq!(rig.read(R1, chunk(1, 0), SectorRange::new(15, 1)), whole, "the whole block is judged");
     assert!(rig.read(R1, chunk(1, 0), SectorRange::new(0, 8)).is_ok());
     rig.check_base(|key| *key == (R1, chunk(1, 0), 1));
@@ -45,7 +45,7 @@ fn lost_write_of_a_block_that_ends_in_its_own_crc_is_noticed() {
     assert!(old != new && types::crc32c(&old) == types::crc32c(&new), "CRC32C cannot tell them apart");
     rig.disk.put(at, &old);
     let read = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
-    assert_eq!(read, Err(HomeReadError::Damaged { chunk: chunk(1, 0), blocks: vec![1] }));
+    assert_eq!(read, Err(HomeReadError::Damaged { blocks: vec![(chunk(1, 0), 1)] }));
     rig.check_base(|key| *key == (R1, chunk(1, 0), 1));
     // The bytes of another place are no good either.
     rig.disk.put(at, &new);

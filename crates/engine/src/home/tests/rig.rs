@@ -292,7 +292,8 @@ impl Rig {
     }
 
     pub(super) fn submit_read(&mut self, ticket: u64, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
-        self.home.read(ticket, replica, (FAMILY, chunk), ranges, &mut self.ops, &mut self.events);
+        let ranges: Vec<(ChunkKey, SectorRange)> = ranges.iter().map(|range| (chunk, *range)).collect();
+        self.home.read(ticket, replica, (FAMILY, &[]), &ranges, &mut self.ops, &mut self.events);
         self.disk.submit(&mut self.ops);
     }
 

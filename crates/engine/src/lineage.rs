@@ -1,0 +1,140 @@
+//! The lineage of a replica: the tree of its PG, and the dissolved generations whose blocks this store still keeps.
+//!
+//! Input: trees and changes as their entries are applied. Output: the generations that a lookup goes through. A running replica has the
+//! lineage as of its applied index, and a round the one as of its checkpoint index. The contents at home alone have that of their
+//! checkpoint.
+//!
+//! Invariant: no other file walks generations. A dissolved generation is in one list, that of a generation of the tree.
+
+use bytes::Bytes;
+use layout::dissolved::{self, Dissolved, DissolvedError, DissolvedLists};
+use std::sync::Arc;
+use types::tree::{Change, Tree, TreeError};
+use types::{BlockPlace, ChunkKey, GenerationId};
+
+/// Part of the contents of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// A read of the generation shows it: its blocks over those of its parents.
+    Full,
+    /// Its own blocks, and those of its dissolved generations.
+    Delta,
+}
+
+/// Reason why the lineage of a checkpoint cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LineageError {
+    #[error("its decision state cannot be read: {0}")]
+    Tree(#[from] TreeError),
+    #[error("{0}")]
+    Dissolved(#[from] DissolvedError),
+}
+
+/// The generations of a replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lineage {
+    tree: Arc<Tree>,
+    dissolved: DissolvedLists,
+}
+
+impl Lineage {
+    /// Returns the lineage of a checkpoint: that of its decision state and its dissolved pages.
+    ///
+    /// # Errors
+    /// The bytes are no such state.
+    pub fn decode(decision: &[u8], dissolved: &[u8]) -> Result<Lineage, LineageError> {
+        let tree = Arc::new(Tree::of_decision(decision)?);
+        let dissolved = dissolved::decode(dissolved)?;
+        if dissolved.keys().any(|heir| tree.get(*heir).is_none()) {
+            return Err(DissolvedError.into());
+        }
+        Ok(Lineage { tree, dissolved })
+    }
+
+    /// Returns the bytes of the dissolved pages; none without dissolved generations.
+    pub fn dissolved_bytes(&self) -> Bytes {
+        dissolved::encode(&self.dissolved)
+    }
+
+    /// Takes the tree of an entry that is applied now. Returns the generations whose blocks no generation shows any more.
+    pub fn apply(&mut self, tree: Arc<Tree>, changes: &[Change]) -> Vec<GenerationId> {
+        let mut gone = Vec::new();
+        for change in changes {
+            match *change {
+                Change::Discard(id) => {
+                    gone.push(id);
+                    gone.extend(self.dissolved.remove(&id).into_iter().flatten().map(|d| d.generation));
+                }
+                Change::Merge { from, into, through } => {
+                    let older = self.dissolved.remove(&from).unwrap_or_default();
+                    let list = self.dissolved.entry(into).or_default();
+                    list.push(Dissolved { generation: from, through });
+                    list.extend(older.into_iter().map(|d| Dissolved { through: d.through.min(through), ..d }));
+                }
+            }
+        }
+        self.tree = tree;
+        let stays = |heir: &GenerationId| self.tree.get(*heir).is_some();
+        assert!(self.dissolved.keys().all(stays), "an heir of {:?} has left the tree", self.dissolved);
+        gone
+    }
+
+    /// Returns the generations that a lookup of a block in chunk `index` goes through, from the newest to the oldest. The first one is
+    /// `from`. From a dissolved one it goes on in the list of its heir, because the overlay may still have blocks of it (R2).
+    ///
+    /// A generation that the tree does not have is alone: its volume came to the PG with an entry that changed no other generation.
+    pub fn steps(&self, from: GenerationId, index: u32, view: View) -> impl Iterator<Item = GenerationId> + '_ {
+        let (owner, listed) = self.place_of(from);
+        let own = self.list(owner, listed, index);
+        let known = view == View::Full && self.tree.get(owner).is_some();
+        let path = known.then(|| self.tree.path(owner).skip(1)).into_iter().flatten();
+        let shown = path.take_while(move |(_, through)| index < *through);
+        let older = shown.flat_map(move |(id, _)| std::iter::once(id).chain(self.list(id, 0, index)));
+        std::iter::once(from).chain(own).chain(older)
+    }
+
+    /// Returns the dissolved generations whose blocks belong to this one.
+    pub fn dissolved_of(&self, heir: GenerationId) -> impl Iterator<Item = GenerationId> + '_ {
+        self.dissolved.get(&heir).into_iter().flatten().map(|d| d.generation)
+    }
+
+    /// Returns the dissolved generations of `heir` that show in a chunk, without the first `skip` of its list.
+    fn list(&self, heir: GenerationId, skip: usize, index: u32) -> impl Iterator<Item = GenerationId> + '_ {
+        let list = self.dissolved.get(&heir).map_or(&[][..], |list| &list[skip..]);
+        list.iter().filter(move |d| index < d.through).map(|d| d.generation)
+    }
+
+    /// Returns the owner of a generation's blocks, and how many of the owner's list lie above and at that generation.
+    fn place_of(&self, id: GenerationId) -> (GenerationId, usize) {
+        if self.dissolved.is_empty() || self.tree.get(id).is_some() {
+            return (id, 0);
+        }
+        let place = |list: &[Dissolved]| list.iter().position(|d| d.generation == id);
+        let found = self.dissolved.iter().find_map(|(heir, list)| Some((*heir, place(list)? + 1)));
+        found.unwrap_or((id, 0))
+    }
+
+    /// Whether blocks of older generations show where the chunk has none of its own.
+    pub fn shows_older(&self, chunk: ChunkKey) -> bool {
+        self.steps(chunk.generation, chunk.index, View::Full).nth(1).is_some()
+    }
+
+    /// Returns the live generation whose delta has the blocks of this one.
+    pub fn owner(&self, id: GenerationId) -> GenerationId {
+        self.place_of(id).0
+    }
+
+    /// Returns the family of a generation. It seeds the checksums of its blocks.
+    pub fn family(&self, id: GenerationId) -> GenerationId {
+        let owner = self.owner(id);
+        self.tree.get(owner).map_or(owner, |node| node.family)
+    }
+
+    /// Returns the place that seeds the checksum of a block.
+    pub fn place(&self, chunk: ChunkKey, block: u16) -> BlockPlace {
+        BlockPlace::of(self.family(chunk.generation), chunk, block)
+    }
+}
+
+#[cfg(test)]
+mod tests;

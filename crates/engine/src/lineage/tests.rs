@@ -1,0 +1,136 @@
+//! The steps of a lookup, the owner and the family, over changes of a tree.
+
+use super::*;
+use bytes::BytesMut;
+use types::VolumeId;
+
+fn id(generation: u64) -> GenerationId {
+    GenerationId(generation)
+}
+
+/// A lineage with the changes that a tree orders.
+#[derive(Default)]
+struct Store {
+    tree: Tree,
+    lineage: Lineage,
+}
+
+impl Store {
+    fn order(&mut self, change: impl FnOnce(&mut Tree) -> Vec<Change>) -> Vec<GenerationId> {
+        let changes = change(&mut self.tree);
+        self.lineage.apply(Arc::new(self.tree.clone()), &changes)
+    }
+
+    fn begin(&mut self, volume: u64, parent: Option<u64>) {
+        self.order(|tree| {
+            tree.begin(VolumeId(volume), id(volume), parent.map(id)).expect("it fits");
+            Vec::new()
+        });
+    }
+
+    fn branch(&mut self, volume: u64, from: u64, to: u64) {
+        self.order(|tree| {
+            tree.branch(VolumeId(volume), id(from), id(to), 9, 1).expect("it fits");
+            Vec::new()
+        });
+    }
+
+    fn remove(&mut self, generation: u64) -> Vec<GenerationId> {
+        self.order(|tree| tree.remove(id(generation)).expect("it is there"))
+    }
+
+    fn shorten(&mut self, head: u64, count: u32) {
+        self.order(|tree| {
+            tree.shorten(id(head), count).expect("it is a head");
+            Vec::new()
+        });
+    }
+
+    fn steps(&self, from: u64, index: u32, view: View) -> Vec<u64> {
+        self.lineage.steps(id(from), index, view).map(|g| g.0).collect()
+    }
+
+    fn full(&self, from: u64, index: u32) -> Vec<u64> {
+        self.steps(from, index, View::Full)
+    }
+}
+
+#[test]
+fn generation_without_older_ones_has_one_step() {
+    let mut store = Store::default();
+    assert_eq!(store.full(5, 0), [5], "the tree does not have it");
+    store.begin(5, None);
+    assert_eq!(store.full(5, 0), [5]);
+    let chunk = ChunkKey { generation: id(5), index: 3 };
+    assert!(!store.lineage.shows_older(chunk));
+    assert_eq!((store.lineage.family(id(5)), store.lineage.family(id(6))), (id(5), id(6)));
+}
+
+#[test]
+fn steps_end_where_a_shorter_volume_hid_its_parent() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    store.branch(1, 1, 2);
+    store.shorten(2, 4);
+    store.branch(1, 2, 3);
+    assert_eq!(store.full(3, 3), [3, 2, 1]);
+    assert_eq!(store.full(3, 4), [3, 2]);
+    assert_eq!(store.steps(3, 3, View::Delta), [3]);
+    // The heir inherits the edge with the blocks.
+    assert_eq!(store.remove(2), []);
+    assert_eq!((store.full(3, 3), store.full(3, 4)), (vec![3, 2, 1], vec![3, 2]));
+    assert_eq!(store.remove(1), []);
+    assert_eq!((store.full(3, 3), store.full(3, 4)), (vec![3, 2, 1], vec![3, 2]));
+    assert_eq!((store.steps(3, 3, View::Delta), store.steps(3, 4, View::Delta)), (vec![3, 2, 1], vec![3, 2]));
+}
+
+#[test]
+fn lookup_from_a_dissolved_generation_goes_on_in_the_list_of_its_heir() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    (1..5).for_each(|n| store.branch(1, n, n + 1));
+    store.remove(3);
+    store.remove(2);
+    store.remove(4);
+    assert_eq!(store.full(5, 0), [5, 4, 3, 2, 1], "the newest first");
+    for from in [4, 3, 2] {
+        assert_eq!(store.full(from, 0), (1..=from).rev().collect::<Vec<_>>());
+        assert_eq!(store.steps(from, 0, View::Delta), (2..=from).rev().collect::<Vec<_>>());
+        assert_eq!((store.lineage.owner(id(from)), store.lineage.family(id(from))), (id(5), id(1)));
+    }
+    assert_eq!(store.lineage.owner(id(1)), id(1));
+    // The head goes with all that it has.
+    assert_eq!(store.remove(5), [5, 4, 3, 2].map(id));
+    assert_eq!(store.full(1, 0), [1]);
+}
+
+#[test]
+fn clones_share_the_family_and_the_older_generations() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    store.branch(1, 1, 2);
+    store.begin(7, Some(1));
+    store.remove(1);
+    assert_eq!((store.full(7, 0), store.full(2, 0)), (vec![7, 1], vec![2, 1]), "a hidden generation shows");
+    assert_eq!(store.remove(2), [id(2)]);
+    assert_eq!((store.steps(7, 0, View::Delta), store.lineage.owner(id(1))), (vec![7, 1], id(7)));
+    assert_eq!(store.lineage.place(ChunkKey { generation: id(7), index: 2 }, 3).family, id(1));
+}
+
+#[test]
+fn lineage_reads_back_from_its_checkpoint() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    (1..5).for_each(|n| store.branch(1, n, n + 1));
+    store.shorten(5, 2);
+    store.remove(4);
+    store.remove(3);
+    let mut decision = BytesMut::new();
+    store.tree.encode_decision(&mut decision);
+    let dissolved = store.lineage.dissolved_bytes();
+    assert_eq!(Lineage::decode(&decision, &dissolved), Ok(store.lineage));
+    let mut other = BytesMut::new();
+    Tree::default().encode_decision(&mut other);
+    assert!(matches!(Lineage::decode(&other, &dissolved), Err(LineageError::Dissolved(_))), "heirs are in the tree");
+    assert!(matches!(Lineage::decode(b"junk", &[]), Err(LineageError::Tree(_))));
+}
