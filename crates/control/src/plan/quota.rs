@@ -1,6 +1,6 @@
 //! Quotas of pools: how many volumes a pool may have, and of which size together.
 //!
-//! What counts is what was promised to users. A volume in the trash counts, because it may be restored; one that is being erased does
+//! Sizes count as they were promised to users. A volume in the trash counts, because it may be restored; one that is being erased does
 //! not; one that is being resized has its new length. A quota below what the pool has already stops new volumes and growth, and nothing else.
 
 use super::volumes::shown;
@@ -10,7 +10,7 @@ use crate::refusal::refuse;
 use types::codes;
 use types::control::Refusal;
 
-/// What the volumes of a pool are together.
+/// Number and size of the volumes of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Provisioned {
     pub bytes: u64,

@@ -31,7 +31,7 @@ fn refused(result: Result<AdminAnswer, Refusal>) -> String {
 }
 
 #[test]
-fn volumes_and_growth_above_a_quota_are_refused_and_lower_ones_change_nothing() {
+fn volumes_and_growth_above_a_quota_are_refused() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);
     world.make_pool("other", 3, 4);
