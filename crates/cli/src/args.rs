@@ -536,7 +536,7 @@ pub enum Pool {
         #[arg(long, value_name = "N")]
         quota_volumes: Option<u64>,
         #[command(flatten)]
-        limits: crate::limit_args::Limits,
+        limits: Box<crate::limit_args::Limits>,
     },
     /// One pool: id, state, replicas, PGs, volumes
     Info {
