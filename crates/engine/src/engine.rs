@@ -13,6 +13,7 @@ use crate::home::Home;
 use crate::home_api::{HOME_KEY_BIT, HomeStats};
 use crate::install::Install;
 use crate::keep::Relic;
+use crate::lineage::Decoded;
 use crate::log::{Done, Kept, Log, RESERVED, Work, lens, next_block_len};
 use crate::mount::Mount;
 use crate::overlay::Overlay;
@@ -22,6 +23,7 @@ use crate::round::RoundStep;
 use bytes::Bytes;
 use env::{DiskError, DiskId, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +85,8 @@ pub struct Engine {
     pub(crate) destroyed: BTreeSet<ReplicaId>,
     /// Removed replicas whose contents stay at home for a while. They are in `destroyed`, too.
     pub(crate) relics: BTreeMap<ReplicaId, Relic>,
+    /// Lineages of contents at home alone.
+    pub(crate) home_lineages: RefCell<Decoded>,
     /// Orphaned replicas: home holds them, and the log does not identify them, because their create records are lost.
     pub(crate) nameless: BTreeSet<ReplicaId>,
     /// Number of replicas that the next round takes: fewer than all after a round that did not fit.
@@ -158,6 +162,7 @@ impl Engine {
             round: RoundStep::Idle,
             destroyed: BTreeSet::new(),
             relics: BTreeMap::new(),
+            home_lineages: RefCell::default(),
             nameless: BTreeSet::new(),
             round_replicas_max: usize::MAX,
             round_from: ReplicaId(0),

@@ -6,11 +6,13 @@
 //!
 //! Invariant: no other file walks generations. A dissolved generation is in one list, that of a generation of the tree.
 
+use crate::home_api::RoundState;
 use bytes::Bytes;
 use layout::dissolved::{self, Dissolved, DissolvedError, DissolvedLists};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::tree::{Change, Tree, TreeError};
-use types::{BlockPlace, ChunkKey, GenerationId};
+use types::{BlockPlace, ChunkKey, GenerationId, ReplicaId};
 
 /// Part of the contents of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,12 @@ pub(crate) enum LineageError {
 pub(crate) struct Lineage {
     tree: Arc<Tree>,
     dissolved: DissolvedLists,
+    /// Some generation has an older one, or a dissolved one.
+    deep: bool,
+}
+
+fn is_deep(tree: &Tree, dissolved: &DissolvedLists) -> bool {
+    !dissolved.is_empty() || tree.iter().any(|(_, node)| node.parent.is_some())
 }
 
 impl Lineage {
@@ -48,7 +56,8 @@ impl Lineage {
         if dissolved.keys().any(|heir| tree.get(*heir).is_none()) {
             return Err(DissolvedError.into());
         }
-        Ok(Lineage { tree, dissolved })
+        let deep = is_deep(&tree, &dissolved);
+        Ok(Lineage { tree, dissolved, deep })
     }
 
     /// Returns the bytes of the dissolved pages; none without dissolved generations.
@@ -74,6 +83,7 @@ impl Lineage {
             }
         }
         self.tree = tree;
+        self.deep = is_deep(&self.tree, &self.dissolved);
         let stays = |heir: &GenerationId| self.tree.get(*heir).is_some();
         assert!(self.dissolved.keys().all(stays), "an heir of {:?} has left the tree", self.dissolved);
         gone
@@ -114,6 +124,11 @@ impl Lineage {
         found.unwrap_or((id, 0))
     }
 
+    /// Whether no generation shows blocks of another one.
+    pub fn is_flat(&self) -> bool {
+        !self.deep
+    }
+
     /// Whether blocks of older generations show where the chunk has none of its own.
     pub fn shows_older(&self, chunk: ChunkKey) -> bool {
         self.steps(chunk.generation, chunk.index, View::Full).nth(1).is_some()
@@ -133,6 +148,37 @@ impl Lineage {
     /// Returns the place that seeds the checksum of a block.
     pub fn place(&self, chunk: ChunkKey, block: u16) -> BlockPlace {
         BlockPlace::of(self.family(chunk.generation), chunk, block)
+    }
+}
+
+/// Lineages of contents at home alone, each decoded once for a checkpoint: a comparison asks for them with every AU.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded(BTreeMap<ReplicaId, (Bytes, Bytes, Arc<Lineage>)>);
+
+impl Decoded {
+    /// Most lineages that are kept.
+    const KEPT_MAX: usize = 64;
+
+    /// Returns the lineage of what home holds of a replica.
+    ///
+    /// # Errors
+    /// The bytes are no lineage.
+    pub fn of(&mut self, state: &RoundState) -> Result<Arc<Lineage>, LineageError> {
+        let (replica, decision, dissolved) = (state.decision.replica, &state.decision.bytes, &state.dissolved);
+        // The same buffers: those that are kept here are given to nothing else meanwhile.
+        let same = |a: &Bytes, b: &Bytes| (a.as_ptr(), a.len()) == (b.as_ptr(), b.len());
+        if let Some((of, lists, lineage)) = self.0.get(&replica)
+            && same(of, decision)
+            && same(lists, dissolved)
+        {
+            return Ok(lineage.clone());
+        }
+        let lineage = Arc::new(Lineage::decode(decision, dissolved)?);
+        if self.0.len() >= Decoded::KEPT_MAX {
+            self.0.clear();
+        }
+        self.0.insert(replica, (decision.clone(), dissolved.clone(), lineage.clone()));
+        Ok(lineage)
     }
 }
 

@@ -188,6 +188,9 @@ impl Engine {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return false };
         let active = r.overlay.active();
         let own = !active.hides(chunk) && active.chunks.get(&chunk).is_some_and(|c| c.is_partial(block));
+        if own || r.lineage.is_flat() {
+            return own;
+        }
         let mut others = active
             .chunks
             .iter()
@@ -196,7 +199,7 @@ impl Engine {
             let found = r.sources(home).resolve(View::Full, key, block_range(block)).parts;
             found.iter().any(|f| is_home(f, chunk))
         };
-        own || others.any(|(key, _)| shows(*key))
+        others.any(|(key, _)| shows(*key))
     }
 
     /// Whether a round would have to read a block that is known to be bad.

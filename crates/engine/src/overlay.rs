@@ -18,6 +18,7 @@ use crate::space::{Held, Need};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
+use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, GenerationId, SectorRange};
 
 /// One layer of one replica.
@@ -53,11 +54,13 @@ impl Layer {
         let layer = self.chunks.entry(chunk).or_default();
         let (bytes, partial, held) = (layer.bytes(), layer.partial_blocks(), layer.data());
         // Zeros that hide an older generation take a slot; a block that they cover in part takes an AU.
-        let (is_new, is_zero) = (layer.is_empty(), data.is_none());
+        let cuts_blocks =
+            !range.start.is_multiple_of(SECTORS_PER_BLOCK) || !range.end().is_multiple_of(SECTORS_PER_BLOCK);
+        let hides = data.is_none() && (layer.is_empty() || cuts_blocks);
         layer.insert(range, data);
         self.bytes = self.bytes + layer.bytes() - bytes;
         self.partial = self.partial + layer.partial_blocks() - partial;
-        layer.data() != held || is_zero && (is_new || layer.partial_blocks() != partial)
+        layer.data() != held || hides
     }
 
     /// Counts the need of one chunk again, given the space that is held below it.

@@ -158,9 +158,9 @@ impl Engine {
     ///
     /// # Errors
     /// Its checkpoint has none.
-    pub(crate) fn home_lineage(&self, replica: ReplicaId) -> Result<Lineage, LineageError> {
+    pub(crate) fn home_lineage(&self, replica: ReplicaId) -> Result<Arc<Lineage>, LineageError> {
         let state = self.running_home().state(replica);
-        state.map_or(Ok(Lineage::default()), |state| Lineage::decode(&state.decision.bytes, &state.dissolved))
+        state.map_or_else(|| Ok(Arc::default()), |state| self.home_lineages.borrow_mut().of(state))
     }
 
     /// Returns the reason why this chunk of a base cannot be read now, if there is one.
@@ -168,7 +168,7 @@ impl Engine {
         let only_home = self.is_only_home(replica);
         let home = self.home.as_ref().expect("a running engine has a home");
         let reason = || "its last round is not over".to_owned();
-        let is_rewriting = |lineage: Lineage| {
+        let is_rewriting = |lineage: Arc<Lineage>| {
             let mut steps = lineage.steps(chunk.generation, chunk.index, View::Full);
             steps.any(|generation| home.is_rewriting(replica, ChunkKey { generation, ..chunk }))
         };

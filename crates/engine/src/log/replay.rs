@@ -487,7 +487,7 @@ impl Replayed {
         };
         let dissolved: &[u8] = if fills_from.is_none() { &at_checkpoint } else { &[] };
         let lineage = lineage_of(&checkpoint.bytes, dissolved, &mut failure);
-        let older = fills_from.and(state).map(|state| lineage_of(&state.bytes, &at_checkpoint, &mut failure));
+        let older = fills_from.and(state).map(|state| lineage_of_older(&state.bytes, &at_checkpoint));
         let (mut log, before) = contiguous(entries, &checkpoint).unwrap_or_else(|reason| {
             without_past(&mut failure, reason);
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
@@ -565,6 +565,12 @@ fn without_past(failure: &mut Option<Failure>, reason: String) {
 fn lineage_of(decision: &[u8], dissolved: &[u8], failure: &mut Option<Failure>) -> Arc<Lineage> {
     let lineage = Lineage::decode(decision, dissolved).map_err(|error| without_past(failure, error.to_string()));
     Arc::new(lineage.unwrap_or_default())
+}
+
+/// Returns the lineage of contents that are filled over. They are compared by their bytes, so one that cannot be read costs only what
+/// would be kept.
+fn lineage_of_older(decision: &[u8], dissolved: &[u8]) -> Arc<Lineage> {
+    Arc::new(Lineage::decode(decision, dissolved).unwrap_or_default())
 }
 
 /// Returns the state in which a mount finds a replica. `base`: it is being filled, over contents at home with this lineage.

@@ -81,8 +81,10 @@ impl ChunkLayer {
     /// AUs that the chunk will have at home because of this layer. `shows_older`: a block that is covered in part gets the rest of its
     /// bytes from an older generation.
     pub fn takes(&self, shows_older: bool) -> AuSet {
-        let partial = self.partial.iter().filter(|_| shows_older);
-        self.data.or(AuSet::of(partial.map(|block| u32::from(*block) / BLOCKS_PER_AU)))
+        if !shows_older {
+            return self.data;
+        }
+        self.data.or(AuSet::of(self.partial.iter().map(|block| u32::from(*block) / BLOCKS_PER_AU)))
     }
 
     /// Replaces `range` with `data`.
