@@ -4,7 +4,6 @@ use crate::aim::{
     Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM,
 };
 use crate::tuned::Tuned;
-
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;

@@ -417,10 +417,11 @@ impl Run {
         tracing::info!("calm");
         self.cluster.mend();
         self.calm_since = Some(self.cluster.world.now());
-        let limit = self.cluster.options.calm + self.cluster.options.trickle();
+        let limit = self.cluster.options.calm;
         self.until(limit, "all PGs are active again", all_active)?;
         self.cluster.hurry();
-        self.until(limit, "everything is answered", Cluster::work_done)?;
+        let trickle = self.cluster.options.trickle();
+        self.until(limit + trickle, "everything is answered", Cluster::work_done)?;
         let workload = self.cluster.owner().workload.as_mut().expect("it was begun");
         workload.finish();
         // The length of the volumes and the speed of the network are drawn, so each answer renews the limit. How long one

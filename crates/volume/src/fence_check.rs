@@ -40,6 +40,11 @@ impl FenceCheck {
         self.asked.retain(|r| *r != request);
     }
 
+    /// Returns the part of the check that is out.
+    pub fn part(&self) -> Option<u32> {
+        self.out.map(|question| question.part)
+    }
+
     pub fn deadline(&self) -> Time {
         match self.out {
             Some(question) if !self.asked.is_empty() || !self.waiting.is_empty() => question.until,

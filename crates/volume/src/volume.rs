@@ -163,13 +163,13 @@ pub struct VolumeFill {
 }
 
 impl VolumeFill {
-    /// Returns each amount with its name and its limit. One fence check may be out beside the parts of requests.
+    /// Returns each amount with its name and its limit.
     pub fn limits(&self, tuning: &VolumeTuning) -> [(&'static str, u64, u64); 4] {
         [
             ("requests on a volume", self.requests as u64, tuning.requests_max as u64),
             ("bytes in flight on a volume", self.bytes, tuning.bytes_max),
-            ("parts of a volume", self.parts as u64, PARTS_MAX as u64 + 1),
-            ("parts of one PG", self.pg_parts.into(), u64::from(tuning.pg_parts_max) + 1),
+            ("parts of a volume", self.parts as u64, PARTS_MAX as u64),
+            ("parts of one PG", self.pg_parts.into(), tuning.pg_parts_max.into()),
         ]
     }
 }
@@ -450,6 +450,7 @@ impl Volume {
             self.done.push(Completion { token: pending.token, result: Err(errno) });
         }
         self.parts.clear();
+        self.fence_check = FenceCheck::default();
         self.overlaps.clear();
         self.unsplit.clear();
         if let Some(limiter) = &mut self.limiter {
@@ -600,11 +601,14 @@ impl Volume {
 
     /// Returns the amounts in flight now.
     pub fn fill(&self) -> VolumeFill {
+        // The fence check, one at most, is no part of a request.
+        let check = self.fence_check.part().map(|part| self.parts[part as usize].pg);
+        let moving = |(slot, pg): (u32, &Pg)| pg.moving_parts() - u32::from(check == Some(slot));
         VolumeFill {
             requests: self.requests.len(),
             bytes: self.held_bytes,
-            parts: self.parts.len(),
-            pg_parts: self.pgs.iter().map(Pg::moving_parts).max().unwrap_or(0),
+            parts: self.parts.len() - usize::from(check.is_some()),
+            pg_parts: (0..).zip(&self.pgs).map(moving).max().unwrap_or(0),
         }
     }
 

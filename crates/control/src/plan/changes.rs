@@ -70,7 +70,8 @@ pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<Volu
 /// A repeated request joins the change that is under way.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2015, BSLT-2043, BSLT-2055 during another resize, BSLT-2059 for a shorter length.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2015, BSLT-2043, BSLT-2055 during another resize, BSLT-2059 for a shorter length,
+/// BSLT-2072.
 pub fn volume_resize(records: &Records, name: &str, len_bytes: u64, wall_ms: u64, by: &str) -> Plan<VolumeId> {
     let volume = live(records, name)?;
     check_recovered(name, volume)?;

@@ -318,3 +318,21 @@ fn search_ends_at_the_leader_that_holds_the_limit() {
     }
     assert_eq!((b.done().len(), b.volume.stats().searches), (4, 1));
 }
+
+#[test]
+fn fence_check_is_no_part_of_a_request_and_ends_with_the_volume() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    for (osd, request) in b.poll() {
+        answer(&mut b, osd, &request);
+    }
+    assert_eq!(b.done().len(), 1);
+    // Nothing was written to the second segment: the holder is asked whether it still is the holder.
+    b.submit(read(SEGMENT, 512), 2);
+    let sent = b.poll();
+    assert!(matches!(sent[0].1.body, RequestBody::FenceCheck { .. }), "{sent:?}");
+    let fill = b.volume.fill();
+    assert_eq!((fill.requests, fill.parts, fill.pg_parts), (1, 0, 0));
+    b.volume.fail(Errno::Fenced);
+    assert_eq!((b.volume.fill().parts, b.done().len()), (0, 1));
+}
