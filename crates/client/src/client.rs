@@ -65,6 +65,8 @@ pub struct Client {
     /// Made when the first volume is open, because the cluster's id is known only then.
     pub(crate) bus: Option<(ClusterId, Bus)>,
     pub(crate) volumes: Vec<Option<Box<OpenVolume>>>,
+    /// The volume that sends first in the next turn.
+    first: usize,
     pub(crate) lives: u32,
     /// Highest message number of the closed volumes.
     pub(crate) serial: u64,
@@ -93,6 +95,7 @@ impl Client {
             config,
             bus: None,
             volumes: Vec::new(),
+            first: 0,
             lives: 0,
             serial: 0,
             wanted: BTreeSet::new(),
@@ -201,18 +204,25 @@ impl Client {
             self.take_bus_events(now);
         }
         self.make_wanted(now, ops);
-        for slot in 0..self.volumes.len() {
-            self.drive(now, slot);
+        // Volumes share the credit of a connection: the one behind the last that has taken some comes first.
+        let (first, count) = (self.first, self.volumes.len());
+        for slot in (0..count).map(|n| (first + n) % count) {
+            if self.drive(now, slot) {
+                self.first = slot + 1;
+            }
         }
         if let Some((_, bus)) = &mut self.bus {
             bus.end_turn(now, ops);
         }
     }
 
-    fn drive(&mut self, now: Time, slot: usize) {
-        let Some(open) = self.volumes[slot].as_deref_mut() else { return };
+    /// Does the work of one volume; true when it has sent requests.
+    fn drive(&mut self, now: Time, slot: usize) -> bool {
+        let Some(open) = self.volumes[slot].as_deref_mut() else { return false };
         let (_, bus) = self.bus.as_mut().expect("an open volume has a bus");
-        open.volume.poll(now, &mut Links::new(bus), &mut self.out);
+        let mut links = Links::new(bus);
+        open.volume.poll(now, &mut links, &mut self.out);
+        let sent = links.sent;
         open.done.append(&mut self.out.done);
         for write in self.out.sampled.drain(..) {
             let (volume, epoch) = (open.volume.id(), open.volume.epoch());
@@ -231,6 +241,7 @@ impl Client {
         }
         self.keep_alive(now, slot);
         self.part(now, slot);
+        sent
     }
 
     /// Requests a connection to every OSD that a volume may need. A follower's connection exists before it leads.

@@ -9,11 +9,13 @@ pub(crate) struct Links<'a> {
     bus: &'a mut Bus,
     /// Cost of the request that was admitted last.
     admitted: usize,
+    /// Whether a request has left.
+    pub sent: bool,
 }
 
 impl<'a> Links<'a> {
     pub fn new(bus: &'a mut Bus) -> Links<'a> {
-        Links { bus, admitted: 0 }
+        Links { bus, admitted: 0, sent: false }
     }
 }
 
@@ -34,6 +36,7 @@ impl Carrier for Links<'_> {
     fn send(&mut self, osd: OsdId, request: Request) {
         let link = self.bus.link_to(osd).expect("it was admitted just now");
         assert_eq!(request.body.cost(), self.admitted, "volume and bus count credit alike");
+        self.sent = true;
         // A queue that overflows ends the link: `Down` follows, and the volume sends the part elsewhere.
         self.bus.send(link, Message::Request(request));
     }

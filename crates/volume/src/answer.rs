@@ -190,7 +190,7 @@ impl Volume {
         if pg.settled {
             return;
         }
-        pg.settled = true;
+        (pg.settled, pg.blocked) = (true, false);
         pg.resume_at = Time::ZERO;
         pg.report.settled();
         pg.guess = osd;

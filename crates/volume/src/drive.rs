@@ -17,15 +17,22 @@ impl Volume {
             return;
         }
         if pg.settled && (pg.out > 0 || pg.blocked) && now >= pg.silence_from + tuning.silent {
-            pg.silent = Some((pg.guess, now + tuning.copy_stale));
-            pg.search(now, None, Duration::ZERO);
+            // Parts of others may hold the credit of a leader that answers them. It may have changed all the same, so others are
+            // asked, too.
+            let is_heard = carrier.heard(pg.guess).is_some_and(|at| now < at + tuning.silent);
+            if pg.out == 0 && is_heard {
+                pg.search(now, Some(pg.guess), Duration::ZERO);
+            } else {
+                pg.silent = Some((pg.guess, now + tuning.copy_stale));
+                pg.search(now, None, Duration::ZERO);
+            }
         }
         if pg.settled {
             self.pump(slot, now, carrier);
         }
         self.report_unreached(slot, now, carrier);
         let pg = &self.pgs[slot as usize];
-        if !pg.settled && now >= pg.probe_at && pg.has_work() {
+        if !pg.settled && (now >= pg.probe_at || pg.blocked) && pg.has_work() {
             self.probe(slot, now, carrier);
         }
     }
@@ -52,6 +59,7 @@ impl Volume {
                 }
                 Admit::Wait => {
                     self.put_back(key);
+                    self.short_of_credit = true;
                     let pg = &mut self.pgs[slot as usize];
                     // Parts of another PG may hold the credit, at an OSD that is silent to all.
                     if pg.out == 0 && !pg.blocked {
@@ -69,7 +77,7 @@ impl Volume {
     }
 
     /// Sends one part to the next member that may be asked: the target, or the next in turn that has a
-    /// connection and no recent copy of it.
+    /// connection and no recent copy of it. A target without credit is tried at each poll, the others when the next question is due.
     fn probe(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         let queued = self.pgs[slot as usize].next();
         let oldest_out = || {
@@ -82,16 +90,18 @@ impl Volume {
             unreachable!("a PG with work has a part to show");
         };
         let target = self.pgs[slot as usize].target.take();
-        let count = self.pgs[slot as usize].members.len();
+        self.pgs[slot as usize].blocked = false;
+        let is_due = now >= self.pgs[slot as usize].probe_at;
+        let count = if is_due { self.pgs[slot as usize].members.len() } else { 0 };
         let first = self.pgs[slot as usize].next_member;
         let cost = self.parts[key as usize].cost();
         let VolumeTuning { probe, copy_stale, backoff_first, .. } = self.config.tuning;
         let mut pause = probe;
         for at in 0..=count {
             let pg = &self.pgs[slot as usize];
-            let member = (first + at + count - 1) % count;
             // The target comes before the first member in turn.
-            let Some(osd) = (if at == 0 { target } else { Some(pg.members[member]) }) else { continue };
+            let in_turn = || pg.members[(first + at + count - 1) % count];
+            let Some(osd) = (if at == 0 { target } else { Some(in_turn()) }) else { continue };
             let silent = pg.silent.is_some_and(|(silent, until)| silent == osd && now < until);
             let shown = self.parts[key as usize].copy_at(osd).is_some_and(|copy| now < copy.sent_at + copy_stale);
             if silent || shown {
@@ -100,7 +110,12 @@ impl Volume {
             match carrier.admit(osd, cost) {
                 Admit::NoLink => continue,
                 Admit::Wait => {
+                    self.short_of_credit = true;
                     pause = backoff_first;
+                    if at == 0 {
+                        let pg = &mut self.pgs[slot as usize];
+                        (pg.target, pg.blocked) = (target, true);
+                    }
                     continue;
                 }
                 Admit::Go => {
@@ -109,7 +124,7 @@ impl Volume {
                     if pg.silent.is_some_and(|(silent, _)| silent == osd) {
                         pg.silent = Some((osd, now + copy_stale));
                     }
-                    pg.probed = Some(osd);
+                    (pg.probed, pg.blocked) = (Some(osd), pg.target.is_some());
                     pg.next_member = pg.members.iter().position(|m| *m == osd).map_or(first, |i| i + 1);
                     pg.probe_at = now + probe;
                     return;
@@ -119,7 +134,9 @@ impl Volume {
         if queued.is_some() {
             self.put_back(key);
         }
-        self.pgs[slot as usize].probe_at = now + pause;
+        if is_due {
+            self.pgs[slot as usize].probe_at = now + pause;
+        }
     }
 
     fn put_back(&mut self, key: u32) {
@@ -150,6 +167,7 @@ impl Volume {
             }
             pg.blocked = false;
         }
+        self.sent_last = Some(part.pg);
         self.serial += 1;
         let id = PartId { space: self.config.space, serial: self.serial, key };
         self.stats.sends += 1;

@@ -47,7 +47,7 @@ pub(crate) struct Pg {
     pub seqs: Ring,
     /// Number of this PG's parts, wherever they are.
     pub parts: u32,
-    /// True when no part is in flight, because the connection has no credit.
+    /// True when the presumed leader, or the target of the search, has no part of this PG because its connection has no credit.
     pub blocked: bool,
     /// Number of parts in flight.
     pub out: u32,

@@ -1,6 +1,7 @@
 //! Tests of the volume: scripts against single messages, and seeds against a model of PGs.
 
 mod cluster;
+mod credit;
 mod full;
 mod history;
 mod holes;

@@ -209,6 +209,9 @@ pub struct Volume {
     pub(crate) pgs: Vec<Pg>,
     pub(crate) pg_slots: BTreeMap<PgId, u32>,
     pub(crate) active: Vec<u32>,
+    /// In the present poll: a part waited for credit, and the PG that has sent last.
+    pub(crate) short_of_credit: bool,
+    pub(crate) sent_last: Option<u32>,
     pub(crate) refresh: crate::meta::Refresh,
 
     pub(crate) done: Vec<Completion>,
@@ -252,6 +255,8 @@ impl Volume {
             pgs: Vec::new(),
             pg_slots: BTreeMap::new(),
             active: Vec::new(),
+            short_of_credit: false,
+            sent_last: None,
             refresh: crate::meta::Refresh::default(),
             done: Vec::new(),
             sampled: Vec::new(),
@@ -411,10 +416,22 @@ impl Volume {
                     self.active.swap_remove(at);
                 }
             }
+            self.take_turns();
             self.ask(now, &mut out.meta);
         }
         out.done.append(&mut self.done);
         out.sampled.append(&mut self.sampled);
+    }
+
+    /// Lets the PG behind the one that sent last come first in the next poll, when credit was short: PGs with one leader share it.
+    fn take_turns(&mut self) {
+        let sent = self.sent_last.take();
+        if !std::mem::take(&mut self.short_of_credit) {
+            return;
+        }
+        if let Some(at) = self.active.iter().position(|slot| Some(*slot) == sent) {
+            self.active.rotate_left(at + 1);
+        }
     }
 
     /// Returns the completions, between two polls.

@@ -48,7 +48,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
 pub(super) struct Wire {
     pub(super) sent: Vec<(OsdId, wire::Request)>,
     pub(super) down: Vec<OsdId>,
-    credit: usize,
+    pub(super) credit: usize,
     /// Time of the last bytes from each OSD that fell silent; bytes from the others come now.
     pub(super) heard: Vec<(OsdId, Time)>,
 }
