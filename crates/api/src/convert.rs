@@ -128,6 +128,9 @@ impl From<OsdUp> for pb::OsdUp {
                 };
                 pb::osd_up::Body::Attached(pb::Attached { pg: Some(pg.into()), order, result: Some(result) })
             }
+            OsdUp::Snapshots { pg, answer } => {
+                pb::osd_up::Body::Snapshots(crate::convert_snapshots::answer_out(pg, answer))
+            }
         };
         pb::OsdUp { body: Some(body) }
     }
@@ -153,6 +156,10 @@ impl TryFrom<pb::OsdUp> for OsdUp {
                     R::Busy(_) => Err(AttachRefusal::Busy),
                 };
                 OsdUp::Attached { pg: pg(attached.pg)?, order: attached.order, result }
+            }
+            pb::osd_up::Body::Snapshots(answer) => {
+                let (pg, answer) = crate::convert_snapshots::answer_in(answer)?;
+                OsdUp::Snapshots { pg, answer }
             }
         })
     }
@@ -370,6 +377,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
         }),
+        OsdDown::Snapshots { pg, order } => Body::Snapshots(crate::convert_snapshots::order_out(pg, order)),
         OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
         OsdDown::TransferLeader { pg, to } => {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
@@ -415,6 +423,10 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     chunk_count: a.chunk_count,
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
+            }
+            Body::Snapshots(order) => {
+                let (pg, order) = crate::convert_snapshots::order_in(order)?;
+                OsdDown::Snapshots { pg, order }
             }
             Body::Limits(limits) => {
                 let (part, volumes) = volume_limits_in(limits)?;

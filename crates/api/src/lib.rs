@@ -16,6 +16,7 @@ mod convert_members;
 mod convert_moves;
 mod convert_qos;
 mod convert_recovery;
+mod convert_snapshots;
 mod follow;
 mod meta_info;
 pub mod osd_link;

@@ -9,7 +9,7 @@
 //! Properties: the OSD does not panic and does not stop, unless meta says so. It still answers a hello at the end.
 
 mod answers;
-mod messages;
+pub(crate) mod messages;
 
 use crate::source::Source;
 use crate::store_model::device_image;

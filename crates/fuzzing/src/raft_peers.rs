@@ -5,6 +5,7 @@
 //! index lies inside the log, effects come in index order, and every write has a payload.
 
 use crate::Verdict;
+use crate::osd_peer::messages::{snapshot, snapshot_order};
 use crate::source::Source;
 use bytes::Bytes;
 use group::descriptor::{Command, Stamp};
@@ -140,11 +141,15 @@ impl Table {
     fn perform(&mut self, osd: u32, actions: Vec<Action>) {
         for action in actions {
             let member = &mut self.members[osd as usize - 1];
-            let silent = !matches!(action, Action::Reply { .. } | Action::Attached { .. } | Action::LostLeadership);
+            let silent = !matches!(
+                action,
+                Action::Reply { .. } | Action::Attached { .. } | Action::Snapshots(_) | Action::LostLeadership
+            );
             assert!(!(member.quarantined && silent), "a quarantined replica does {action:?}");
             match action {
                 Action::Persist(persist) => member.persist(persist),
                 Action::Apply { index, effect, .. } => member.apply(index, effect),
+                Action::Tree { index, .. } => member.apply(index, Effect::None),
                 Action::Send { to, message: Message::Raft(msg) } => self.post(osd, to.0, msg),
                 Action::Read { read, .. } | Action::Extents { read, .. } => member.reads.push_back(read),
                 Action::Quarantined(_) => member.quarantined = true,
@@ -224,8 +229,8 @@ impl Table {
         let range = SectorRange::new(source.below(64), count);
         let (seq, watermark) = (source.number(self.next_id), source.number(0));
         let body = match source.below(5) {
-            0 => RequestBody::Read { chunk: CHUNK, range },
-            1 => RequestBody::Extents { chunk: CHUNK, range },
+            0 => RequestBody::Read { chunk: CHUNK, range, snapshot: snapshot(source) },
+            1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source) },
             2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
             3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
             _ => {
@@ -245,6 +250,11 @@ impl Table {
     }
 
     fn attach(&mut self, source: &mut Source<'_>, to: u32) {
+        if source.below(2) == 0 {
+            let order = snapshot_order(source);
+            self.call(to, |g, now, actions| g.handle_snapshot_order(now, order, actions));
+            return;
+        }
         self.next_id += 1;
         let attach = Attach {
             order: source.number(self.next_id),

@@ -1,7 +1,10 @@
 //! Actions that a group asks for. The loop performs them in the order in which they were given.
 
+use std::sync::Arc;
 use types::control::AttachRefusal;
+use types::cut::SnapshotAnswer;
 use types::store::{Effect, Persist};
+use types::tree::{Change, Tree};
 use types::{ChunkKey, Index, OsdId, ReplicaId, SectorRange, VolumeId};
 use wire::{Message, Reply};
 
@@ -20,11 +23,18 @@ pub enum Action {
         message: Message,
     },
     Persist(Persist),
-    /// A committed entry; entries come in index order, each index once.
+    /// A committed entry; entries come in index order, each index once, as this or as `Tree`.
     Apply {
         replica: ReplicaId,
         index: Index,
         effect: Effect,
+    },
+    /// A committed entry that makes, ends or freezes generations, and has no other effect.
+    Tree {
+        replica: ReplicaId,
+        index: Index,
+        tree: Arc<Tree>,
+        changes: Vec<Change>,
     },
     Read {
         read: u64,
@@ -45,6 +55,8 @@ pub enum Action {
         order: u64,
         result: Result<(), AttachRefusal>,
     },
+    /// The answer to an order about snapshots.
+    Snapshots(SnapshotAnswer),
     /// Close the connection to this OSD: it sent bytes that fail their checksum or that no member may send.
     BadPeer {
         osd: OsdId,

@@ -5,14 +5,15 @@
 //! everything else is decided at apply (R1, R6).
 
 use crate::descriptor::{Command, Stamp, is_part};
-use crate::reads::What;
+use crate::reads::{ReadOf, What};
 use crate::{Action, Group, GroupLimits, Origin};
 use bytes::BytesMut;
 use std::collections::VecDeque;
 use types::control::{Attach, AttachRefusal};
+use types::cut::{CutRefusal, SnapshotAnswer};
 use types::limits::PROPOSE_PAYLOAD_MAX;
 use types::store::Crcs;
-use types::{Errno, IoBuf, OsdId, SectorRange, Time, VolumeChunk, VolumeId};
+use types::{CutId, Errno, IoBuf, OsdId, SectorRange, SnapshotId, Time, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 
 /// Receiver of the outcome of an entry.
@@ -20,6 +21,8 @@ use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 pub(crate) enum Waiter {
     Request { origin: Origin, id: u64 },
     Attach { order: u64 },
+    Cut { cut: CutId },
+    Remove { volume: VolumeId, snapshot: SnapshotId },
 }
 
 impl Waiter {
@@ -29,6 +32,14 @@ impl Waiter {
             Waiter::Request { origin, id } => reply(origin, id, Err(Reject::NotLeader { hint }), actions),
             Waiter::Attach { order } => {
                 actions.push(Action::Attached { order, result: Err(AttachRefusal::NotLeader { hint }) });
+            }
+            Waiter::Cut { cut } => {
+                let result = Err(CutRefusal::NotLeader { hint });
+                actions.push(Action::Snapshots(SnapshotAnswer::Cut { cut, result }));
+            }
+            Waiter::Remove { volume, snapshot } => {
+                let result = Err(CutRefusal::NotLeader { hint });
+                actions.push(Action::Snapshots(SnapshotAnswer::Removed { volume, snapshot, result }));
             }
         }
     }
@@ -42,32 +53,69 @@ struct Admitted {
     waiter: Waiter,
 }
 
-/// Changes that wait for the end of the turn, attaches first.
+impl Admitted {
+    /// The volume of a client's change.
+    fn volume(&self) -> Option<VolumeId> {
+        self.command.stamp().map(|(volume, _)| volume)
+    }
+}
+
+/// Changes that wait for the end of the turn, orders of meta first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    attaches: VecDeque<Admitted>,
+    orders: VecDeque<Admitted>,
     writes: VecDeque<Admitted>,
+    /// Writes of volumes whose changes are held. They count as those that wait.
+    held: VecDeque<Admitted>,
+    /// Payload of all writes.
     bytes: u64,
 }
 
 impl Queue {
+    /// Whether nothing may be proposed.
     pub fn is_empty(&self) -> bool {
-        self.attaches.is_empty() && self.writes.is_empty()
+        self.orders.is_empty() && self.writes.is_empty()
     }
 
-    /// Returns the number of writes, their bytes, and the number of attach records.
+    /// Whether nothing waits here, held or not.
+    pub fn is_idle(&self) -> bool {
+        self.is_empty() && self.held.is_empty()
+    }
+
+    /// Returns the number of writes, their bytes, and the number of orders.
     pub fn fill(&self) -> (usize, u64, usize) {
-        (self.writes.len(), self.bytes, self.attaches.len())
+        (self.writes.len() + self.held.len(), self.bytes, self.orders.len())
     }
 
     fn is_full(&self, len: usize, limits: &GroupLimits) -> bool {
-        self.writes.len() >= limits.queue_ops_max || self.bytes + len as u64 > limits.queue_bytes_max
+        self.writes.len() + self.held.len() >= limits.queue_ops_max || self.bytes + len as u64 > limits.queue_bytes_max
+    }
+
+    /// Adds an order; its command has no payload.
+    pub fn push_order(&mut self, command: Command, waiter: Waiter) {
+        let (payload, crcs) = (IoBuf::EMPTY, Crcs::default());
+        self.orders.push_back(Admitted { command, payload, crcs, waiter });
+    }
+
+    /// Moves writes that wait to the held ones, and back: those of volumes that `is_held`. True when some may be proposed now.
+    /// The writes of each volume keep their order.
+    pub fn sort(&mut self, is_held: impl Fn(VolumeId) -> bool) -> bool {
+        let all = std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.writes));
+        for write in all {
+            let held = write.volume().is_some_and(&is_held);
+            if held { self.held.push_back(write) } else { self.writes.push_back(write) }
+        }
+        !self.writes.is_empty()
+    }
+
+    pub fn holds_some(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Takes the next change to propose that fits into `room` bytes, if any.
     fn next(&mut self, room: u64, writes: bool) -> Option<Admitted> {
-        if let Some(attach) = self.attaches.pop_front() {
-            return Some(attach);
+        if let Some(order) = self.orders.pop_front() {
+            return Some(order);
         }
         if !writes || self.writes.front()?.payload.len() as u64 > room {
             return None;
@@ -119,11 +167,11 @@ impl Group {
         let (session, epoch) = (request.session, request.epoch);
         let stamp = |seq, watermark| Stamp { session, epoch, seq, watermark };
         let (command, payload, crcs) = match request.body {
-            RequestBody::Read { chunk, range } => {
-                return self.read(now, origin, id, What::Bytes { chunk, range }, actions);
+            RequestBody::Read { chunk, range, snapshot } => {
+                return self.read(now, origin, id, What::Bytes { of: ReadOf { chunk, snapshot }, range }, actions);
             }
-            RequestBody::Extents { chunk, range } => {
-                return self.read(now, origin, id, What::Extents { chunk, range }, actions);
+            RequestBody::Extents { chunk, range, snapshot } => {
+                return self.read(now, origin, id, What::Extents { of: ReadOf { chunk, snapshot }, range }, actions);
             }
             RequestBody::Unreached { .. } => unreachable!("it was taken above"),
             RequestBody::FenceCheck { volume } => {
@@ -150,18 +198,17 @@ impl Group {
             return reply(origin, id, Err(reject), actions);
         }
         self.queue.bytes += payload.len() as u64;
-        self.queue.writes.push_back(Admitted { command, payload, crcs, waiter: Waiter::Request { origin, id } });
+        let admitted = Admitted { command, payload, crcs, waiter: Waiter::Request { origin, id } };
+        match admitted.volume().is_some_and(|volume| self.is_held(volume)) {
+            true => self.queue.held.push_back(admitted),
+            false => self.queue.writes.push_back(admitted),
+        }
     }
 
     /// Returns why a change is refused at once. A newer attach record that is applied here is certain. An unknown
     /// volume is not (this leader may be deposed without knowing), so that is decided at apply.
     fn refusal(&self, command: &Command, payload_len: usize) -> Option<Reject> {
-        let (volume, stamp) = match command {
-            Command::Write { chunk: VolumeChunk { volume, .. }, stamp, .. } => (*volume, stamp),
-            Command::Zero { chunk: VolumeChunk { volume, .. }, stamp, .. } => (*volume, stamp),
-            Command::Skip { volume, stamp } => (*volume, stamp),
-            Command::Empty | Command::Attach(_) | Command::Members { .. } => return None,
-        };
+        let (volume, stamp) = command.stamp()?;
         if self.is_fenced(volume, stamp) {
             return Some(Reject::Failed(Errno::Fenced));
         }
@@ -187,18 +234,23 @@ impl Group {
         if order <= self.decision.order {
             return refuse(AttachRefusal::StaleOrder { last: self.decision.order }, actions);
         }
-        if !self.serves() || self.queue.attaches.len() >= self.config.limits.queue_attaches_max {
+        if !self.serves() || self.orders_are_full() {
             return refuse(AttachRefusal::Busy, actions);
         }
-        let waiter = Waiter::Attach { order };
-        let (command, payload, crcs) = (Command::Attach(attach), IoBuf::EMPTY, Crcs::default());
-        self.queue.attaches.push_back(Admitted { command, payload, crcs, waiter });
+        self.queue.push_order(Command::Attach(attach), Waiter::Attach { order });
+    }
+
+    pub(crate) fn orders_are_full(&self) -> bool {
+        self.queue.orders.len() >= self.config.limits.queue_attaches_max
     }
 
     /// Refuses all changes that were not proposed.
     pub(crate) fn refuse_queue(&mut self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         let queue = std::mem::take(&mut self.queue);
-        for admitted in queue.attaches.into_iter().chain(queue.writes) {
+        for admitted in queue.orders.into_iter().chain(queue.held).chain(queue.writes) {
+            if let Command::Snap(cut) = &admitted.command {
+                self.holds.snapped(cut.id);
+            }
             admitted.waiter.refuse(hint, actions);
         }
     }

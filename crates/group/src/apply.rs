@@ -5,11 +5,12 @@
 //! always the next to be answered.
 
 use crate::admit::{Waiter, reply};
-use crate::decision::Outcome;
+use crate::decision::{Decided, Outcome};
 use crate::descriptor::Command;
 use crate::{Action, Group};
 use consensus::{Committed, Ready};
 use types::control::AttachRefusal;
+use types::cut::SnapshotAnswer;
 use types::{EntryKind, Time};
 use wire::{Message, RaftKind, Reject, ReplyBody};
 
@@ -56,7 +57,7 @@ impl Group {
             Err(error) => return self.quarantined(format!("committed {}: {error}", committed.index), actions),
         };
         let before = matches!(command, Command::Members { .. }).then(|| self.decision.members.clone());
-        let outcome = self.decision.decide(&command);
+        let Decided { outcome, changes } = self.decision.decide(&command);
         self.applied_term = committed.term;
         self.node.applied_to(committed.index);
         if let (Command::Members { step, .. }, Outcome::Members, Some(before)) = (&command, outcome, before) {
@@ -64,7 +65,13 @@ impl Group {
             actions.push(Action::MembersChanged);
         }
         let (replica, index) = (self.identity.replica, committed.index);
-        actions.push(Action::Apply { replica, index, effect: outcome.effect() });
+        actions.push(match changes {
+            Some(changes) => Action::Tree { replica, index, tree: self.decision.tree.clone(), changes },
+            None => Action::Apply { replica, index, effect: outcome.effect() },
+        });
+        if let Command::Snap(cut) = &command {
+            self.holds.snapped(cut.id);
+        }
         if self.current().is_some_and(|leading| leading.term_start_index == index) {
             actions.push(Action::Serves);
         }
@@ -90,9 +97,7 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
             let result = match outcome {
                 Outcome::Done(_) => Ok(ReplyBody::Done),
                 Outcome::Refused(errno) => Err(Reject::Failed(errno)),
-                Outcome::StaleOrder { .. } | Outcome::TooMany | Outcome::Members | Outcome::NoStep(_) => {
-                    panic!("a request is neither an attach nor a step")
-                }
+                other => panic!("{other:?} answers no request"),
             };
             reply(origin, id, result, actions);
         }
@@ -101,9 +106,25 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
                 Outcome::Done(_) => Ok(()),
                 Outcome::StaleOrder { last } => Err(AttachRefusal::StaleOrder { last }),
                 Outcome::TooMany | Outcome::Refused(_) => Err(AttachRefusal::Busy),
-                Outcome::Members | Outcome::NoStep(_) => panic!("an attach is no step"),
+                other => panic!("{other:?} answers no attach"),
             };
             actions.push(Action::Attached { order, result });
+        }
+        Waiter::Cut { cut } => {
+            let result = match outcome {
+                Outcome::Cut(step) => Ok(step),
+                Outcome::NoCut(refusal) => Err(refusal),
+                other => panic!("{other:?} answers no order of a cut"),
+            };
+            actions.push(Action::Snapshots(SnapshotAnswer::Cut { cut, result }));
+        }
+        Waiter::Remove { volume, snapshot } => {
+            let result = match outcome {
+                Outcome::Removed => Ok(()),
+                Outcome::NoCut(refusal) => Err(refusal),
+                other => panic!("{other:?} answers no removal"),
+            };
+            actions.push(Action::Snapshots(SnapshotAnswer::Removed { volume, snapshot, result }));
         }
     }
 }

@@ -157,7 +157,7 @@ pub struct GroupLimits {
     pub queue_ops_max: usize,
     /// Most payload bytes of those writes. Default 32 MiB; at least one part.
     pub queue_bytes_max: u64,
-    /// Most attach records that wait for their proposal. Default 256; at least 1.
+    /// Most attach records and other orders of meta that wait for their proposal. Default 256; at least 1.
     pub queue_attaches_max: usize,
     /// Most entries of one proposal. Default and most [`consensus::MSG_ENTRIES_MAX`]; at least 1.
     pub propose_entries_max: usize,
@@ -181,6 +181,8 @@ pub struct GroupLimits {
     pub move_forget: Duration,
     /// Most entries that the new leader may lack: the transfer sends them before it may campaign. Default 1,024.
     pub move_lack_max: u64,
+    /// Longest time for which a leader holds the changes of volumes for a cut. Default 100 ms; at least 1 ms.
+    pub hold_max: Duration,
 }
 
 impl Default for GroupLimits {
@@ -199,6 +201,7 @@ impl Default for GroupLimits {
             move_hold_doublings: 6,
             move_forget: Duration::from_secs(300),
             move_lack_max: 1024,
+            hold_max: Duration::from_millis(100),
         }
     }
 }
@@ -221,6 +224,7 @@ impl GroupLimits {
         check.within("report_pause", self.report_pause, Duration::ZERO..=Duration::from_secs(60));
         check.within("move_hold", self.move_hold, Duration::ZERO..=Duration::from_secs(60));
         check.within("move_hold_doublings", self.move_hold_doublings, 0..=20);
+        check.within("hold_max", self.hold_max, Duration::from_millis(1)..=Duration::from_secs(10));
         check.ensure(self.move_forget >= self.move_hold, "move_forget is below move_hold");
         check.end()
     }

@@ -4,17 +4,22 @@
 //! with every checkpoint. Invariant: a pure function of the entries applied so far. It depends on no clock and no local
 //! fact, so every replica decides alike.
 
+mod cuts;
+
 use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::control::{Attach, CHUNKS_KEPT};
+use types::cut::{CutRefusal, CutStep};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
 use types::tree::{Change, DECISION_VERSION, GENERATIONS_MAX, NODE_LEN_MAX, Tree, TreeError};
 use types::{ChunkKey, Epoch, Errno, GenerationId, OsdId, ReplicaId, SessionId, VolumeChunk, VolumeId};
+
+pub use cuts::{OPEN_CUTS_MAX, OpenCuts, OpenItem};
 
 /// Version of the encoding.
 pub const VERSION: u16 = DECISION_VERSION;
@@ -24,8 +29,10 @@ pub const VOLUMES_MAX: usize = 16 << 10;
 const MEMBERS_MAX: usize = 16;
 const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 3 * 8 + 8 + 32;
 
-const _: () =
-    assert!(VOLUMES_MAX * VOLUME_LEN + GENERATIONS_MAX * NODE_LEN_MAX + (16 << 10) <= types::limits::DECISION_LEN_MAX);
+const _: () = assert!(
+    VOLUMES_MAX * VOLUME_LEN + GENERATIONS_MAX * NODE_LEN_MAX + cuts::CUTS_LEN_MAX + (16 << 10)
+        <= types::limits::DECISION_LEN_MAX
+);
 
 /// The attach record of one volume (R6), with the window of its session (R7).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +58,8 @@ pub struct Decision {
     pub members: Membership,
     /// The generations of the volumes. The head of each volume is a node, and each head is that of a volume.
     pub tree: Arc<Tree>,
+    /// Cuts whose end is not decided: the leader holds the changes of their volumes (R14).
+    pub cuts: OpenCuts,
 }
 
 /// Outcome of a command.
@@ -69,6 +78,26 @@ pub enum Outcome {
     Members,
     /// A membership step has no effect.
     NoStep(StepRefusal),
+    /// The present state of the cut that an order names.
+    Cut(CutStep),
+    /// An order of a cut or a snapshot has no effect.
+    NoCut(CutRefusal),
+    /// The PG does not have the snapshot any more.
+    Removed,
+}
+
+/// Result of one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    pub outcome: Outcome,
+    /// The steps that the store carries out, when the tree is another one now.
+    pub changes: Option<Vec<Change>>,
+}
+
+impl From<Outcome> for Decided {
+    fn from(outcome: Outcome) -> Decided {
+        Decided { outcome, changes: None }
+    }
 }
 
 impl Outcome {
@@ -103,7 +132,18 @@ impl Decision {
     }
 
     /// Decides one committed command.
-    pub fn decide(&mut self, command: &Command) -> Outcome {
+    pub fn decide(&mut self, command: &Command) -> Decided {
+        match command {
+            Command::Attach(attach) => self.attach(attach),
+            Command::Snap(cut) => self.snap(cut),
+            Command::Release { cut, end, items } => self.release(*cut, *end, items),
+            Command::Remove { volume, snapshot } => self.remove_snapshot(*volume, *snapshot),
+            _ => self.decide_flat(command).into(),
+        }
+    }
+
+    /// Decides a command that changes no generation.
+    fn decide_flat(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Empty => Outcome::Done(Effect::None),
             Command::Write { chunk, range, stamp } => {
@@ -113,7 +153,9 @@ impl Decision {
                 self.stamped(chunk.volume, Some(chunk.index), stamp, |chunk| Effect::Zero { chunk, range: *range })
             }
             Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, |_| Effect::None),
-            Command::Attach(attach) => self.attach(attach),
+            Command::Attach(_) | Command::Snap(_) | Command::Release { .. } | Command::Remove { .. } => {
+                unreachable!("it was decided above")
+            }
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
                 Ok(members) => {
                     self.members = members;
@@ -144,7 +186,12 @@ impl Decision {
             return Outcome::Refused(Errno::Invalid);
         }
         match attached.window.take(stamp.seq, stamp.watermark) {
-            Seen::Fresh => Outcome::Done(effect(ChunkKey { generation: attached.head, index: chunk.unwrap_or(0) })),
+            Seen::Fresh => {
+                if chunk.is_some() && !self.cuts.is_empty() {
+                    Decision::note_written(&mut self.cuts, volume);
+                }
+                Outcome::Done(effect(ChunkKey { generation: attached.head, index: chunk.unwrap_or(0) }))
+            }
             Seen::Duplicate => Outcome::Done(Effect::None),
             Seen::Beyond => Outcome::Refused(Errno::Invalid),
         }
@@ -152,29 +199,31 @@ impl Decision {
 
     /// Applies an attach record. Fence, resize and delete are the same record (R6). No volume gets shorter: a smaller number of chunks
     /// comes from records that are older than a resize, and must cost no data.
-    fn attach(&mut self, attach: &Attach) -> Outcome {
+    fn attach(&mut self, attach: &Attach) -> Decided {
         if attach.order <= self.order {
-            return Outcome::StaleOrder { last: self.order };
+            return Outcome::StaleOrder { last: self.order }.into();
         }
+        let done = Outcome::Done(Effect::None);
         if attach.chunk_count == 0 {
             self.order = attach.order;
-            return Outcome::Done(self.end(attach.volume));
+            return Decided { outcome: done, changes: self.end(attach.volume) };
         }
         let old = self.volumes.get(&attach.volume).cloned();
         let first = GenerationId::first_of(attach.volume);
         if old.is_none() && !self.begin(attach.volume, first) {
-            return Outcome::TooMany;
+            return Outcome::TooMany.into();
         }
         self.order = attach.order;
         let known = old.as_ref().map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
         let chunk_count = known.map_or(attach.chunk_count, |known| known.max(attach.chunk_count));
+        let changes = old.is_none().then(Vec::new);
         let (head, first, last) = old.as_ref().map_or((first, first, first), |old| (old.head, old.first, old.last));
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
         let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window, head, first, last };
         self.volumes.insert(attach.volume, record);
-        Outcome::Done(Effect::None)
+        Decided { outcome: done, changes }
     }
 
     /// Adds the first head of a volume that comes to this PG; false when the PG has no room for it.
@@ -184,14 +233,6 @@ impl Decision {
         }
         // Besides a full tree: only in bytes of a peer another volume has this generation.
         Arc::make_mut(&mut self.tree).begin(volume, head, None).is_ok()
-    }
-
-    /// Ends a volume, with all that it holds here.
-    fn end(&mut self, volume: VolumeId) -> Effect {
-        let Some(Attached { head, .. }) = self.volumes.remove(&volume) else { return Effect::None };
-        let changes = Arc::make_mut(&mut self.tree).remove(head).expect("the head of a volume is in the tree");
-        assert_eq!(changes, [Change::Discard(head)], "{volume} has one generation");
-        Effect::Unmap { generation: head, from_chunk: 0 }
     }
 
     /// Encodes the state for a checkpoint.
@@ -222,8 +263,8 @@ impl Decision {
             let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
             bits.iter().for_each(|word| out.put_u64_le(*word));
         }
-        // The count of open cuts (R14): no command opens one yet. Then space for later extensions: a length and that many bytes.
-        out.put_u16_le(0);
+        self.encode_cuts(&mut out);
+        // Space for later extensions: a length and that many bytes.
         out.put_u32_le(0);
         out.freeze()
     }
@@ -254,7 +295,7 @@ impl Decision {
             learners: get_members(&mut bytes)?,
         };
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
-        if count > VOLUMES_MAX || bytes.remaining() != count * VOLUME_LEN + 6 {
+        if count > VOLUMES_MAX || bytes.remaining() < count * VOLUME_LEN {
             return Err(DecisionError::Shape);
         }
         let mut volumes = BTreeMap::new();
@@ -266,19 +307,18 @@ impl Decision {
             let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
             let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
             let in_order = first <= head && head <= last;
-            // No command makes a clone yet: a family is that of its own head.
-            let in_family = tree.get(head).is_some_and(|node| node.family == head);
-            let in_tree = in_family && tree.is_head_of(volume, head);
+            let in_tree = tree.is_head_of(volume, head);
             if !ascending || reserved != 0 || chunk_count == 0 || !in_order || !in_tree {
                 return Err(DecisionError::Shape);
             }
             volumes.insert(volume, Attached { session, epoch, chunk_count, window, head, first, last });
         }
-        // No command makes a snapshot yet: each node is the head of a volume.
-        if tree.len() != volumes.len() || bytes.get_u16_le() != 0 || bytes.get_u32_le() != 0 {
+        let mut decision = Decision { order, volumes, members, tree: Arc::new(tree), cuts: OpenCuts::new() };
+        decision.decode_cuts(&mut bytes)?;
+        if !decision.fits_tree() || bytes.try_get_u32_le().map_err(short)? != 0 || bytes.has_remaining() {
             return Err(DecisionError::Shape);
         }
-        Ok(Decision { order, volumes, members, tree: Arc::new(tree) })
+        Ok(decision)
     }
 }
 
@@ -310,5 +350,4 @@ fn get_members(bytes: &mut &[u8]) -> Result<Vec<Member>, DecisionError> {
 }
 
 #[cfg(test)]
-#[path = "decision_tests.rs"]
 mod tests;

@@ -8,11 +8,13 @@
 //! an error, because skipping an entry would make replicas differ.
 
 use bytes::{BufMut, BytesMut};
+use std::sync::Arc;
 use types::control::Attach;
+use types::cut::{Cut, CutEnd, CutItem, are_items};
 use types::limits::{PART_MAX, is_sampled};
 use types::map::{Member, MembersStep};
 use types::units::SECTOR;
-use types::{Epoch, OsdId, ReplicaId, SectorRange, SessionId, VolumeChunk, VolumeId};
+use types::{CutId, Epoch, GenerationId, OsdId, ReplicaId, SectorRange, SessionId, SnapshotId, VolumeChunk, VolumeId};
 
 /// The only version so far.
 pub const VERSION: u8 = 1;
@@ -21,17 +23,25 @@ const ZERO: u8 = 2;
 const SKIP: u8 = 3;
 const ATTACH: u8 = 4;
 const MEMBERS: u8 = 5;
+const SNAP: u8 = 6;
+const RELEASE: u8 = 7;
+const REMOVE: u8 = 8;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 40;
 const MEMBERS_LEN: usize = 40;
-/// Place of the stamp in a write, and of the sequence number, which only writes and zeroes are long enough to have
-/// there.
+/// Without the items, which have [`ITEM_LEN`] each.
+const SNAP_LEN: usize = 24;
+const RELEASE_LEN: usize = 16;
+const ITEM_LEN: usize = 16;
+const REMOVE_LEN: usize = 20;
+/// Place of the stamp in a write, and of its sequence number. Only orders of cuts are long enough to have other bytes there.
 const STAMP_AT: usize = 24;
 const SEQ_AT: usize = STAMP_AT + 16;
 
 const _: () = assert!(WRITE_LEN <= types::limits::DESCRIPTOR_MAX);
+const _: () = assert!(SNAP_LEN + types::cut::CUT_ITEMS_MAX * ITEM_LEN <= types::limits::DESCRIPTOR_MAX);
 const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && ATTACH_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
 
 /// Session of a write, and its number in it (R6, R7).
@@ -44,7 +54,7 @@ pub struct Stamp {
 }
 
 /// Meaning of one entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A new leader's first entry.
     Empty,
@@ -68,6 +78,19 @@ pub enum Command {
         expected: Epoch,
         step: MembersStep,
     },
+    /// Begins a cut: each of its volumes gets a new head, or none does.
+    Snap(Cut),
+    /// Ends a cut.
+    Release {
+        cut: CutId,
+        end: CutEnd,
+        items: Arc<[CutItem]>,
+    },
+    /// Removes a snapshot.
+    Remove {
+        volume: VolumeId,
+        snapshot: SnapshotId,
+    },
 }
 
 /// The bytes are no command of this version.
@@ -85,6 +108,8 @@ pub enum DescriptorError {
     Step(u8),
     #[error("sectors {start}+{count} are no part of a chunk")]
     Range { start: u32, count: u32 },
+    #[error("descriptor of kind {0} orders no cut")]
+    Cut(u8),
 }
 
 /// Whether a range may be one part of a write: it lies inside one aligned 512 KiB.
@@ -94,6 +119,15 @@ pub fn is_part(range: SectorRange) -> bool {
 }
 
 impl Command {
+    /// The volume and the stamp of a session's change.
+    pub fn stamp(&self) -> Option<(VolumeId, &Stamp)> {
+        match self {
+            Command::Write { chunk, stamp, .. } | Command::Zero { chunk, stamp, .. } => Some((chunk.volume, stamp)),
+            Command::Skip { volume, stamp } => Some((*volume, stamp)),
+            _ => None,
+        }
+    }
+
     /// Appends the encoded command to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
         let head = |out: &mut BytesMut, kind| {
@@ -129,6 +163,25 @@ impl Command {
                 out.put_u64_le(expected.0);
                 put_step(out, step);
             }
+            Command::Snap(Cut { id, created_ms, items }) => {
+                head(out, SNAP);
+                out.put_u64_le(id.0);
+                out.put_u64_le(*created_ms);
+                put_items(out, items);
+            }
+            Command::Release { cut, end, items } => {
+                head(out, RELEASE);
+                out.put_u64_le(cut.0);
+                put_items(out, items);
+                // The last byte of the count's padding.
+                let at = out.len() - items.len() * ITEM_LEN - 1;
+                out[at] = *end as u8;
+            }
+            Command::Remove { volume, snapshot } => {
+                head(out, REMOVE);
+                out.put_u64_le(volume.0);
+                out.put_u64_le(snapshot.0);
+            }
         }
     }
 
@@ -152,11 +205,15 @@ impl Command {
         if flags != 0 {
             return Err(DescriptorError::Flags(flags));
         }
+        let items = |head: usize| head + bytes.len().saturating_sub(head) / ITEM_LEN * ITEM_LEN;
         let want = match kind {
             WRITE | ZERO => WRITE_LEN,
             SKIP => SKIP_LEN,
             ATTACH => ATTACH_LEN,
             MEMBERS => MEMBERS_LEN,
+            SNAP => items(SNAP_LEN),
+            RELEASE => items(RELEASE_LEN),
+            REMOVE => REMOVE_LEN,
             _ => return Err(DescriptorError::Kind(kind)),
         };
         if bytes.len() != want {
@@ -196,6 +253,18 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             let step = get_step(what, ids).filter(|_| reserved == 0 && u32_at(36) == 0);
             Ok(Command::Members { expected: Epoch(u64_at(4)), step: step.ok_or(DescriptorError::Step(what))? })
         }
+        SNAP => {
+            let items = get_items(&bytes[SNAP_LEN - 4..]).filter(|(_, end)| *end == 0);
+            let (items, _) = items.ok_or(DescriptorError::Cut(SNAP))?;
+            Ok(Command::Snap(Cut { id: CutId(u64_at(4)), created_ms: u64_at(12), items }))
+        }
+        RELEASE => {
+            let (items, end) = get_items(&bytes[RELEASE_LEN - 4..]).ok_or(DescriptorError::Cut(RELEASE))?;
+            let ends = [CutEnd::Release, CutEnd::TimedOut, CutEnd::Abort];
+            let end = ends.into_iter().find(|known| *known as u8 == end).ok_or(DescriptorError::Cut(RELEASE))?;
+            Ok(Command::Release { cut: CutId(u64_at(4)), end, items })
+        }
+        REMOVE => Ok(Command::Remove { volume, snapshot: SnapshotId(u64_at(12)) }),
         _ => {
             let chunk = VolumeChunk { volume, index: u32_at(12) };
             let (start, count) = (u32_at(16), u32_at(20));
@@ -241,6 +310,25 @@ fn get_step(kind: u8, (first, second, osd): (u64, u64, u32)) -> Option<MembersSt
         }
         _ => None,
     }
+}
+
+/// Writes the items of a cut: their number, a zero, one byte for the caller, then each item.
+fn put_items(out: &mut BytesMut, items: &[CutItem]) {
+    out.put_u16_le(items.len() as u16);
+    out.put_u16_le(0);
+    for item in items {
+        out.put_u64_le(item.volume.0);
+        out.put_u64_le(item.to.0);
+    }
+}
+
+fn get_items(bytes: &[u8]) -> Option<(Arc<[CutItem]>, u8)> {
+    let (head, rest) = bytes.split_at_checked(4)?;
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let item = |b: &[u8]| CutItem { volume: VolumeId(word(&b[..8])), to: GenerationId(word(&b[8..])) };
+    let items: Vec<CutItem> = rest.chunks_exact(ITEM_LEN).map(item).collect();
+    let says = usize::from(u16::from_le_bytes([head[0], head[1]]));
+    (says == items.len() && head[2] == 0 && are_items(&items)).then(|| (items.into(), head[3]))
 }
 
 fn put_stamp(out: &mut BytesMut, stamp: &Stamp) {
@@ -328,6 +416,65 @@ mod tests {
                 "01050000090000000000000000000000000000000000000000000000000000000500000000000000",
             ),
         ]
+        .into_iter()
+        .chain(cuts())
+        .collect()
+    }
+
+    fn cuts() -> Vec<(Command, &'static str)> {
+        vec![
+            (
+                Command::Snap(Cut { id: CutId(0x31), created_ms: 0x1234, items: items() }),
+                "01060000310000000000000034120000000000000200000002000000000000003100000000000000\
+                 03000000000000003200000000000000",
+            ),
+            (
+                Command::Release { cut: CutId(0x31), end: CutEnd::Release, items: items() },
+                "0107000031000000000000000200000002000000000000003100000000000000\
+                 03000000000000003200000000000000",
+            ),
+            (
+                Command::Release { cut: CutId(0x31), end: CutEnd::Abort, items: items() },
+                "0107000031000000000000000200000202000000000000003100000000000000\
+                 03000000000000003200000000000000",
+            ),
+            (
+                Command::Remove { volume: VolumeId(2), snapshot: SnapshotId(0x31) },
+                "0108000002000000000000003100000000000000",
+            ),
+        ]
+    }
+
+    fn items() -> Arc<[CutItem]> {
+        [(2, 0x31), (3, 0x32)].map(|(volume, to)| CutItem { volume: VolumeId(volume), to: GenerationId(to) }).into()
+    }
+
+    #[test]
+    fn order_of_a_cut_names_each_volume_once_and_a_known_end() {
+        let encoded = |command: Command| {
+            let mut out = BytesMut::new();
+            command.encode(&mut out);
+            out.to_vec()
+        };
+        let snap = encoded(Command::Snap(Cut { id: CutId(9), created_ms: 1, items: items() }));
+        let release = encoded(Command::Release { cut: CutId(9), end: CutEnd::TimedOut, items: items() });
+        let changed = |bytes: &[u8], at: usize, to: u8| {
+            let mut bytes = bytes.to_vec();
+            bytes[at] = to;
+            Command::decode(&bytes)
+        };
+        for (at, to) in [(20, 1), (20, 3), (22, 1), (23, 1), (24, 3), (24, 4), (32, 0)] {
+            assert_eq!(changed(&snap, at, to), Err(DescriptorError::Cut(SNAP)), "byte {at}");
+        }
+        assert_eq!(changed(&release, 15, 3), Err(DescriptorError::Cut(RELEASE)));
+        assert_eq!(Command::decode(&snap[..24]), Err(DescriptorError::Cut(SNAP)), "no volume");
+        for len in 1..snap.len() {
+            assert!(Command::decode(&snap[..len]).is_err(), "cut at {len}");
+        }
+        let many = |n: u64| (1..=n).map(|n| CutItem { volume: VolumeId(n), to: GenerationId(n + 100) }).collect();
+        let of = |items: Arc<[CutItem]>| encoded(Command::Snap(Cut { id: CutId(9), created_ms: 1, items }));
+        assert!(Command::decode(&of(many(40))).is_ok());
+        assert!(Command::decode(&of(many(41))).is_err());
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -354,7 +501,7 @@ mod tests {
             Command::decode(&bytes)
         };
         assert_eq!(change(0, 2), Err(DescriptorError::Version(2)));
-        assert_eq!(change(1, 9), Err(DescriptorError::Kind(9)));
+        assert_eq!(change(1, 99), Err(DescriptorError::Kind(99)));
         assert_eq!(change(2, 1), Err(DescriptorError::Flags(1)));
         assert_eq!(change(1, SKIP), Err(DescriptorError::Length { kind: SKIP, len: WRITE_LEN }));
         assert_eq!(change(20, 0), Err(DescriptorError::Range { start: 1023, count: 0 }));

@@ -52,6 +52,7 @@ pub struct Group {
     pub(crate) strangers: crate::peers::Strangers,
     pub(crate) reports: crate::unreached::Reports,
     pub(crate) queue: Queue,
+    pub(crate) holds: crate::hold::Holds,
     /// Waiters of the proposed entries, in index order; all entries are of the present term of leadership.
     pub(crate) waiting: VecDeque<(Index, crate::admit::Waiter)>,
     pub(crate) reads: Reads,
@@ -123,6 +124,7 @@ impl Group {
             strangers: crate::peers::Strangers::default(),
             reports: crate::unreached::Reports::default(),
             queue: Queue::default(),
+            holds: crate::hold::Holds::default(),
             waiting: VecDeque::new(),
             reads: Reads::default(),
             pending_payloads: PendingPayloads::default(),
@@ -325,9 +327,14 @@ impl Group {
         }
         self.poll_whole(now, actions);
         self.poll_members(now, actions);
+        self.poll_holds(now);
         self.propose();
         self.poll_read_index(now);
         self.drain(now, actions);
+        if self.poll_holds(now) {
+            self.propose();
+            self.drain(now, actions);
+        }
         self.check_invariants(now);
     }
 
@@ -382,7 +389,7 @@ impl Group {
         let Some(leading) = self.leading.as_ref() else {
             let led = self.quarantine.is_none() && self.node.is_leader();
             assert!(!led && self.transfer.is_none(), "R3: raft leads, and the group does not");
-            let idle = self.waiting.is_empty() && self.queue.is_empty() && self.reads.count() == 0;
+            let idle = self.waiting.is_empty() && self.queue.is_idle() && self.reads.count() == 0;
             assert!(idle, "R3: a replica that does not lead holds requests without an answer");
             return;
         };
@@ -401,7 +408,7 @@ impl Group {
         assert!(ends.into_iter().flatten().all(in_log), "R7: the outcome of an entry is known, and its request waits");
         if self.transfer.is_some() {
             assert!(leading.forfeited, "R3, transfer: leadership is handed over, and the lease is not released");
-            let idle = self.queue.is_empty() && self.reads.count() == 0;
+            let idle = self.queue.is_idle() && self.reads.count() == 0;
             assert!(idle, "R3, transfer: the leader admits requests while it hands over");
         }
         let timing = &self.config.timing;
@@ -431,7 +438,10 @@ impl Group {
             None => Time::NEVER,
             Some(leading) => {
                 let transfer = self.transfer.as_ref().map_or(Time::NEVER, |t| t.until);
-                (leading.heard_at() + self.config.timing.ack_max).min(transfer).min(self.reads.retry_at())
+                let may_end = self.serves() && !self.orders_are_full();
+                let held = if may_end { self.holds.next_end(self.config.limits.hold_max) } else { Time::NEVER };
+                let heard = leading.heard_at() + self.config.timing.ack_max;
+                heard.min(transfer).min(self.reads.retry_at()).min(held)
             }
         }
     }

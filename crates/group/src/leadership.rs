@@ -37,6 +37,7 @@ impl Group {
         self.transfer = None;
         let hint = self.hint();
         self.refuse_queue(hint, actions);
+        self.holds.clear();
         for (_, waiter) in std::mem::take(&mut self.waiting) {
             waiter.refuse(hint, actions);
         }

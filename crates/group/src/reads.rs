@@ -10,8 +10,8 @@ use crate::{Action, Group, GroupLimits, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::planted::{Bug, on};
-use types::{Epoch, Errno, Index, SectorRange, Time, VolumeChunk, VolumeId};
-use wire::{Reject, ReplyBody};
+use types::{ChunkKey, Epoch, Errno, GenerationId, Index, IoBuf, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId};
+use wire::{Extent, Reject, ReplyBody};
 
 #[derive(Clone, Copy, Debug)]
 struct Read {
@@ -20,15 +20,22 @@ struct Read {
     what: What,
 }
 
+/// Contents that a read asks for: a chunk of the volume, or of one of its snapshots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadOf {
+    pub chunk: VolumeChunk,
+    pub snapshot: Option<SnapshotId>,
+}
+
 /// Question of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Bytes {
-        chunk: VolumeChunk,
+        of: ReadOf,
         range: SectorRange,
     },
     Extents {
-        chunk: VolumeChunk,
+        of: ReadOf,
         range: SectorRange,
     },
     /// Fence check: whether no session with a higher epoch is attached (ADR 0008).
@@ -51,6 +58,7 @@ struct Question {
 #[derive(Debug)]
 struct Running {
     read: Read,
+    generation: GenerationId,
     /// True when it started under the lease, so the lease is checked again when it ends.
     leased: bool,
 }
@@ -140,38 +148,46 @@ impl Group {
     fn start_read(&mut self, read: Read, leased: bool, actions: &mut Vec<Action>) {
         let Read { origin, id, what } = read;
         // A refusal is an answer like any other: it, too, needs a leader, and has one at this moment.
-        if let Some(result) = self.answer_at_once(what) {
-            self.reads.count -= 1;
-            return reply(origin, id, result.map_err(Reject::Failed), actions);
-        }
+        let key = match self.place_of(what) {
+            Ok(key) => key,
+            Err(result) => {
+                self.reads.count -= 1;
+                return reply(origin, id, result.map_err(Reject::Failed), actions);
+            }
+        };
         let number = self.reads.next_read;
         self.reads.next_read += 1;
-        self.reads.running.insert(number, Running { read, leased });
-        let in_head = |chunk| self.decision.in_head(chunk).expect("an unknown volume was answered");
+        self.reads.running.insert(number, Running { read, generation: key.generation, leased });
         actions.push(match what {
-            What::Bytes { chunk, range } => Action::Read { read: number, origin, chunk: in_head(chunk), range },
-            What::Extents { chunk, range } => Action::Extents { read: number, chunk: in_head(chunk), range },
+            What::Bytes { range, .. } => Action::Read { read: number, origin, chunk: key, range },
+            What::Extents { range, .. } => Action::Extents { read: number, chunk: key, range },
             What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });
     }
 
-    /// Returns the answer if decision state alone gives it.
-    fn answer_at_once(&self, what: What) -> Option<Result<ReplyBody, Errno>> {
-        let (volume, index) = match what {
-            What::Bytes { chunk, .. } | What::Extents { chunk, .. } => (chunk.volume, chunk.index),
+    /// Returns the chunk that a read looks at; `Err`: decision state alone gives this answer.
+    fn place_of(&self, what: What) -> Result<ChunkKey, Result<ReplyBody, Errno>> {
+        let (of, zeros) = match what {
+            What::Bytes { of, .. } => (of, ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+            What::Extents { of, range } => (of, ReplyBody::Extents(vec![Extent { sectors: range.count, data: false }])),
             What::FenceCheck { volume, epoch } => {
-                let attached = self.decision.volumes.get(&volume);
-                return Some(match attached {
+                return Err(match self.decision.volumes.get(&volume) {
                     None => Err(Errno::Gone),
                     Some(attached) if attached.epoch > epoch => Err(Errno::Fenced),
                     Some(_) => Ok(ReplyBody::Done),
                 });
             }
         };
-        match self.decision.volumes.get(&volume) {
-            None => Some(Err(Errno::Gone)),
-            Some(attached) if index >= attached.chunk_count => Some(Err(Errno::Invalid)),
-            Some(_) => None,
+        if let Some(snapshot) = of.snapshot {
+            return match self.decision.in_snapshot(of.chunk, snapshot) {
+                Ok(key) => key.ok_or(Ok(zeros)),
+                Err(errno) => Err(Err(errno)),
+            };
+        }
+        match self.decision.volumes.get(&of.chunk.volume) {
+            None => Err(Err(Errno::Gone)),
+            Some(attached) if of.chunk.index >= attached.chunk_count => Err(Err(Errno::Invalid)),
+            Some(attached) => Ok(ChunkKey { generation: attached.head, index: of.chunk.index }),
         }
     }
 
@@ -181,7 +197,8 @@ impl Group {
     }
 
     /// Takes the engine's result of a read, exact at the moment of the question or at a later one: the engine looks again when
-    /// the place has changed. If it changed because the volume was removed or truncated, the result is not used.
+    /// the place has changed. If it changed because the volume or the snapshot was removed, or the volume truncated, the result is not
+    /// used. A read whose generation has ended meanwhile (a cut was taken back, a snapshot merged) begins again.
     pub fn handle_read_done(
         &mut self,
         now: Time,
@@ -195,9 +212,15 @@ impl Group {
             self.reads.waiting.push(running.read);
             return;
         }
-        self.reads.count -= 1;
         let Read { origin, id, what } = running.read;
-        let result = self.answer_at_once(what).unwrap_or(result);
+        let result = match self.place_of(what) {
+            Ok(_) if self.decision.tree.get(running.generation).is_none() => {
+                return self.start_read(running.read, running.leased, actions);
+            }
+            Ok(_) => result,
+            Err(answer) => answer,
+        };
+        self.reads.count -= 1;
         reply(origin, id, result.map_err(Reject::Failed), actions);
     }
 

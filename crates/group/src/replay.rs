@@ -5,12 +5,14 @@
 //!
 //! Invariant: the effects are those of [`crate::Group`], in the same order, because the same decision state decides (R1).
 
-use crate::decision::{Decision, DecisionError};
+use crate::decision::{Decided, Decision, DecisionError};
 use crate::descriptor::{self, Command, DescriptorError};
 use crate::members::{forced_step, proven_commit};
 use bytes::Bytes;
+use std::sync::Arc;
 use types::map::Membership;
 use types::store::{Effect, Recovered};
+use types::tree::{Change, Tree};
 use types::{Entry, EntryKind, Index, PgId, ReplicaId, Term};
 
 /// How far a log is replayed.
@@ -32,9 +34,17 @@ pub struct Replayed {
     /// The last entry that was replayed, with its term.
     pub applied: (Index, Term),
     /// Effects of the entries above the checkpoint index, ascending, each with index and term of its entry.
-    pub effects: Vec<((Index, Term), Effect)>,
+    pub effects: Vec<((Index, Term), Applied)>,
     /// Decision state at `applied`, encoded.
     pub decision: Bytes,
+}
+
+/// Effect of one entry.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Applied {
+    Effect(Effect),
+    /// The generations of the PG from this entry on, and the steps that lead to them.
+    Tree(Arc<Tree>, Vec<Change>),
 }
 
 /// Why a replica cannot be replayed.
@@ -90,7 +100,14 @@ pub fn replay(recovered: &Recovered, until: Until) -> Result<Replayed, ReplayErr
         let command = Command::decode(&entry.descriptor);
         let command = command.map_err(|source| ReplayError::Entry { replica, index, source })?;
         applied = (index, entry.term);
-        effects.push((applied, decision.decide(&command).effect()));
+        let Decided { outcome, changes } = decision.decide(&command);
+        effects.push((
+            applied,
+            match changes {
+                Some(changes) => Applied::Tree(decision.tree.clone(), changes),
+                None => Applied::Effect(outcome.effect()),
+            },
+        ));
     }
     if applied.0 < end {
         return Err(ReplayError::Gap { replica, index: Index(applied.0.0 + 1) });
@@ -134,6 +151,7 @@ mod tests {
     use types::{Epoch, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeChunk, VolumeId};
 
     const REPLICA: ReplicaId = ReplicaId(4);
+    const NONE: Applied = Applied::Effect(Effect::None);
 
     fn entry(index: u64, command: &Command) -> Entry {
         let mut descriptor = BytesMut::new();
@@ -180,11 +198,10 @@ mod tests {
         let found = recovered(3, &[attach(1), zero(1, 9), zero(1, 9), zero(2, 8), zero(2, 9)]);
         let committed = replay(&found, Until::Commit).expect("it is whole");
         assert_eq!((committed.commit, committed.last, committed.applied.0), (Index(3), Index(5), Index(3)));
-        let takes_effect =
-            |done: &Replayed| -> Vec<bool> { done.effects.iter().map(|(_, e)| *e != Effect::None).collect() };
-        assert_eq!(takes_effect(&committed), [false, true, false], "a duplicate has no effect");
+        let takes_effect = |done: &Replayed| -> Vec<bool> { done.effects.iter().map(|(_, e)| *e != NONE).collect() };
+        assert_eq!(takes_effect(&committed), [true, true, false], "a duplicate has no effect");
         let all = replay(&found, Until::End).expect("it is whole");
-        assert_eq!(takes_effect(&all), [false, true, false, false, true], "a fenced write has no effect");
+        assert_eq!(takes_effect(&all), [true, true, false, false, true], "a fenced write has no effect");
         assert_eq!(all.applied, (Index(5), Term(1)));
     }
 

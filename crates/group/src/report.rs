@@ -8,7 +8,7 @@ use types::{ReplicaId, Time};
 /// Amounts that wait in a group; for observers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupFill {
-    /// Writes and attach records that wait for their proposal, and the payload of the writes in bytes.
+    /// Writes and orders of meta that wait for their proposal, and the payload of the writes in bytes.
     pub writes: usize,
     pub write_bytes: u64,
     pub attaches: usize,

@@ -4,7 +4,7 @@ use crate::node::{GroupRead, Osd, ReadOwner, Touch};
 use engine::{ReadData, ReadError};
 use group::Action;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Errno, OsdId, ReplicaId, SectorRange};
+use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
 use wire::{Extent, Message, RaftKind, ReplyBody};
 
 impl Osd {
@@ -22,10 +22,14 @@ impl Osd {
                     self.stats.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
                     self.recovery.streams.applied(replica, &effect);
-                    if !self.recovery.digests.none_waits() {
-                        self.recover(|r, here| r.digests.handle_applied(here, replica, index));
-                    }
+                    self.tell_digests(replica, index);
                 }
+                Action::Tree { index, tree, changes, .. } => {
+                    self.engine.set_tree(replica, index, tree, &changes);
+                    self.recovery.streams.tree_changed(replica, &changes);
+                    self.tell_digests(replica, index);
+                }
+                Action::Snapshots(answer) => self.snapshots_answered(slot, answer),
                 Action::Read { read, origin, chunk, range } => {
                     if let Some(op) = self.inflight.sampled(origin) {
                         self.stats.traced.read_begun(op, replica, read, self.now);
@@ -103,6 +107,12 @@ impl Osd {
         let replica = self.pgs.get(slot).identity.replica;
         let owner = ReadOwner::Group(GroupRead { replica, slot, read });
         self.read_for(owner, replica, chunk, range);
+    }
+
+    fn tell_digests(&mut self, replica: ReplicaId, index: Index) {
+        if !self.recovery.digests.none_waits() {
+            self.recover(|r, here| r.digests.handle_applied(here, replica, index));
+        }
     }
 
     /// Starts a read of the engine; [`Osd::read_done`] gives the result to the owner.

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use types::codes;
 use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks};
+use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::map::{Membership, OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -145,6 +146,7 @@ impl Osd {
             OsdDown::DropReplica { pg, replica, keep } => self.drop_replica(pg, replica, keep),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
+            OsdDown::Snapshots { pg, order } => self.order_snapshots(pg, order),
             OsdDown::Limits { part, volumes } => {
                 self.limits.handle_limits(self.now, part, volumes);
                 self.want_limit_links();
@@ -367,6 +369,25 @@ impl Osd {
                 let result = Err(AttachRefusal::NotLeader { hint: None });
                 self.meta.outbox.push(OsdUp::Attached { pg, order: attach.order, result });
             }
+        }
+    }
+
+    fn order_snapshots(&mut self, pg: PgId, order: SnapshotOrder) {
+        match self.pgs.by_pg(pg) {
+            Some(key) if self.pgs.group(key).is_some() => self.with_slot(key, Touch::Always, |group, now, actions| {
+                group.handle_snapshot_order(now, order, actions);
+            }),
+            _ => {
+                let answer = order.refuse(CutRefusal::NotLeader { hint: None });
+                self.meta.outbox.push(OsdUp::Snapshots { pg, answer });
+            }
+        }
+    }
+
+    pub(crate) fn snapshots_answered(&mut self, slot: usize, answer: SnapshotAnswer) {
+        let pg = self.pgs.get(slot).identity.pg;
+        if self.meta.connected {
+            self.meta.outbox.push(OsdUp::Snapshots { pg, answer });
         }
     }
 

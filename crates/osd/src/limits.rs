@@ -132,7 +132,7 @@ fn charge_of(body: &RequestBody) -> Option<(VolumeId, Charge)> {
         RequestBody::Write { chunk, range, .. } => (chunk.volume, Direction::Write, one(range.len_bytes() as u64)),
         RequestBody::Zero { chunk, .. } => (chunk.volume, Direction::Write, one(0)),
         RequestBody::Skip { volume, .. } => (*volume, Direction::Write, one(0)),
-        RequestBody::Read { chunk, range } => (chunk.volume, Direction::Read, one(range.len_bytes() as u64)),
+        RequestBody::Read { chunk, range, .. } => (chunk.volume, Direction::Read, one(range.len_bytes() as u64)),
         RequestBody::Extents { chunk, .. } => (chunk.volume, Direction::Read, one(0)),
         RequestBody::FenceCheck { .. } | RequestBody::Unreached { .. } => return None,
     };
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn read(volume: VolumeId) -> RequestBody {
-        RequestBody::Read { chunk: VolumeChunk { volume, index: 0 }, range: SectorRange::new(0, 8) }
+        RequestBody::Read { chunk: VolumeChunk { volume, index: 0 }, range: SectorRange::new(0, 8), snapshot: None }
     }
 
     fn limited(rate: u64) -> Limits {
@@ -424,7 +424,11 @@ mod tests {
         let (rate, part) = (64 << 10, 512 << 10);
         let limit = Some(RateLimit { rate, burst: 0, burst_seconds: 0 });
         let limits = QosLimits { bandwidth: limit, ..QosLimits::NONE };
-        let large = RequestBody::Read { chunk: VolumeChunk { volume: V, index: 0 }, range: SectorRange::new(0, 1_024) };
+        let large = RequestBody::Read {
+            chunk: VolumeChunk { volume: V, index: 0 },
+            range: SectorRange::new(0, 1_024),
+            snapshot: None,
+        };
         let mut leaders: Vec<Limits> = (0..16).map(|_| limited_to(limits)).collect();
         let seconds = 2_000;
         let admitted = flood_with(&mut leaders, &[1; 16], &large, 50, seconds);

@@ -148,7 +148,7 @@ impl Osd {
                 (Kind::Write, chunk.volume, range.len_bytes() as u64)
             }
             RequestBody::Skip { volume, .. } => (Kind::Write, *volume, 0),
-            RequestBody::Read { chunk, range } => (Kind::Read, chunk.volume, range.len_bytes() as u64),
+            RequestBody::Read { chunk, range, .. } => (Kind::Read, chunk.volume, range.len_bytes() as u64),
             RequestBody::Extents { chunk, .. } => (Kind::Query, chunk.volume, 0),
             RequestBody::FenceCheck { volume } | RequestBody::Unreached { volume, .. } => (Kind::Query, *volume, 0),
         };

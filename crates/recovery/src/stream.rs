@@ -25,6 +25,7 @@ use sender::Sender;
 use std::collections::BTreeMap;
 use types::control::RecoveryTotals;
 use types::store::Effect;
+use types::tree::Change;
 use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
@@ -85,6 +86,15 @@ impl Streams {
     pub fn applied(&mut self, replica: ReplicaId, effect: &Effect) {
         for sender in self.senders.iter_mut().filter(|s| s.replica == replica && s.tracks()) {
             sender.plan.note(effect);
+        }
+    }
+
+    /// Notes an applied entry of a local replica that changes its generations.
+    pub fn tree_changed(&mut self, replica: ReplicaId, changes: &[Change]) {
+        for change in changes {
+            if let Change::Discard(generation) = *change {
+                self.applied(replica, &Effect::Unmap { generation, from_chunk: 0 });
+            }
         }
     }
 

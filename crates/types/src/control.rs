@@ -3,6 +3,7 @@
 //!
 //! An OSD and meta exchange them over one stream; a client asks and meta answers.
 
+use crate::cut::{SnapshotAnswer, SnapshotOrder};
 use crate::ids::{
     ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term, VolumeChunk,
     VolumeId,
@@ -26,6 +27,11 @@ pub enum OsdUp {
     },
     /// Answer to [`OsdDown::Remember`]: this is durable on the device.
     Remembers(Watermarks),
+    /// Answer to [`OsdDown::Snapshots`].
+    Snapshots {
+        pg: PgId,
+        answer: SnapshotAnswer,
+    },
 }
 
 /// Highest revision and ids that the records of a cluster have reached (R17). An OSD keeps the highest that meta sent it. A
@@ -238,6 +244,8 @@ pub enum OsdDown {
     ReplicaFloor(ReplicaId),
     /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
     Attach { pg: PgId, attach: Attach },
+    /// Carry out this order about snapshots in the PG that you lead (R14).
+    Snapshots { pg: PgId, order: SnapshotOrder },
     /// Limits of the I/O of volumes (ADR 0032): a part of the list of all limited ones, which comes with each stream, or changes. A volume
     /// without limits is limited no longer.
     Limits { part: LimitsPart, volumes: Vec<(VolumeId, QosLimits)> },

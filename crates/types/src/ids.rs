@@ -32,6 +32,10 @@ id!(/// A volume. From 1, never reused.
     VolumeId(u64), "v");
 id!(/// Contents that a volume received between two snapshots. The numbers are those of volumes: from 1, given by meta, never reused.
     GenerationId(u64), "g");
+id!(/// A snapshot of a volume, in all its PGs. It has the number of the heads that its cut began; never reused.
+    SnapshotId(u64), "snap");
+id!(/// A cut: one snapshot of one volume, or of several at one point. It has the number of its first snapshot.
+    CutId(u64), "cut");
 id!(/// One open of one volume. From 1, given by meta, never reused; 0 in an attach record means "nobody".
     SessionId(u64), "s");
 id!(/// A version that only grows: attach epoch of a volume, map epoch of a cluster.

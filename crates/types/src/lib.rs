@@ -10,6 +10,7 @@ pub mod codes;
 pub mod config;
 pub mod control;
 pub mod crc;
+pub mod cut;
 pub mod errno;
 pub mod failpoint;
 pub mod hash;
@@ -31,8 +32,8 @@ pub use crc::crc32c;
 pub use errno::Errno;
 pub use hash::{BlockPlace, area_hash, block_hash, entry_hash};
 pub use ids::{
-    ChunkKey, ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId,
-    SegmentIndex, SessionId, Term, VolumeChunk, VolumeId,
+    ChunkKey, ClusterId, CutId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId,
+    SegmentIndex, SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 pub use iobuf::{IoBuf, IoBufMut};
 pub use qos::{LimitKind, QosLimits, RateLimit};

@@ -242,7 +242,26 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "a round frees the AUs of an entry whose replacement is not durable (R8)",
         "no run met it; `payload_is_held_while_the_truncation_of_its_entry_is_not_durable` shows it",
     ),
-    ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
+    (
+        "a new leader does not hold the volumes of an open cut (R14)",
+        "no metadata server orders a cut yet; `three_replicas_keep_every_law_over_streams` shows it",
+    ),
+    (
+        "a leader proposes writes that wait behind the begin of a cut (R14)",
+        "no metadata server orders a cut yet; `three_replicas_keep_every_law_over_streams` shows it",
+    ),
+    (
+        "the begin of a cut that was given up takes effect when it comes late (R14)",
+        "no metadata server orders a cut yet; `abort_without_its_snap_refuses_the_snap` shows it",
+    ),
+    (
+        "the end of a cut by a leader's clock takes effect behind its release (R14)",
+        "no metadata server orders a cut yet; `timeout_has_no_effect_behind_the_release` shows it",
+    ),
+    (
+        "a checkpoint forgets the open cuts (R1)",
+        "no metadata server orders a cut yet; `checkpoint_of_an_open_cut_is_exact_and_no_other_is_read` shows it",
+    ),
     (
         "a discard in the head drops blocks without marks, so the parent shows (§7.2)",
         "no group takes a snapshot yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
@@ -273,7 +292,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",
-        "cuts come later; `decision_whose_head_is_no_node_is_refused` reads such an id again",
+        "no metadata server orders a cut yet; `decision_whose_head_is_no_node_is_refused` reads such an id again",
     ),
     (
         "a lease is kept over a change of the members (R3)",

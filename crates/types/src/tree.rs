@@ -8,7 +8,7 @@
 
 mod encoding;
 
-use crate::{GenerationId, VolumeId};
+use crate::{GenerationId, SnapshotId, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -22,15 +22,15 @@ pub const GENERATIONS_MAX: usize = 32 << 10;
 pub enum Role {
     /// The writes of the volume go here.
     Head(VolumeId),
-    /// It takes no more writes, and can be read.
-    Snapshot(VolumeId),
+    /// It takes no more writes, and can be read. A snapshot has the same name in each PG; the generations may be different ones.
+    Snapshot(VolumeId, SnapshotId),
     /// A removed snapshot that two children or more still need. It cannot be read by itself.
     Hidden(VolumeId),
 }
 
 impl Role {
     pub fn volume(self) -> VolumeId {
-        let (Role::Head(volume) | Role::Snapshot(volume) | Role::Hidden(volume)) = self;
+        let (Role::Head(volume) | Role::Snapshot(volume, _) | Role::Hidden(volume)) = self;
         volume
     }
 
@@ -59,6 +59,8 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     nodes: BTreeMap<GenerationId, Node>,
+    /// The generation of each snapshot.
+    snapshots: BTreeMap<SnapshotId, GenerationId>,
 }
 
 /// Step of a removal that the store carries out.
@@ -90,6 +92,20 @@ pub enum TreeRefusal {
 impl Tree {
     pub fn get(&self, id: GenerationId) -> Option<&Node> {
         self.nodes.get(&id)
+    }
+
+    /// Returns the generation that is this snapshot.
+    pub fn snapshot(&self, id: SnapshotId) -> Option<GenerationId> {
+        self.snapshots.get(&id).copied()
+    }
+
+    /// Returns the snapshots of a volume with their generations, ascending.
+    pub fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = (SnapshotId, GenerationId)> + '_ {
+        let is_its = move |id: &GenerationId| self.nodes[id].role.volume() == volume;
+        self.snapshots
+            .iter()
+            .filter(move |(_, generation)| is_its(generation))
+            .map(|(id, generation)| (*id, *generation))
     }
 
     /// Returns the generations, ascending.
@@ -143,13 +159,13 @@ impl Tree {
         parent: Option<GenerationId>,
     ) -> Result<(), TreeRefusal> {
         let family = match parent {
-            Some(parent) => self.snapshot(parent)?.family,
+            Some(parent) => self.frozen(parent)?.family,
             None => head,
         };
         self.insert(head, Node::head(volume, parent, family))
     }
 
-    /// Turns the head of a volume into a snapshot, and puts a new head above it.
+    /// Turns the head of a volume into a snapshot with the number of `to`, and puts the new head `to` above it.
     ///
     /// # Errors
     /// `from` is not the head of the volume, `to` is known or has no higher id, or the tree is full.
@@ -165,10 +181,33 @@ impl Tree {
         if old.role != Role::Head(volume) {
             return Err(TreeRefusal::NotHead(from));
         }
+        let name = SnapshotId(to.0);
+        if self.snapshots.contains_key(&name) {
+            return Err(TreeRefusal::Known(to));
+        }
         self.insert(to, Node::head(volume, Some(from), old.family))?;
-        self.nodes.insert(from, Node { role: Role::Snapshot(volume), chunk_count, created_ms, ..old });
+        self.nodes.insert(from, Node { role: Role::Snapshot(volume, name), chunk_count, created_ms, ..old });
+        self.snapshots.insert(name, from);
         self.check_node(to);
         Ok(())
+    }
+
+    /// Takes a branch back: the snapshot is the head again, as before. Nothing was written to `to`.
+    ///
+    /// # Errors
+    /// `to` is no head, its parent is not the snapshot of that branch, has another child, or shows in part.
+    pub fn undo_branch(&mut self, to: GenerationId) -> Result<Vec<Change>, TreeRefusal> {
+        let node = *self.head(to)?;
+        let (volume, name) = (node.role.volume(), SnapshotId(to.0));
+        let from = node.parent.filter(|from| self.nodes[from].role == Role::Snapshot(volume, name));
+        let from = from.filter(|from| self.children(*from).nth(1).is_none() && node.through == u32::MAX);
+        let from = from.ok_or(TreeRefusal::NotSnapshot(node.parent.unwrap_or(to)))?;
+        self.nodes.remove(&to);
+        self.snapshots.remove(&name);
+        let old = self.nodes[&from];
+        self.nodes.insert(from, Node { role: Role::Head(volume), chunk_count: 0, created_ms: 0, ..old });
+        self.check_node(from);
+        Ok(vec![Change::Discard(to)])
     }
 
     /// Takes a snapshot out of the tree, or the head of a volume that ends. A snapshot with two children or more stays, hidden.
@@ -183,6 +222,9 @@ impl Tree {
         let mut children = self.children(id);
         let (first, second) = (children.next(), children.next());
         drop(children);
+        if let Role::Snapshot(_, name) = node.role {
+            self.snapshots.remove(&name);
+        }
         let mut changes = Vec::new();
         match (first, second) {
             (None, _) => {
@@ -213,7 +255,7 @@ impl Tree {
         let old = *self.head(head)?;
         let volume = old.role.volume();
         let family = match snapshot {
-            Some(id) if self.snapshot(id)?.role.volume() != volume => return Err(TreeRefusal::NotSnapshot(id)),
+            Some(id) if self.frozen(id)?.role.volume() != volume => return Err(TreeRefusal::NotSnapshot(id)),
             Some(id) => self.nodes[&id].family,
             None => to,
         };
@@ -222,6 +264,21 @@ impl Tree {
         }
         self.insert(to, Node::head(volume, snapshot, family))?;
         self.remove(head)
+    }
+
+    /// Takes a volume out of the tree: its head, and its snapshots. Those that clones need stay, hidden.
+    ///
+    /// # Errors
+    /// `head` is no head.
+    pub fn end(&mut self, head: GenerationId) -> Result<Vec<Change>, TreeRefusal> {
+        let volume = self.head(head)?.role.volume();
+        let mut changes = self.remove(head)?;
+        let snapshots: Vec<GenerationId> = self.snapshots_of(volume).map(|(_, id)| id).collect();
+        // The youngest first: an older one then has no child of the volume, and nothing is merged to be discarded next.
+        for id in snapshots.into_iter().rev() {
+            changes.extend(self.remove(id)?);
+        }
+        Ok(changes)
     }
 
     /// Takes the parent from a head that shows nothing of it any more.
@@ -254,9 +311,9 @@ impl Tree {
         if node.role.is_head() { Ok(node) } else { Err(TreeRefusal::NotHead(id)) }
     }
 
-    fn snapshot(&self, id: GenerationId) -> Result<&Node, TreeRefusal> {
+    fn frozen(&self, id: GenerationId) -> Result<&Node, TreeRefusal> {
         let node = self.nodes.get(&id).ok_or(TreeRefusal::Unknown(id))?;
-        if matches!(node.role, Role::Snapshot(_)) { Ok(node) } else { Err(TreeRefusal::NotSnapshot(id)) }
+        if matches!(node.role, Role::Snapshot(..)) { Ok(node) } else { Err(TreeRefusal::NotSnapshot(id)) }
     }
 
     fn insert(&mut self, id: GenerationId, node: Node) -> Result<(), TreeRefusal> {

@@ -151,8 +151,8 @@ impl Part {
         let chunk = VolumeChunk { volume, index: self.chunk };
         assert_eq!(self.is_write(), seq != 0, "writes have a number, and only they");
         match &self.work {
-            Work::Read => RequestBody::Read { chunk, range },
-            Work::Extents => RequestBody::Extents { chunk, range },
+            Work::Read => RequestBody::Read { chunk, range, snapshot: None },
+            Work::Extents => RequestBody::Extents { chunk, range, snapshot: None },
             Work::FenceCheck => RequestBody::FenceCheck { volume },
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },

@@ -17,7 +17,7 @@ use types::store::Crcs;
 use types::units::{SECTOR, SECTORS_PER_BLOCK};
 use types::{
     ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange,
-    SessionId, Term, VolumeChunk, VolumeId,
+    SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -358,14 +358,16 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
             RequestBody::Unreached { volume: chunk.volume, leader: OsdId(chunk.index) }
         }
         kind::READ | kind::EXTENTS => {
-            zero("read", (seq, watermark) == (0, 0))?;
+            zero("read", watermark == 0)?;
             let range = range?;
+            // The field of the sequence number names a snapshot; 0: the volume as it is.
+            let snapshot = (seq != 0).then_some(SnapshotId(seq));
             if kind == kind::EXTENTS {
-                RequestBody::Extents { chunk, range }
+                RequestBody::Extents { chunk, range, snapshot }
             } else if range.len_bytes() as u64 > PART_MAX {
                 return Err(bad_range);
             } else {
-                RequestBody::Read { chunk, range }
+                RequestBody::Read { chunk, range, snapshot }
             }
         }
         other => return Err(WireError::RecordKind(other)),

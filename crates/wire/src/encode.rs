@@ -312,13 +312,15 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
             stamp(&mut record, *seq, *watermark);
             (kind::SKIP, &[])
         }
-        RequestBody::Read { chunk, range } => {
+        RequestBody::Read { chunk, range, snapshot } => {
             assert!(range.len_bytes() as u64 <= PART_MAX, "a read of {range}");
             place(&mut record, *chunk, *range);
+            stamp(&mut record, snapshot.map_or(0, |id| id.0), 0);
             (kind::READ, &[])
         }
-        RequestBody::Extents { chunk, range } => {
+        RequestBody::Extents { chunk, range, snapshot } => {
             place(&mut record, *chunk, *range);
+            stamp(&mut record, snapshot.map_or(0, |id| id.0), 0);
             (kind::EXTENTS, &[])
         }
         RequestBody::FenceCheck { volume } => {

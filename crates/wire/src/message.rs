@@ -5,7 +5,7 @@ use bytes::Bytes;
 use types::limits::PART_MAX;
 use types::{
     ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
-    SessionId, Term, VolumeChunk, VolumeId,
+    SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 
 /// The process at the other end of a connection.
@@ -80,10 +80,10 @@ pub enum RequestBody {
     Zero { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64 },
     /// The client gave up on `seq`: commit it without effect, so that its write never lands later (R7).
     Skip { volume: VolumeId, seq: u64, watermark: u64 },
-    /// At most `PART_MAX` bytes.
-    Read { chunk: VolumeChunk, range: SectorRange },
-    /// Asks which sectors of the range hold data.
-    Extents { chunk: VolumeChunk, range: SectorRange },
+    /// At most `PART_MAX` bytes, of the volume or of one of its snapshots.
+    Read { chunk: VolumeChunk, range: SectorRange, snapshot: Option<SnapshotId> },
+    /// Asks which sectors of the range hold data, in the volume or in one of its snapshots.
+    Extents { chunk: VolumeChunk, range: SectorRange, snapshot: Option<SnapshotId> },
     /// Fence check: asks whether the sender still holds the volume. `Done`, unless an attach record with a higher epoch than
     /// the request's is committed in this PG; then `Failed(Fenced)` (ADR 0008).
     FenceCheck { volume: VolumeId },

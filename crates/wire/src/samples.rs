@@ -8,7 +8,7 @@ use types::rng::Rng;
 use types::store::Crcs;
 use types::{
     ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, GenerationId, Incarnation, Index, IoBuf, IoBufMut, OsdId,
-    PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeChunk, VolumeId,
+    PgId, PoolId, ReplicaId, SectorRange, SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 
 /// Draws a number: mostly small, sometimes of the whole width, so that both lengths of zeros and all ones occur.
@@ -77,6 +77,11 @@ fn request(rng: &mut Rng, body: RequestBody) -> Request {
     Request { id: number(rng), pg: pg(rng), session: SessionId(number(rng)), epoch: Epoch(number(rng)), body }
 }
 
+/// Every second read is of a snapshot.
+fn snapshot(seq: u64) -> Option<SnapshotId> {
+    (seq % 2 == 1).then_some(SnapshotId(seq))
+}
+
 pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
     let (chunk, seq, watermark) = (chunk(rng), number(rng), number(rng));
     let max = sectors_max(rng);
@@ -88,8 +93,8 @@ pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
         }
         1 => RequestBody::Zero { chunk, range: SectorRange::CHUNK, seq, watermark },
         2 => RequestBody::Skip { volume: VolumeId(number(rng)), seq, watermark },
-        3 => RequestBody::Read { chunk, range: range(rng, 1024) },
-        4 => RequestBody::Extents { chunk, range: range(rng, 1024) },
+        3 => RequestBody::Read { chunk, range: range(rng, 1024), snapshot: snapshot(seq) },
+        4 => RequestBody::Extents { chunk, range: range(rng, 1024), snapshot: snapshot(seq) },
         5 => RequestBody::Unreached { volume: VolumeId(number(rng)), leader: OsdId(number(rng) as u32) },
         _ => RequestBody::FenceCheck { volume: VolumeId(number(rng)) },
     }

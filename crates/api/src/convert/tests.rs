@@ -3,9 +3,10 @@
 use super::*;
 use prost::Message;
 use types::control::LimitsPart;
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
-use types::{QosLimits, RateLimit};
+use types::{CutId, GenerationId, QosLimits, RateLimit, SnapshotId};
 
 fn hello() -> OsdHello {
     OsdHello {
@@ -38,6 +39,29 @@ fn map() -> PgMap {
     let members =
         vec![Member { replica: ReplicaId(8), osd: OsdId(1) }, Member { replica: ReplicaId(9), osd: OsdId(2) }];
     PgMap { pg: PgId { pool: PoolId(1), n: 0 }, conf_epoch: Epoch(1), members }
+}
+
+/// Each answer about snapshots.
+fn snapshot_answers() -> impl Iterator<Item = SnapshotAnswer> {
+    let steps = [CutStep::Snapped, CutStep::Released, CutStep::Lapsed, CutStep::Aborted];
+    let hints = [None, Some(OsdId(3))].map(|hint| CutRefusal::NotLeader { hint });
+    let refusals = [CutRefusal::Busy, CutRefusal::Open, CutRefusal::Stale, CutRefusal::TooMany];
+    let refusals: Vec<CutRefusal> = hints.into_iter().chain(refusals).collect();
+    let of_cut = |result| SnapshotAnswer::Cut { cut: CutId(9), result };
+    let removed = |result| SnapshotAnswer::Removed { volume: VolumeId(4), snapshot: SnapshotId(9), result };
+    let cuts = steps.map(Ok).into_iter().chain(refusals.clone().into_iter().map(Err)).map(of_cut);
+    cuts.chain([removed(Ok(()))]).chain(refusals.into_iter().map(move |refusal| removed(Err(refusal))))
+}
+
+/// Each order about snapshots.
+fn snapshot_orders() -> impl Iterator<Item = SnapshotOrder> {
+    let items: std::sync::Arc<[CutItem]> =
+        [(4, 9), (5, 10)].map(|(volume, to)| CutItem { volume: VolumeId(volume), to: GenerationId(to) }).into();
+    let cut = Cut { id: CutId(9), created_ms: 7, items: items.clone() };
+    let ends = [CutEnd::Release, CutEnd::TimedOut, CutEnd::Abort];
+    let release = ends.map(|end| SnapshotOrder::Release { cut: CutId(9), end, items: items.clone() });
+    let remove = SnapshotOrder::Remove { volume: VolumeId(4), snapshot: SnapshotId(9) };
+    [SnapshotOrder::Cut(cut), remove].into_iter().chain(release)
 }
 
 fn ups() -> Vec<OsdUp> {
@@ -88,13 +112,17 @@ fn ups() -> Vec<OsdUp> {
         attached(Err(AttachRefusal::StaleOrder { last: 12 })),
         attached(Err(AttachRefusal::Busy)),
     ]
+    .into_iter()
+    .chain(snapshot_answers().map(|answer| OsdUp::Snapshots { pg, answer }))
+    .collect()
 }
 
 fn downs() -> Vec<OsdDown> {
     let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
     let pg = PgId { pool: PoolId(1), n: 1 };
     let (volume, session) = (VolumeId(1), SessionId(0));
-    vec![
+    let snapshots = snapshot_orders().map(|order| OsdDown::Snapshots { pg, order });
+    let others = vec![
         OsdDown::Welcome { map_epoch: Epoch(4), osds: osds.clone() },
         OsdDown::ReplicaFloor(ReplicaId(77)),
         OsdDown::Osds { map_epoch: Epoch(5), osds },
@@ -134,7 +162,8 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::Behind { reason: "why".into(), hold: true },
         OsdDown::FailReplicas { reason: "it is older".into(), mount: 7 },
         OsdDown::Refused { code: 2024, reason: "no".into() },
-    ]
+    ];
+    others.into_iter().chain(snapshots).collect()
 }
 
 fn limits() -> QosLimits {

@@ -62,7 +62,7 @@ pub fn write(id: u64, len: usize) -> Request {
 }
 
 pub fn read(id: u64, len: usize) -> Request {
-    request(id, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, (len / 512) as u32) })
+    request(id, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, (len / 512) as u32), snapshot: None })
 }
 
 pub fn done(id: u64) -> Message {

@@ -96,12 +96,20 @@ impl<'a> View<'a> {
             Err(error) => return stale(error.to_string()),
         };
         // Either all of these entries are applied, or none: a stale replica shows exactly its checkpoint.
-        let mut effects = done.effects.iter();
-        if let Err(error) = effects.try_for_each(|(entry, effect)| self.store.check_payload(replica, *entry, *effect)) {
+        let mut effects = done.effects.iter().filter_map(|(entry, applied)| match applied {
+            group::Applied::Effect(effect) => Some((*entry, *effect)),
+            group::Applied::Tree(..) => None,
+        });
+        if let Err(error) = effects.try_for_each(|(entry, effect)| self.store.check_payload(replica, entry, effect)) {
             return stale(error.to_string());
         }
-        for (entry, effect) in done.effects {
-            self.store.apply(replica, entry, effect).expect("its payload was checked");
+        for (entry, applied) in done.effects {
+            match applied {
+                group::Applied::Effect(effect) => {
+                    self.store.apply(replica, entry, effect).expect("its payload was checked");
+                }
+                group::Applied::Tree(tree, changes) => self.store.set_tree(replica, entry.0, tree, &changes),
+            }
         }
         Applied {
             commit: done.commit,

@@ -112,7 +112,7 @@ impl Store {
                 }
                 ReplyBody::Done
             }
-            RequestBody::Read { chunk, range } => {
+            RequestBody::Read { chunk, range, .. } => {
                 let mut bytes = Vec::new();
                 for sector in range.start..range.end() {
                     let word = self.sectors.get(&(chunk.index, sector)).copied().unwrap_or_default();

@@ -102,6 +102,8 @@ impl Control {
             OsdUp::Heartbeat(heartbeat) => self.take_heartbeat(now, stream, osd, heartbeat),
             OsdUp::Remembers(seen) => self.take_remembers(osd, seen),
             OsdUp::Attached { pg, order, result } => self.take_attached(now.mono, osd, pg, order, result),
+            // This server gives no such orders: the answer is one to another server.
+            OsdUp::Snapshots { .. } => {}
         }
     }
 

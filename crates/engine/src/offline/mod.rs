@@ -18,8 +18,10 @@ use crate::{ReadData, ReadError};
 use env::{DiskInfo, Env, EnvError, Event, Op};
 use layout::superblock::Superblock;
 use shadow::Shadow;
+use std::sync::Arc;
 use std::time::Duration;
 use types::store::{Effect, Recovered};
+use types::tree::{Change, Tree};
 use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, Time};
 
 /// Longest wait of a turn without an operation in flight.
@@ -158,6 +160,11 @@ impl<'a> Offline<'a> {
         self.check_payload(replica, (index, term), effect)?;
         self.engine.apply(replica, index, effect);
         Ok(())
+    }
+
+    /// Takes the generations of an entry behind the checkpoint.
+    pub fn set_tree(&mut self, replica: ReplicaId, index: Index, tree: Arc<Tree>, changes: &[Change]) {
+        self.engine.set_tree(replica, index, tree, changes);
     }
 
     /// Checks that the log holds the payload that an effect needs.

@@ -93,7 +93,7 @@ fn random_order(rig: &mut Rig, next: &mut u64) {
     let of = |is: fn(Role) -> bool| -> Vec<(GenerationId, VolumeId)> {
         tree.iter().filter(|(_, node)| is(node.role)).map(|(id, node)| (id, node.role.volume())).collect()
     };
-    let (heads, snapshots) = (of(|role| matches!(role, Role::Head(_))), of(|role| matches!(role, Role::Snapshot(_))));
+    let (heads, snapshots) = (of(|role| matches!(role, Role::Head(_))), of(|role| matches!(role, Role::Snapshot(..))));
     let rng = rig.rng();
     let Some((head, volume)) = (!heads.is_empty()).then(|| heads[rng.below(heads.len() as u64) as usize]) else {
         return;

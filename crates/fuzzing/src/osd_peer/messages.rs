@@ -5,10 +5,12 @@ use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
 use types::control::{Attach, LimitsPart, OsdDown};
+use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
-    Epoch, Index, IoBuf, OsdId, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange, SessionId, Term, VolumeId,
+    CutId, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange,
+    SessionId, SnapshotId, Term, VolumeId,
 };
 use wire::{
     Lack, LeaseAck, LeaseRenewal, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RenewalItem, RepairBody,
@@ -186,8 +188,8 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     let range = range(source);
     let (seq, watermark) = (source.number(1), source.number(0));
     let body = match source.below(8) {
-        0 => RequestBody::Read { chunk: CHUNK, range },
-        1 => RequestBody::Extents { chunk: CHUNK, range },
+        0 => RequestBody::Read { chunk: CHUNK, range, snapshot: snapshot(source) },
+        1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source) },
         2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
         3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
         5 => {
@@ -204,12 +206,33 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     Request { id: source.number(1), pg, session, epoch, body }
 }
 
+/// Returns no snapshot mostly, or one that may exist.
+pub fn snapshot(source: &mut Source<'_>) -> Option<SnapshotId> {
+    (source.below(4) == 0).then(|| SnapshotId(source.below(7).into()))
+}
+
 /// Returns a volume with limits: mostly the one that peers use.
 fn limited(source: &mut Source<'_>) -> (VolumeId, QosLimits) {
     let rate = [1, 500, 1 << 40, u64::MAX][source.below(4) as usize];
     let limit = RateLimit { rate, burst: source.number(rate), burst_seconds: source.number(1) as u32 };
     let iops = source.flag().then_some(limit);
     (VolumeId(source.number(CHUNK.volume.0)), QosLimits { iops, bandwidth: Some(limit), ..QosLimits::NONE })
+}
+
+/// Returns an order about snapshots of the volume that peers use, sound or not.
+pub fn snapshot_order(source: &mut Source<'_>) -> SnapshotOrder {
+    let to = 1 + u64::from(source.below(6));
+    let volume = VolumeId(source.number(CHUNK.volume.0));
+    let items: std::sync::Arc<[CutItem]> = [CutItem { volume, to: GenerationId(to) }].into();
+    let cut = CutId(to);
+    match source.below(4) {
+        0 => SnapshotOrder::Cut(Cut { id: cut, created_ms: source.number(1), items }),
+        1 => SnapshotOrder::Remove { volume, snapshot: SnapshotId(to) },
+        n => {
+            let end = if n == 2 { CutEnd::Release } else { CutEnd::Abort };
+            SnapshotOrder::Release { cut, end, items }
+        }
+    }
 }
 
 /// Returns an order of meta, sound or not.
@@ -221,7 +244,8 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
         addr: ([10, 0, 0, source.byte()], source.u16()).into(),
     };
     let addrs = |source: &mut Source<'_>| (0..source.below(3)).map(|_| addr(source)).collect();
-    match source.below(12) {
+    match source.below(13) {
+        12 => OsdDown::Snapshots { pg, order: snapshot_order(source) },
         10 | 11 => OsdDown::Limits {
             part: LimitsPart { begins: source.flag(), goes_on: source.flag(), ends: source.flag() },
             volumes: (0..source.below(3)).map(|_| limited(source)).collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::rng::Rng;
-use types::{Epoch, Errno, IoBufMut, SectorRange, SessionId, VolumeChunk, VolumeId};
+use types::{Epoch, Errno, IoBufMut, SectorRange, SessionId, SnapshotId, VolumeChunk, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 
 use crate::watch::Watch;
@@ -15,7 +15,7 @@ const PATIENCE: u64 = 20_000_000;
 
 enum Kind {
     Write { seq: u64, value: u64, given_up: bool },
-    Read { floors: Vec<u64>, session: u64 },
+    Read { floors: Vec<u64>, session: u64, snapshot: Option<u64> },
 }
 
 struct Op {
@@ -104,7 +104,10 @@ impl Client {
             Kind::Write { seq: self.next_seq - 1, value, given_up: false }
         } else {
             let floors = (range.start..range.end()).map(|s| watch.floor((CHUNK, s))).collect();
-            Kind::Read { floors, session: newest }
+            let ids: Vec<u64> = watch.snapshots().map(|(id, _)| id).collect();
+            let some = !ids.is_empty() && rng.chance(1, 3);
+            let snapshot = some.then(|| ids[rng.below(ids.len() as u64) as usize]);
+            Kind::Read { floors, session: newest, snapshot }
         };
         self.open.insert(self.next_op, Op { range, kind, retry_at: 0 });
         self.next_op += 1;
@@ -120,7 +123,7 @@ impl Client {
         op.retry_at = now + PATIENCE;
         let (range, chunk) = (op.range, CHUNK);
         let body = match &mut op.kind {
-            Kind::Read { .. } => RequestBody::Read { chunk, range },
+            Kind::Read { snapshot, .. } => RequestBody::Read { chunk, range, snapshot: snapshot.map(SnapshotId) },
             Kind::Write { seq, value, given_up } => {
                 *given_up |= again && rng.chance(1, 100);
                 let seq = *seq;
@@ -158,6 +161,11 @@ impl Client {
             Err(Reject::NotReady | Reject::Busy) => op.retry_at = now + 10_000_000,
             Err(Reject::Throttled { .. }) => panic!("no volume has a rate here"),
             Err(Reject::NoSuchPg) => panic!("every node has the PG"),
+            Err(Reject::Failed(Errno::Gone)) => {
+                let Kind::Read { snapshot: Some(id), .. } = op.kind else { panic!("the volume is gone") };
+                assert!(watch.may_be_gone(id), "snapshot {id} is gone");
+                self.open.remove(&key);
+            }
             Err(Reject::Failed(errno)) => {
                 assert_eq!(errno, Errno::Fenced, "session {}", self.session);
                 self.fenced = true;
@@ -179,7 +187,13 @@ impl Client {
                     watch.acknowledges(sectors, value);
                 }
             }
-            (Kind::Read { floors, session }, ReplyBody::Data { payload, .. }) => {
+            (Kind::Read { snapshot: Some(id), .. }, ReplyBody::Data { payload, .. }) => {
+                for (sector, bytes) in sectors.zip(payload.chunks(512)) {
+                    let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+                    watch.reads_snapshot(id, sector, value);
+                }
+            }
+            (Kind::Read { floors, session, .. }, ReplyBody::Data { payload, .. }) => {
                 for ((sector, floor), bytes) in sectors.zip(floors).zip(payload.chunks(512)) {
                     let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
                     watch.reads(sector, floor, session, value);

@@ -1,10 +1,13 @@
 //! A toy store for one replica: an ordered queue to a disk that may fail, payload by (index, term), and a
 //! map of sectors. Durable state survives a crash, and so does a prefix of the queue.
 
+use group::descriptor::Command;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
-use types::{ChunkKey, Entry, Index, IoBuf, SectorRange, Term};
+use types::tree::{Change, Tree};
+use types::{ChunkKey, Entry, GenerationId, Index, IoBuf, SectorRange, Term};
 
 pub type Sectors = BTreeMap<(ChunkKey, u32), u64>;
 
@@ -47,6 +50,7 @@ pub struct Engine {
     payloads: BTreeMap<Index, (Term, IoBuf, Crcs)>,
     descriptors: BTreeMap<Index, (Term, bytes::Bytes)>,
     pub sectors: Sectors,
+    tree: Arc<Tree>,
     pub applied: Index,
 }
 
@@ -60,6 +64,7 @@ impl Engine {
             payloads: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             sectors: Sectors::new(),
+            tree: Arc::default(),
             applied: Index(0),
         }
     }
@@ -92,6 +97,16 @@ impl Engine {
         (*term, crate::world::write_of(descriptor))
     }
 
+    /// Whether the entry begins a cut, or ends one; `None`: neither.
+    pub fn begins_cut(&self, index: Index) -> Option<bool> {
+        let (_, descriptor) = self.descriptors.get(&index)?;
+        match Command::decode(descriptor).expect("a known command") {
+            Command::Snap(_) => Some(true),
+            Command::Release { .. } => Some(false),
+            _ => None,
+        }
+    }
+
     pub fn apply(&mut self, index: Index, effect: Effect) {
         assert_eq!(index.0, self.applied.0 + 1, "applied out of order");
         self.applied = index;
@@ -105,6 +120,10 @@ impl Engine {
                     self.sectors.insert((chunk, sector), u64::from_le_bytes(bytes));
                 }
             }
+            Effect::Zero { chunk, range } if self.tree.get(chunk.generation).is_some_and(|n| n.parent.is_some()) => {
+                let zeros = (range.start..range.end()).map(|sector| ((chunk, sector), 0));
+                self.sectors.extend(zeros);
+            }
             Effect::Zero { chunk, range } => {
                 self.sectors.retain(|(c, s), _| *c != chunk || *s < range.start || *s >= range.end());
             }
@@ -114,8 +133,36 @@ impl Engine {
         }
     }
 
+    /// Takes the generations of an entry, and moves at once what its steps name.
+    pub fn set_tree(&mut self, index: Index, tree: Arc<Tree>, changes: &[Change]) {
+        self.apply(index, Effect::None);
+        for change in changes {
+            match *change {
+                Change::Discard(id) => self.sectors.retain(|(chunk, _), _| chunk.generation != id),
+                Change::Merge { from, into, through } => {
+                    let its = |(chunk, _): &(ChunkKey, u32)| chunk.generation == from;
+                    let moved: Vec<_> = self.sectors.extract_if(.., |at, _| its(at)).collect();
+                    for ((chunk, sector), value) in moved.into_iter().filter(|((chunk, _), _)| chunk.index < through) {
+                        let chunk = ChunkKey { generation: into, ..chunk };
+                        self.sectors.entry((chunk, sector)).or_insert(value);
+                    }
+                }
+            }
+        }
+        self.tree = tree;
+    }
+
     pub fn read(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u64> {
-        (range.start..range.end()).map(|s| self.sectors.get(&(chunk, s)).copied().unwrap_or(0)).collect()
+        let tree = &self.tree;
+        let path: Vec<GenerationId> = match tree.get(chunk.generation) {
+            Some(_) => {
+                tree.path(chunk.generation).take_while(|(_, end)| chunk.index < *end).map(|(id, _)| id).collect()
+            }
+            None => Vec::new(),
+        };
+        let shown =
+            |sector| path.iter().find_map(|id| self.sectors.get(&(ChunkKey { generation: *id, ..chunk }, sector)));
+        (range.start..range.end()).map(|sector| shown(sector).copied().unwrap_or(0)).collect()
     }
 
     /// Stores a checkpoint: an index, its decision state, and a commit index that covers it.
@@ -155,6 +202,7 @@ impl Engine {
     pub fn recover(&mut self) -> Recovered {
         let (decision, sectors) = self.checkpoint.clone();
         self.sectors = sectors;
+        self.tree = Arc::new(Tree::of_decision(&decision.bytes).expect("its own bytes"));
         self.applied = decision.index;
         self.payloads =
             self.log.entries.iter().map(|e| (e.index, (e.term, e.payload.clone(), e.crcs.clone()))).collect();

@@ -126,9 +126,9 @@ fn malformed_request_is_refused_and_a_damaged_one_ends_its_connection() {
     let mut rig = Rig::led(3, true);
     let range = |start, count| SectorRange { start, count };
     for body in [
-        RequestBody::Read { chunk: CHUNK, range: range(u32::MAX, 2) },
-        RequestBody::Read { chunk: CHUNK, range: range(0, 0) },
-        RequestBody::Read { chunk: CHUNK, range: range(1023, 2) },
+        RequestBody::Read { chunk: CHUNK, range: range(u32::MAX, 2), snapshot: None },
+        RequestBody::Read { chunk: CHUNK, range: range(0, 0), snapshot: None },
+        RequestBody::Read { chunk: CHUNK, range: range(1023, 2), snapshot: None },
         RequestBody::Zero { chunk: CHUNK, range: range(32768, 1), seq: 0, watermark: 0 },
         RequestBody::Skip { volume: CHUNK.volume, seq: 3, watermark: 4 },
     ] {
@@ -226,7 +226,7 @@ fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
     let mut rig = Rig::led(3, false);
     let absent = types::VolumeChunk { volume: types::VolumeId(77), index: 0 };
     rig.deaf = [1].into();
-    let id = rig.request(1, RequestBody::Read { chunk: absent, range: SectorRange::new(0, 1) });
+    let id = rig.request(1, RequestBody::Read { chunk: absent, range: SectorRange::new(0, 1), snapshot: None });
     rig.pump();
     assert_eq!(rig.answer(id), None);
     rig.deaf.clear();
@@ -239,7 +239,7 @@ fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
 fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
-    let id = rig.request(1, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1) });
+    let id = rig.request(1, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1), snapshot: None });
     let reads = rig.engine_reads(1);
     let (volume, session, epoch) = (CHUNK.volume, SessionId(0), Epoch(4));
     let attach = Attach { order: 9, volume, session, epoch, chunk_count: 0 };

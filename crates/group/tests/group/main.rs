@@ -1,6 +1,7 @@
 //! Properties of a placement group, under one seed at a time.
 
 mod client;
+mod cuts;
 mod engine;
 mod fate;
 mod filling;
@@ -28,8 +29,11 @@ impl Drop for Story {
     }
 }
 
-/// Runs a storm of `seconds`, then calm; returns (acknowledged writes, sectors read, elections).
-fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64) {
+/// Acknowledged writes, sectors read, sectors of snapshots read, elections, cuts that were released and given up, and snapshots removed.
+type Counts = [u64; 7];
+
+/// Runs a storm of `seconds`, then calm.
+fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> Counts {
     let _story = Story(seed);
     let mut world = World::new(seed, size, datagrams);
     world.run_to(2000 * MS);
@@ -43,18 +47,20 @@ fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64)
     let end = world.now + seconds * 1000 * MS;
     world.run_to(end);
     world.settle();
-    (world.watch.acknowledged, world.watch.reads, world.watch.elections)
+    let (watch, [released, given_up, removed]) = (&world.watch, world.cuts.counts);
+    [watch.acknowledged, watch.reads, watch.snapshot_reads, watch.elections, released, given_up, removed]
 }
 
 fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
-    let (mut acknowledged, mut reads, mut elections) = (0, 0, 0);
+    let mut all: Counts = [0; 7];
     for seed in seeds.clone() {
-        let (a, r, e) = storm(seed, size, datagrams, 12);
-        (acknowledged, reads, elections) = (acknowledged + a, reads + r, elections + e);
+        all.iter_mut().zip(storm(seed, size, datagrams, 12)).for_each(|(sum, of)| *sum += of);
     }
     let count = seeds.end - seeds.start;
-    println!("{count} seeds: {acknowledged} writes, {reads} sectors read, {elections} elections");
+    println!("{count} seeds: writes, reads, of snapshots, elections, cuts, given up, removed: {all:?}");
+    let [acknowledged, reads, of_snapshots, _, released, given_up, removed] = all;
     assert!(acknowledged > 50 * count && reads > 50 * count, "the storms let almost nothing through");
+    assert!(of_snapshots > 20 * count && released > count && given_up > count && removed > count, "{all:?}");
 }
 
 #[test]

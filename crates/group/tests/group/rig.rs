@@ -315,7 +315,7 @@ impl Rig {
     }
 
     pub fn read(&mut self, osd: u32) -> u64 {
-        self.request(osd, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1) })
+        self.request(osd, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1), snapshot: None })
     }
 
     /// Returns the answer to a request, if it has come; asserts that there is one at most.

@@ -11,6 +11,10 @@
 //! | `submit R write SEQ [session S]` | a client of session S (1 if absent) sends its write SEQ to replica R |
 //! | `submit R read` | a client sends a read to replica R |
 //! | `attach R session S order O` | meta sends an attach record for session S, with epoch S, to replica R |
+//! | `cut R N` | meta orders the begin of cut N of the volume from replica R |
+//! | `release R N`, `abort R N` | meta orders the end of cut N from replica R |
+//! | `remove R N` | meta orders the removal of snapshot N from replica R |
+//! | `submit R read snapshot N` | a client sends a read of snapshot N to replica R |
 //! | `deliver [A->B]` | the messages on the network arrive, those of one direction or all |
 //! | `persist [R]` | the disk of one replica, or all disks, have written everything that they were given |
 //! | `settle` | repeats `deliver` and `persist` until nothing is left to do |
@@ -31,7 +35,9 @@ use crate::words::told;
 use group::Group;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use types::{OsdId, SectorRange};
+use std::sync::Arc;
+use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
+use types::{CutId, GenerationId, OsdId, SectorRange, SnapshotId};
 use wire::{Message, RequestBody};
 
 const LEFT_OVER: usize = 100;
@@ -47,7 +53,7 @@ struct Script {
 
 #[test]
 fn replicas_behave_as_the_testdata_scripts_record() {
-    script::check(env!("CARGO_MANIFEST_DIR"), "", 4, || {
+    script::check(env!("CARGO_MANIFEST_DIR"), "", 5, || {
         let mut script = Script { rig: Rig::new(1, true), known: BTreeMap::new(), told: String::new() };
         move |command| {
             script.run(command);
@@ -65,7 +71,15 @@ fn link(word: &str) -> (u32, u32) {
     (number(from), number(to))
 }
 
+fn items(n: &str) -> Arc<[CutItem]> {
+    [CutItem { volume: CHUNK.volume, to: GenerationId(number(n)) }].into()
+}
+
 impl Script {
+    fn order(&mut self, at: u32, order: SnapshotOrder) {
+        self.rig.call(at, |g, now, actions| g.handle_snapshot_order(now, order, actions));
+    }
+
     fn run(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let rig = &mut self.rig;
@@ -75,8 +89,29 @@ impl Script {
             ["submit", at, "write", seq] => self.submit(1, number(at), write(number(seq))),
             ["submit", at, "write", seq, "session", of] => self.submit(number(of), number(at), write(number(seq))),
             ["submit", at, "read"] => {
-                let body = RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1) };
+                let body = RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1), snapshot: None };
                 self.submit(1, number(at), body);
+            }
+            ["submit", at, "read", "snapshot", n] => {
+                let snapshot = Some(SnapshotId(number(n)));
+                let body = RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1), snapshot };
+                self.submit(1, number(at), body);
+            }
+            ["cut", at, n] => {
+                let (id, items) = (CutId(number(n)), items(n));
+                self.order(number(at), SnapshotOrder::Cut(Cut { id, created_ms: 0, items }));
+            }
+            ["release", at, n] => {
+                let (cut, items) = (CutId(number(n)), items(n));
+                self.order(number(at), SnapshotOrder::Release { cut, end: CutEnd::Release, items });
+            }
+            ["abort", at, n] => {
+                let (cut, items) = (CutId(number(n)), items(n));
+                self.order(number(at), SnapshotOrder::Release { cut, end: CutEnd::Abort, items });
+            }
+            ["remove", at, n] => {
+                let snapshot = SnapshotId(number(n));
+                self.order(number(at), SnapshotOrder::Remove { volume: CHUNK.volume, snapshot });
             }
             ["attach", at, "session", of, "order", order] => rig.attach(number(at), number(order), number(of)),
             ["deliver"] => self.deliver(None),

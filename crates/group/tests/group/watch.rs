@@ -12,6 +12,17 @@ pub fn session_of(value: u64) -> u64 {
 
 pub type Sector = (VolumeChunk, u32);
 
+/// Knowledge of one snapshot.
+pub struct Snapshot {
+    /// Values acknowledged or read before its cut was ordered, and issued before it was released.
+    pub floors: BTreeMap<Sector, u64>,
+    ceilings: BTreeMap<Sector, u64>,
+    /// The values that were read first.
+    values: BTreeMap<Sector, u64>,
+    /// Its removal has been ordered.
+    pub dying: bool,
+}
+
 #[derive(Default)]
 pub struct Watch {
     leaders: BTreeMap<Term, u32>,
@@ -22,7 +33,12 @@ pub struct Watch {
     /// Value of earlier sessions that the first read after a session's open returned.
     frozen: BTreeMap<(u64, Sector), u64>,
     landed: BTreeSet<(u64, u64)>,
+    /// The cut that is open as of the last index.
+    open: Option<Index>,
+    /// Snapshots that are ready, or being removed.
+    snapshots: BTreeMap<u64, Snapshot>,
     pub acknowledged: u64,
+    pub snapshot_reads: u64,
     pub reads: u64,
     pub elections: u64,
 }
@@ -39,11 +55,61 @@ impl Watch {
         match self.applied.insert(index, (term, effect)) {
             Some(before) => assert_eq!(before, (term, effect), "node {node} differs from others at {index}"),
             None => {
+                if effect != Effect::None {
+                    assert_eq!(self.open, None, "R14: a change took effect at {index}, and a cut is open");
+                }
                 if let Some((session, seq)) = write.filter(|_| effect != Effect::None) {
                     assert!(self.landed.insert((session, seq)), "write {session}/{seq} landed twice");
                 }
             }
         }
+    }
+
+    /// Notes whether a cut is open behind this index.
+    pub fn cut_open(&mut self, index: Index, open: bool) {
+        if self.applied.last_key_value().is_some_and(|(last, _)| *last == index) {
+            self.open = open.then_some(index);
+        }
+    }
+
+    /// Returns all values that were acknowledged or read.
+    pub fn floors(&self) -> BTreeMap<Sector, u64> {
+        self.floor.clone()
+    }
+
+    /// A snapshot is ready; `floors`: when its cut was ordered.
+    pub fn snapshot_ready(&mut self, id: u64, floors: BTreeMap<Sector, u64>) {
+        let ceilings = self.issued.clone();
+        self.snapshots.insert(id, Snapshot { floors, ceilings, values: BTreeMap::new(), dying: false });
+    }
+
+    pub fn snapshots(&self) -> impl Iterator<Item = (u64, &Snapshot)> {
+        self.snapshots.iter().map(|(id, snapshot)| (*id, snapshot))
+    }
+
+    pub fn snapshot_dies(&mut self, id: u64) {
+        self.snapshots.get_mut(&id).expect("it is ready").dying = true;
+    }
+
+    pub fn snapshot_gone(&mut self, id: u64) {
+        self.snapshots.remove(&id);
+    }
+
+    /// Whether reads of the snapshot may find it gone.
+    pub fn may_be_gone(&self, id: u64) -> bool {
+        self.snapshots.get(&id).is_none_or(|snapshot| snapshot.dying)
+    }
+
+    /// Checks a read of a snapshot.
+    pub fn reads_snapshot(&mut self, id: u64, sector: Sector, value: u64) {
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return };
+        self.snapshot_reads += 1;
+        let of = |values: &BTreeMap<Sector, u64>| values.get(&sector).copied().unwrap_or(0);
+        let (floor, ceiling) = (of(&snapshot.floors), of(&snapshot.ceilings));
+        assert!(value >= floor, "{sector:?} of snapshot {id}: {value:#x}, but {floor:#x} was there before the cut");
+        assert!(value <= ceiling, "{sector:?} of snapshot {id}: {value:#x} was written behind the cut");
+        let first = *snapshot.values.entry(sector).or_insert(value);
+        assert_eq!(first, value, "{sector:?} of snapshot {id} has changed");
     }
 
     pub fn issues(&mut self, sector: Sector, value: u64) {

@@ -4,7 +4,9 @@ use crate::rig::Step;
 use group::Action;
 use group::descriptor::Command;
 use types::Entry;
+use types::cut::{CutEnd, CutRefusal, CutStep, SnapshotAnswer};
 use types::store::{Effect, Persist};
+use types::tree::Change;
 use wire::{Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody};
 
 /// Tells a step, as the rest of a sentence that begins with the replica.
@@ -27,6 +29,18 @@ fn done(action: Action) -> String {
         }
         Action::Persist(persist) => format!("gives its disk: {}", persisted(&persist)),
         Action::Apply { index, effect, .. } => format!("applies entry {}: {}", index.0, effected(effect)),
+        Action::Tree { index, changes, .. } if changes.is_empty() => {
+            format!("applies entry {}: other generations, no effect on data", index.0)
+        }
+        Action::Tree { index, changes, .. } => {
+            let changes: Vec<String> = changes.iter().map(changed).collect();
+            format!("applies entry {}: other generations, {}", index.0, changes.join(", "))
+        }
+        Action::Snapshots(SnapshotAnswer::Cut { cut, result }) => format!("tells meta: {cut} {}", step(result)),
+        Action::Snapshots(SnapshotAnswer::Removed { snapshot, result, .. }) => match result {
+            Ok(()) => format!("tells meta: {snapshot} is gone"),
+            Err(why) => format!("tells meta: {snapshot} stays, {why}"),
+        },
         Action::Read { read, .. } | Action::Extents { read, .. } => format!("asks its engine: read {read}"),
         Action::Reply { reply, .. } => answered(&reply),
         Action::Attached { order, result: Ok(()) } => format!("tells meta: attach record {order} is committed"),
@@ -40,6 +54,23 @@ fn done(action: Action) -> String {
         Action::LostLeadership => "leads no longer".to_owned(),
         Action::MembersChanged => "has other members".to_owned(),
         Action::Yielded { to, .. } => format!("yields to {}, which a client reaches", to.0),
+    }
+}
+
+fn changed(change: &Change) -> String {
+    match change {
+        Change::Discard(id) => format!("{id} is discarded"),
+        Change::Merge { from, into, .. } => format!("{from} merges into {into}"),
+    }
+}
+
+fn step(result: Result<CutStep, CutRefusal>) -> String {
+    match result {
+        Ok(CutStep::Snapped) => "is begun".to_owned(),
+        Ok(CutStep::Released) => "is released".to_owned(),
+        Ok(CutStep::Lapsed) => "is not here".to_owned(),
+        Ok(CutStep::Aborted) => "is given up".to_owned(),
+        Err(refusal) => format!("is refused, {refusal}"),
     }
 }
 
@@ -85,6 +116,11 @@ fn entry(entry: &Entry) -> String {
         Command::Zero { stamp, .. } => format!("zeroes {} of session {}", stamp.seq, stamp.session.0),
         Command::Skip { stamp, .. } => format!("skip of {} of session {}", stamp.seq, stamp.session.0),
         Command::Members { expected, step } => format!("members, epoch {}: {step:?}", expected.0),
+        Command::Snap(cut) => format!("snap of {}", cut.id),
+        Command::Release { cut, end: CutEnd::Release, .. } => format!("release of {cut}"),
+        Command::Release { cut, end: CutEnd::TimedOut, .. } => format!("end of {cut}, which lasts too long"),
+        Command::Release { cut, end: CutEnd::Abort, .. } => format!("abort of {cut}"),
+        Command::Remove { snapshot, .. } => format!("removal of {snapshot}"),
         Command::Attach(attach) => format!("attach record of session {}, epoch {}", attach.session.0, attach.epoch.0),
     };
     let payload = if entry.payload.is_empty() { "" } else { ", with payload" };

@@ -12,6 +12,7 @@ use group::{Action, Group, GroupConfig, Origin, Pairs};
 use std::collections::BTreeMap;
 use types::control::Attach;
 use types::rng::Rng;
+use types::store::Effect;
 use types::{Epoch, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
 use wire::{Contents, Message, Reply, ReplyBody, Request};
 
@@ -27,6 +28,7 @@ pub enum Event {
     Wake { node: u32, life: u64 },
     Restart { node: u32 },
     Clients,
+    Cuts,
     Misfortune,
     Ambush { leader: u32, first: u32, dies: bool },
 }
@@ -75,9 +77,14 @@ pub struct World {
     next_order: u64,
     opening: Option<(u64, u64)>,
     opened: u64,
+    pub cuts: crate::cuts::Cuts,
 }
 
 impl Node {
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
     fn local(&self, global: u64) -> Time {
         Time(self.offset + global / 1000 * self.rate)
     }
@@ -130,9 +137,11 @@ impl World {
             next_order: 1,
             opening: None,
             opened: 0,
+            cuts: crate::cuts::Cuts::new(),
         };
         (1..=size).for_each(|n| world.start(n));
         world.at(0, Event::Clients);
+        world.at(0, Event::Cuts);
         world
     }
 
@@ -202,6 +211,7 @@ impl World {
             }
             Event::Restart { node } => self.start(node),
             Event::Clients => self.tick_clients(),
+            Event::Cuts => crate::cuts::tick(self),
             Event::Misfortune => crate::fate::strike(self),
             Event::Ambush { leader, first, dies } => crate::fate::spring(self, leader, first, dies),
         }
@@ -310,9 +320,23 @@ impl World {
             }
             Action::Apply { index, effect, .. } => {
                 let (entry_term, write) = node.engine.descriptor(index);
+                let opens = node.engine.begins_cut(index);
                 node.engine.apply(index, effect);
                 self.watch.applies(id, index, entry_term, effect, write);
+                if let Some(false) = opens {
+                    self.watch.cut_open(index, false);
+                }
             }
+            Action::Tree { index, tree, changes, .. } => {
+                let (entry_term, write) = node.engine.descriptor(index);
+                let opens = node.engine.begins_cut(index);
+                node.engine.set_tree(index, tree, &changes);
+                self.watch.applies(id, index, entry_term, Effect::None, write);
+                if let Some(opens) = opens {
+                    self.watch.cut_open(index, opens);
+                }
+            }
+            Action::Snapshots(answer) => crate::cuts::answered(self, answer),
             Action::Read { read, chunk, range, .. } => {
                 let values = node.engine.read(chunk, range);
                 let at = now + self.rng.between(10_000, if self.rng.clone().chance(1, 10) { 200 * MS } else { MS });
@@ -564,12 +588,19 @@ impl World {
         assert!(self.is_settled(), "seed {}: not settled: {states:?}, last {}", self.seed, self.watch.last_index());
         let first = &self.nodes[&1].engine.sectors;
         assert!(self.nodes.values().all(|n| n.engine.sectors == *first), "replicas differ");
+        let mut states = self.nodes.values().filter_map(|n| n.group.as_ref()).map(|group| group.decides());
+        let decides = states.next().expect("all are alive");
+        assert!(states.all(|other| other == decides), "replicas decide differently");
+        let ready: Vec<u64> = self.watch.snapshots().map(|(id, _)| id).collect();
+        let here: Vec<u64> = decides.tree.snapshots_of(CHUNK.volume).map(|(id, _)| id.0).collect();
+        assert_eq!((here, decides.cuts.len()), (ready, 0), "the snapshots that are ready, and no others");
     }
 
     fn is_settled(&self) -> bool {
         let last = self.watch.last_index();
         self.clients.iter().all(Client::is_idle)
             && self.leader().is_some()
+            && self.cuts.is_idle()
             && self.nodes.values().all(|n| n.engine.applied == last)
     }
 }

@@ -194,6 +194,7 @@ impl Osd {
             | OsdDown::Osds { .. }
             | OsdDown::TransferLeader { .. }
             | OsdDown::Limits { .. }
+            | OsdDown::Snapshots { .. }
             | OsdDown::Behind { .. }
             | OsdDown::ReplicaFloor(_) => {}
             OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),

@@ -134,8 +134,11 @@ fn osd_that_comes_back_hears_of_a_debt_that_lasts() {
     rig.start(2);
     told(&mut rig, 2);
     rig.run(ms(2_500));
-    let body =
-        RequestBody::Read { chunk: VolumeChunk { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
+    let body = RequestBody::Read {
+        chunk: VolumeChunk { volume: VolumeId(1), index: 0 },
+        range: SectorRange::new(0, 8),
+        snapshot: None,
+    };
     let now = rig.osd(2).now;
     let Err(Reject::Throttled { wait_us }) = rig.osd(2).limits.admit(now, &body) else { panic!("8 s of the rate") };
     assert!((3_000_000..6_000_000).contains(&wait_us), "{wait_us}");
@@ -151,7 +154,7 @@ fn request_that_fails_takes_nothing_from_the_limit() {
     limit_all(&mut rig, 10);
     let beyond = VolumeChunk { volume: VolumeId(1), index: 64 };
     for id in 0..200 {
-        let body = RequestBody::Read { chunk: beyond, range: SectorRange::new(0, 8) };
+        let body = RequestBody::Read { chunk: beyond, range: SectorRange::new(0, 8), snapshot: None };
         let request = Request { id: 1_000 + id, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
         rig.osd(0).handle_request(LinkId(u64::MAX), request);
         rig.turn(0);
@@ -164,8 +167,11 @@ fn request_that_fails_takes_nothing_from_the_limit() {
     assert!((5..=6).contains(&now), "{now} of half a second of 10 a second, and a debt");
     // A follower charges nothing: it does not serve.
     let refused = rig.osd(1).stats.metrics.refused.get();
-    let body =
-        RequestBody::Read { chunk: VolumeChunk { volume: VolumeId(1), index: 0 }, range: SectorRange::new(0, 8) };
+    let body = RequestBody::Read {
+        chunk: VolumeChunk { volume: VolumeId(1), index: 0 },
+        range: SectorRange::new(0, 8),
+        snapshot: None,
+    };
     let request = Request { id: 5_000, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
     rig.osd(1).handle_request(LinkId(u64::MAX), request);
     assert_eq!((rig.osd(1).stats.metrics.refused.get(), rig.osd(1).stats.metrics.throttled.get()), (refused + 1, 0));

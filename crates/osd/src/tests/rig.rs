@@ -370,7 +370,7 @@ impl Rig {
         let id = self.next_id;
         self.next_id += 1;
         let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
-        let body = RequestBody::Read { chunk: VolumeChunk { volume: VOLUME, index }, range };
+        let body = RequestBody::Read { chunk: VolumeChunk { volume: VOLUME, index }, range, snapshot: None };
         self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
     }
 

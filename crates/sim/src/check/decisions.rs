@@ -31,14 +31,18 @@ fn sum(decides: &Decision) -> u64 {
     }
     add(decides.tree.len() as u64);
     for (id, node) in decides.tree.iter() {
-        let role = match node.role {
-            Role::Head(_) => 0,
-            Role::Snapshot(_) => 1,
-            Role::Hidden(_) => 2,
+        let (role, name) = match node.role {
+            Role::Head(_) => (0, 0),
+            Role::Snapshot(_, name) => (1, name.0),
+            Role::Hidden(_) => (2, 0),
         };
         let place = [id.0, node.parent.map_or(0, |parent| parent.0), node.family.0, u64::from(node.through)];
-        let rest = [role, node.role.volume().0, u64::from(node.chunk_count), node.created_ms];
+        let rest = [role, name, node.role.volume().0, u64::from(node.chunk_count), node.created_ms];
         place.into_iter().chain(rest).for_each(&mut add);
+    }
+    for (cut, open) in &decides.cuts {
+        add(cut.0);
+        open.iter().flat_map(|of| [of.item.volume.0, of.item.to.0, u64::from(of.written)]).for_each(&mut add);
     }
     let members = &decides.members;
     add(members.epoch.0);

@@ -3,14 +3,14 @@
 //! Invariant: each tree has one encoding, and no bytes cause a panic or an allocation beyond `GENERATIONS_MAX` nodes.
 
 use super::{GENERATIONS_MAX, Node, Role, Tree};
-use crate::{GenerationId, VolumeId};
+use crate::{GenerationId, SnapshotId, VolumeId};
 use bytes::{Buf, BufMut, BytesMut};
 use std::collections::BTreeMap;
 
 /// Version of the decision state that a tree lies in.
 pub const DECISION_VERSION: u16 = 4;
 /// Most bytes of one node.
-pub const NODE_LEN_MAX: usize = 2 * VARINT_MAX + 1 + 2 * VARINT_MAX + 2 * VARINT_32_MAX + VARINT_MAX;
+pub const NODE_LEN_MAX: usize = 2 * VARINT_MAX + 1 + 3 * VARINT_MAX + 2 * VARINT_32_MAX + VARINT_MAX;
 
 const VARINT_MAX: usize = 10;
 const VARINT_32_MAX: usize = 5;
@@ -57,6 +57,9 @@ impl Tree {
             let fields = [node.family.0, node.through.into(), node.chunk_count.into(), node.created_ms, volume.0];
             let written = flags.iter().zip(fields).filter(|((is, _), _)| *is);
             written.for_each(|(_, field)| put_varint(out, field));
+            if let Role::Snapshot(_, name) = node.role {
+                put_varint(out, name.0 - id.0);
+            }
         }
     }
 
@@ -74,6 +77,11 @@ impl Tree {
             }
             last = id.0;
             tree.nodes.insert(id, node);
+            if let Role::Snapshot(_, name) = node.role
+                && tree.snapshots.insert(name, id).is_some()
+            {
+                return Err(TreeError::Shape);
+            }
         }
         tree.check_hidden()?;
         Ok(tree)
@@ -146,12 +154,17 @@ impl Tree {
         let volume = VolumeId(field(VOLUME, self.usual_volume(id, parent).0)?);
         let role = match flags & ROLE {
             0 => Role::Head(volume),
-            1 => Role::Snapshot(volume),
+            // A snapshot has the number of the head that came after it.
+            1 => {
+                let above = get_varint(bytes)?;
+                let name = id.0.checked_add(above).filter(|_| above > 0).ok_or(TreeError::Shape)?;
+                Role::Snapshot(volume, SnapshotId(name))
+            }
             2 => Role::Hidden(volume),
             _ => return Err(TreeError::Shape),
         };
         let of_child = if parent.is_some() { FAMILY } else { THROUGH };
-        let of_snapshot = if matches!(role, Role::Snapshot(_)) { 0 } else { LENGTH | TIME };
+        let of_snapshot = if matches!(role, Role::Snapshot(..)) { 0 } else { LENGTH | TIME };
         if flags & !(KNOWN & !of_child & !of_snapshot) != 0 {
             return Err(TreeError::Shape);
         }
@@ -179,7 +192,7 @@ impl Tree {
 fn role_code(role: Role) -> u8 {
     match role {
         Role::Head(_) => 0,
-        Role::Snapshot(_) => 1,
+        Role::Snapshot(..) => 1,
         Role::Hidden(_) => 2,
     }
 }

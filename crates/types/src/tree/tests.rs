@@ -63,10 +63,58 @@ fn cascade_ends_at_a_named_generation() {
     tree.remove(g(2)).unwrap();
     let changes = tree.remove(g(5));
     assert_eq!(changes, Ok(vec![Change::Discard(g(5)), merge(2, 3, u32::MAX)]));
-    assert_eq!(tree.get(g(1)).map(|node| node.role), Some(Role::Snapshot(V)), "it has a name, so it stays");
+    assert_eq!(
+        tree.get(g(1)).map(|node| node.role),
+        Some(Role::Snapshot(V, SnapshotId(2))),
+        "it has a name, so it stays"
+    );
     assert_eq!(tree.path(g(3)).map(|(id, _)| id).collect::<Vec<_>>(), [g(3), g(1)]);
     tree.turn_back(g(3), Some(g(1)), g(6)).unwrap();
     assert_eq!(tree.remove(g(6)), Ok(vec![Change::Discard(g(6))]), "a snapshot without a child stays, too");
+}
+
+#[test]
+fn snapshot_keeps_its_name_while_its_generation_changes_the_parent() {
+    let mut tree = chain(&[1, 2, 3, 4]);
+    let named = |tree: &Tree| tree.snapshots_of(V).map(|(id, at)| (id.0, at.0)).collect::<Vec<_>>();
+    assert_eq!(named(&tree), [(2, 1), (3, 2), (4, 3)]);
+    tree.remove(g(1)).unwrap();
+    assert_eq!((named(&tree), tree.snapshot(SnapshotId(2))), (vec![(3, 2), (4, 3)], None));
+    tree.begin(VolumeId(9), g(9), Some(g(2))).unwrap();
+    tree.remove(g(2)).unwrap();
+    assert_eq!(named(&tree), [(4, 3)], "a hidden generation has no name");
+    assert_eq!(Tree::decode(&bytes_of(&tree)), Ok(tree));
+}
+
+#[test]
+fn branch_that_is_taken_back_leaves_no_trace() {
+    let mut tree = chain(&[1, 2]);
+    let before = tree.clone();
+    tree.branch(V, g(2), g(5), 4, 1000).unwrap();
+    let mut shortened = tree.clone();
+    shortened.shorten(g(5), 1).unwrap();
+    assert_eq!(shortened.undo_branch(g(5)), Err(TreeRefusal::NotSnapshot(g(2))), "it hides a part of the parent");
+    let mut cloned = tree.clone();
+    cloned.begin(VolumeId(9), g(9), Some(g(2))).unwrap();
+    assert_eq!(cloned.undo_branch(g(5)), Err(TreeRefusal::NotSnapshot(g(2))), "a clone shows the snapshot");
+    assert_eq!(tree.undo_branch(g(2)), Err(TreeRefusal::NotHead(g(2))));
+    assert_eq!(tree.undo_branch(g(5)), Ok(vec![Change::Discard(g(5))]));
+    assert_eq!(tree, before);
+    let mut later = before;
+    later.branch(V, g(2), g(6), 4, 1000).unwrap();
+    later.remove(g(2)).unwrap();
+    assert_eq!(later.undo_branch(g(6)), Err(TreeRefusal::NotSnapshot(g(1))), "the snapshot of that branch is gone");
+}
+
+#[test]
+fn ended_volume_leaves_what_clones_need() {
+    let mut tree = chain(&[1, 2, 3, 4]);
+    tree.begin(VolumeId(9), g(9), Some(g(2))).unwrap();
+    let all: Vec<Change> = [4, 3].map(|id| Change::Discard(g(id))).into_iter().chain([merge(2, 9, u32::MAX)]).collect();
+    assert_eq!(tree.end(g(4)), Ok(all.into_iter().chain([merge(1, 9, u32::MAX)]).collect()));
+    assert_eq!(tree.iter().map(|(id, _)| id).collect::<Vec<_>>(), [g(9)]);
+    assert_eq!(tree.end(g(9)), Ok(vec![Change::Discard(g(9))]));
+    assert!(tree.is_empty() && tree.snapshots_of(V).next().is_none());
 }
 
 #[test]
@@ -116,7 +164,7 @@ fn full_tree_takes_no_generation_and_its_bytes_have_a_limit() {
     assert_eq!(tree.begin(V, next, None), Err(TreeRefusal::Full));
     assert_eq!(tree.branch(V, g(GENERATIONS_MAX as u64), next, 1, 1), Err(TreeRefusal::Full));
     let mut bytes = bytes_of(&tree);
-    assert_eq!(bytes.len(), GENERATIONS_MAX * 11 - 8, "a head has neither length nor time");
+    assert_eq!(bytes.len(), GENERATIONS_MAX * 12 - 9, "a head has no length, time and name");
     assert_eq!(Tree::decode(&bytes), Ok(tree));
     // One node more: an id above, no parent, a head of another volume.
     bytes.extend([1, 0, 0]);
@@ -153,7 +201,10 @@ fn one_encoding_of_each_tree() {
     refused(&[1, 0, 0x80]);
     refused(&[1, 1, 0]);
     refused(&[2, 1, 0]);
-    let snapshot = [1, 0, 1];
+    let snapshot = [1, 0, 1, 1];
+    refused(&[1, 0, 1]);
+    refused(&[1, 0, 1, 0]);
+    refused(&[1, 0, 1, 2, 1, 1, 1, 1]);
     refused(&[&snapshot[..], &[1, 1, FLAG_FAMILY, 1]].concat());
     refused(&[&head[..], &[1, 1, 0]].concat());
     refused(&[&[1, 0, 2][..], &[1, 1, 0]].concat());
@@ -241,12 +292,12 @@ impl Model {
 fn tree_of_random_orders_keeps_its_laws() {
     let (mut rng, mut tree, mut model) = (Rng::new(1), Tree::default(), Model::default());
     let (mut next, mut steps, mut merges, mut hidden) = (1, 0, 0, 0);
-    while steps < 10_000 {
+    while steps < 13_000 {
         steps += 1;
         let pick =
             |rng: &mut Rng, from: &[GenerationId]| from.get(rng.below(from.len().max(1) as u64) as usize).copied();
         let snapshots: Vec<GenerationId> =
-            tree.iter().filter(|(_, node)| matches!(node.role, Role::Snapshot(_))).map(|(id, _)| id).collect();
+            tree.iter().filter(|(_, node)| matches!(node.role, Role::Snapshot(..))).map(|(id, _)| id).collect();
         let heads: Vec<GenerationId> = model.volumes.values().map(|(head, _)| *head).collect();
         let chosen = pick(&mut rng, &heads).map(|head| (head, tree.get(head).expect("a head").role.volume()));
         let snapshot = pick(&mut rng, &snapshots);
@@ -266,7 +317,14 @@ fn tree_of_random_orders_keeps_its_laws() {
         match what {
             0..45 => model.put(head, index, rng.below(4)),
             45..60 if tree.len() < 40 => {
+                let before = tree.clone();
                 tree.branch(volume, head, g(next), len, steps).expect("a head");
+                if rng.chance(1, 4) {
+                    assert_eq!(tree.undo_branch(g(next)), Ok(vec![Change::Discard(g(next))]));
+                    assert_eq!(tree, before);
+                    next += 1;
+                    continue;
+                }
                 model.shown.insert(g(next), model.shown[&head].clone());
                 model.volumes.insert(volume, (g(next), len));
                 next += 1;

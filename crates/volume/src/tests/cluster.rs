@@ -329,8 +329,8 @@ impl Cluster {
                 ReplyBody::Done
             }
             RequestBody::FenceCheck { .. } | RequestBody::Unreached { .. } => ReplyBody::Done,
-            RequestBody::Read { chunk, range } => self.read(slot, chunk.index, *range),
-            RequestBody::Extents { chunk, range } => {
+            RequestBody::Read { chunk, range, .. } => self.read(slot, chunk.index, *range),
+            RequestBody::Extents { chunk, range, .. } => {
                 let data = self.pgs[slot].sectors.contains_key(&chunk.index);
                 ReplyBody::Extents(vec![Extent { sectors: range.count, data }])
             }

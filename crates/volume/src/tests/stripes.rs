@@ -136,8 +136,8 @@ impl Run {
         self.messages += 1;
         let (chunk, range) = match &request.body {
             RequestBody::FenceCheck { .. } => return ReplyBody::Done,
-            RequestBody::Read { chunk, range }
-            | RequestBody::Extents { chunk, range }
+            RequestBody::Read { chunk, range, .. }
+            | RequestBody::Extents { chunk, range, .. }
             | RequestBody::Zero { chunk, range, .. }
             | RequestBody::Write { chunk, range, .. } => (chunk.index, *range),
             other => panic!("no faults, so no {other:?}"),

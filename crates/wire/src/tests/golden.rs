@@ -25,8 +25,8 @@ fn requests() -> Vec<(&'static str, Message)> {
         ("write", request(RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs, payload })),
         ("zero", request(RequestBody::Zero { chunk: CHUNK, range, seq, watermark })),
         ("skip", request(RequestBody::Skip { volume: CHUNK.volume, seq, watermark })),
-        ("read", request(RequestBody::Read { chunk: CHUNK, range })),
-        ("extents", request(RequestBody::Extents { chunk: CHUNK, range })),
+        ("read", request(RequestBody::Read { chunk: CHUNK, range, snapshot: None })),
+        ("extents", request(RequestBody::Extents { chunk: CHUNK, range, snapshot: None })),
         ("fence check", request(RequestBody::FenceCheck { volume: CHUNK.volume })),
         ("unreached", request(RequestBody::Unreached { volume: CHUNK.volume, leader: OsdId(3) })),
     ]

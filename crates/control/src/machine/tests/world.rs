@@ -610,6 +610,7 @@ impl World {
             OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
             OsdDown::Limits { part, volumes } => self.osds[at].take_limits(part, volumes),
+            OsdDown::Snapshots { pg, order } => panic!("no command asks for {order:?} in {pg}"),
             OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
     }

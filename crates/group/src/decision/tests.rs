@@ -32,7 +32,6 @@ fn members() -> Vec<Member> {
 fn only_the_attached_session_writes_and_each_number_once() {
     let mut d = Decision::fresh(Epoch(1), &members());
     let refused = Outcome::Refused;
-    let cut = |from_chunk| Outcome::Done(Effect::Unmap { generation: GenerationId(1), from_chunk });
     for (command, want) in [
         (write(7, 1, 0, 0), refused(Errno::Gone)),
         (attach(5, 7, 1, 4), DROPPED),
@@ -61,10 +60,10 @@ fn only_the_attached_session_writes_and_each_number_once() {
         (attach(11, 9, 4, 2), DROPPED),
         (write(9, 4, 0, 7), landed(7)),
         (write(9, 4, 1, 8), refused(Errno::Invalid)),
-        (attach(12, 0, 5, 0), cut(0)),
+        (attach(12, 0, 5, 0), DROPPED),
         (write(9, 4, 0, 0), refused(Errno::Gone)),
     ] {
-        assert_eq!(d.decide(&command), want, "{command:?}");
+        assert_eq!(d.decide(&command).outcome, want, "{command:?}");
     }
 }
 
@@ -73,8 +72,8 @@ fn skipped_write_never_takes_effect() {
     let mut d = Decision::fresh(Epoch(1), &members());
     d.decide(&attach(1, 7, 1, 4));
     let stamp = Stamp { session: SessionId(7), epoch: Epoch(1), seq: 3, watermark: 0 };
-    assert_eq!(d.decide(&Command::Skip { volume: VolumeId(1), stamp }), DROPPED);
-    assert_eq!(d.decide(&write(7, 1, 3, 0)), DROPPED);
+    assert_eq!(d.decide(&Command::Skip { volume: VolumeId(1), stamp }).outcome, DROPPED);
+    assert_eq!(d.decide(&write(7, 1, 3, 0)).outcome, DROPPED);
 }
 
 #[test]
@@ -201,11 +200,12 @@ fn write_lands_in_the_head_and_the_end_of_the_volume_ends_it() {
     d.volumes.values_mut().for_each(|attached| (attached.head, attached.last) = (GenerationId(6), GenerationId(6)));
     let chunk = ChunkKey { generation: GenerationId(6), index: 3 };
     let landed = Outcome::Done(Effect::Write { chunk, range: SectorRange::new(0, 8) });
-    assert_eq!(d.decide(&write(7, 1, 0, 3)), landed);
+    assert_eq!(d.decide(&write(7, 1, 0, 3)).outcome, landed);
     assert_eq!(d.in_head(VolumeChunk { volume: VolumeId(1), index: 3 }), Some(chunk));
     d.decide(&attach(6, 8, 2, 4));
     assert_eq!(d.volumes[&VolumeId(1)].head, GenerationId(6), "a fence keeps it");
-    let ended = Outcome::Done(Effect::Unmap { generation: GenerationId(6), from_chunk: 0 });
+    let ended = Decided { outcome: DROPPED, changes: Some(vec![Change::Discard(GenerationId(6))]) };
     assert_eq!(d.decide(&attach(7, 0, 3, 0)), ended);
+    assert_eq!(d.decide(&attach(8, 0, 3, 0)), DROPPED.into(), "it is gone already");
     assert!(d.tree.is_empty());
 }

@@ -1,0 +1,135 @@
+//! Conversions of the orders about snapshots, and of their answers.
+
+use crate::convert::{Malformed, need, osd, pg};
+use crate::pb;
+use std::sync::Arc;
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, are_items};
+use types::{CutId, GenerationId, PgId, SnapshotId, VolumeId};
+
+fn items_out(items: &[CutItem]) -> Vec<pb::CutItem> {
+    items.iter().map(|item| pb::CutItem { volume: item.volume.0, to: item.to.0 }).collect()
+}
+
+fn items_in(items: Vec<pb::CutItem>) -> Result<Arc<[CutItem]>, Malformed> {
+    let item = |item: pb::CutItem| CutItem { volume: VolumeId(item.volume), to: GenerationId(item.to) };
+    let items: Arc<[CutItem]> = items.into_iter().map(item).collect();
+    if are_items(&items) { Ok(items) } else { Err(Malformed::Range("items")) }
+}
+
+fn name_out(volume: VolumeId, snapshot: SnapshotId) -> pb::SnapshotName {
+    pb::SnapshotName { volume: volume.0, snapshot: snapshot.0 }
+}
+
+pub(crate) fn order_out(of: PgId, order: SnapshotOrder) -> pb::SnapshotOrder {
+    use pb::snapshot_order::Order;
+    let order = match order {
+        SnapshotOrder::Cut(Cut { id, created_ms, items }) => {
+            Order::Begin(pb::BeginCut { cut: id.0, created_ms, items: items_out(&items) })
+        }
+        SnapshotOrder::Release { cut, end, items } => {
+            let end = match end {
+                CutEnd::Release => pb::CutEnd::Release,
+                CutEnd::TimedOut => pb::CutEnd::TimedOut,
+                CutEnd::Abort => pb::CutEnd::Abort,
+            };
+            Order::End(pb::EndCut { cut: cut.0, end: end.into(), items: items_out(&items) })
+        }
+        SnapshotOrder::Remove { volume, snapshot } => Order::Remove(name_out(volume, snapshot)),
+    };
+    pb::SnapshotOrder { pg: Some(of.into()), order: Some(order) }
+}
+
+pub(crate) fn order_in(order: pb::SnapshotOrder) -> Result<(PgId, SnapshotOrder), Malformed> {
+    use pb::snapshot_order::Order;
+    let of = pg(order.pg)?;
+    let order = match need(order.order, "order")? {
+        Order::Begin(begin) => SnapshotOrder::Cut(Cut {
+            id: CutId(begin.cut),
+            created_ms: begin.created_ms,
+            items: items_in(begin.items)?,
+        }),
+        Order::End(end) => {
+            let how = match end.end() {
+                pb::CutEnd::Release => CutEnd::Release,
+                pb::CutEnd::TimedOut => CutEnd::TimedOut,
+                pb::CutEnd::Abort => CutEnd::Abort,
+                pb::CutEnd::Unknown => return Err(Malformed::Range("end")),
+            };
+            SnapshotOrder::Release { cut: CutId(end.cut), end: how, items: items_in(end.items)? }
+        }
+        Order::Remove(name) => {
+            SnapshotOrder::Remove { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot) }
+        }
+    };
+    Ok((of, order))
+}
+
+fn refused(refusal: CutRefusal) -> pb::snapshot_answer::Result {
+    use pb::snapshot_answer::Result as R;
+    let refusal = match refusal {
+        CutRefusal::NotLeader { hint } => return R::NotLeader(pb::NotLeading { hint: hint.map(|osd| osd.0) }),
+        CutRefusal::Busy => pb::CutRefusal::Busy,
+        CutRefusal::Open => pb::CutRefusal::Open,
+        CutRefusal::Stale => pb::CutRefusal::Stale,
+        CutRefusal::TooMany => pb::CutRefusal::TooMany,
+    };
+    R::Refused(refusal.into())
+}
+
+pub(crate) fn answer_out(of: PgId, answer: SnapshotAnswer) -> pb::SnapshotAnswer {
+    use pb::snapshot_answer::{Order, Result as R};
+    let (order, result) = match answer {
+        SnapshotAnswer::Cut { cut, result } => {
+            let step = |step| match step {
+                CutStep::Snapped => pb::CutStep::Snapped,
+                CutStep::Released => pb::CutStep::Released,
+                CutStep::Lapsed => pb::CutStep::Lapsed,
+                CutStep::Aborted => pb::CutStep::Aborted,
+            };
+            (Order::Cut(cut.0), result.map_or_else(refused, |done| R::Step(step(done).into())))
+        }
+        SnapshotAnswer::Removed { volume, snapshot, result } => {
+            let result = result.map_or_else(refused, |()| R::Done(pb::Empty {}));
+            (Order::Removed(name_out(volume, snapshot)), result)
+        }
+    };
+    pb::SnapshotAnswer { pg: Some(of.into()), order: Some(order), result: Some(result) }
+}
+
+pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAnswer), Malformed> {
+    use pb::snapshot_answer::{Order, Result as R};
+    let of = pg(answer.pg)?;
+    let (order, result) = (need(answer.order, "order")?, need(answer.result, "result")?);
+    let refusal = match &result {
+        R::NotLeader(not) => Some(CutRefusal::NotLeader { hint: not.hint.map(|hint| osd(hint, "hint")).transpose()? }),
+        R::Refused(refusal) => Some(match pb::CutRefusal::try_from(*refusal) {
+            Ok(pb::CutRefusal::Busy) => CutRefusal::Busy,
+            Ok(pb::CutRefusal::Open) => CutRefusal::Open,
+            Ok(pb::CutRefusal::Stale) => CutRefusal::Stale,
+            Ok(pb::CutRefusal::TooMany) => CutRefusal::TooMany,
+            Ok(pb::CutRefusal::Unknown) | Err(_) => return Err(Malformed::Range("refused")),
+        }),
+        R::Step(_) | R::Done(_) => None,
+    };
+    let answer = match (order, &result, refusal) {
+        (Order::Cut(cut), _, Some(refusal)) => SnapshotAnswer::Cut { cut: CutId(cut), result: Err(refusal) },
+        (Order::Cut(cut), R::Step(step), None) => {
+            let step = match pb::CutStep::try_from(*step) {
+                Ok(pb::CutStep::Snapped) => CutStep::Snapped,
+                Ok(pb::CutStep::Released) => CutStep::Released,
+                Ok(pb::CutStep::Lapsed) => CutStep::Lapsed,
+                Ok(pb::CutStep::Aborted) => CutStep::Aborted,
+                Ok(pb::CutStep::Unknown) | Err(_) => return Err(Malformed::Range("step")),
+            };
+            SnapshotAnswer::Cut { cut: CutId(cut), result: Ok(step) }
+        }
+        (Order::Removed(name), R::Done(_), None) => removed(&name, Ok(())),
+        (Order::Removed(name), _, Some(refusal)) => removed(&name, Err(refusal)),
+        _ => return Err(Malformed::Range("result")),
+    };
+    Ok((of, answer))
+}
+
+fn removed(name: &pb::SnapshotName, result: Result<(), CutRefusal>) -> SnapshotAnswer {
+    SnapshotAnswer::Removed { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot), result }
+}

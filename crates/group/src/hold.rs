@@ -1,0 +1,138 @@
+//! Holds: between the `Snap` and the `Release` of a cut the leader proposes no change of its volumes (R14).
+//!
+//! Meta orders the begin and the end from the leader of each PG. All PGs have committed their `Snap` before the first
+//! one goes on, so no change behind a snapshot in one PG was visible before the snapshot in another. Reads go on.
+//!
+//! Invariant: a leader holds the volumes of each open cut from its first served turn, whichever leader has begun the cut. It holds for
+//! `GroupLimits::hold_max` at most: then it proposes to give the cut up. The entries decide the outcome.
+
+use crate::admit::Waiter;
+use crate::descriptor::Command;
+use crate::{Action, Group};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use types::cut::{CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
+use types::{CutId, Time, VolumeId};
+
+/// One hold of this leader.
+#[derive(Debug)]
+struct Hold {
+    since: Time,
+    /// The volumes, until the `Snap` of this leader is applied. Then decision state names them.
+    begins: Option<Arc<[CutItem]>>,
+    /// This leader has proposed to give the cut up.
+    timed_out: bool,
+}
+
+/// The holds of a leader.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(BTreeMap<CutId, Hold>);
+
+impl Holds {
+    /// Notes that the `Snap` of a cut is applied, or will not be proposed.
+    pub fn snapped(&mut self, cut: CutId) {
+        if let Some(hold) = self.0.get_mut(&cut) {
+            hold.begins = None;
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn begins(&self, volume: VolumeId) -> bool {
+        let mut begun = self.0.values().filter_map(|hold| hold.begins.as_ref());
+        begun.any(|items| items.iter().any(|item| item.volume == volume))
+    }
+
+    /// Returns the end of the first hold that this leader has not given up.
+    pub fn next_end(&self, hold_max: std::time::Duration) -> Time {
+        let ends = self.0.values().filter(|hold| !hold.timed_out).map(|hold| hold.since + hold_max);
+        ends.fold(Time::NEVER, Time::min)
+    }
+}
+
+impl Group {
+    /// Whether the changes of this volume are held.
+    pub(crate) fn is_held(&self, volume: VolumeId) -> bool {
+        (!self.decision.cuts.is_empty() || !self.holds.0.is_empty())
+            && (self.decision.holds(volume) || self.holds.begins(volume))
+    }
+
+    /// Handles an order of meta about snapshots. It is answered by [`Action::Snapshots`]; a repeated `Cut` may be answered once.
+    pub fn handle_snapshot_order(&mut self, now: Time, order: SnapshotOrder, actions: &mut Vec<Action>) {
+        let answer = match &order {
+            SnapshotOrder::Cut(cut) if self.holds.0.get(&cut.id).is_some_and(|hold| hold.begins.is_some()) => return,
+            SnapshotOrder::Cut(cut) if self.serves() && self.decision.cuts.contains_key(&cut.id) => {
+                Some(SnapshotAnswer::Cut { cut: cut.id, result: Ok(CutStep::Snapped) })
+            }
+            _ => self.order_refusal(&order).map(|refusal| order.refuse(refusal)),
+        };
+        if let Some(answer) = answer {
+            return actions.push(Action::Snapshots(answer));
+        }
+        match order {
+            SnapshotOrder::Cut(cut) => {
+                let hold = Hold { since: now, begins: Some(cut.items.clone()), timed_out: false };
+                let waiter = Waiter::Cut { cut: cut.id };
+                self.holds.0.insert(cut.id, hold);
+                self.queue.push_order(Command::Snap(cut), waiter);
+                self.sort_held();
+            }
+            SnapshotOrder::Release { cut, end, items } => {
+                self.queue.push_order(Command::Release { cut, end, items }, Waiter::Cut { cut });
+            }
+            SnapshotOrder::Remove { volume, snapshot } => {
+                self.queue.push_order(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
+            }
+        }
+    }
+
+    /// Why an order of meta cannot be proposed now.
+    fn order_refusal(&self, order: &SnapshotOrder) -> Option<CutRefusal> {
+        if !self.is_leader() || self.transfer.is_some() {
+            return Some(CutRefusal::NotLeader { hint: self.hint() });
+        }
+        if !self.serves() || self.orders_are_full() {
+            return Some(CutRefusal::Busy);
+        }
+        let SnapshotOrder::Cut(cut) = order else { return None };
+        cut.items.iter().any(|item| self.is_held(item.volume)).then_some(CutRefusal::Open)
+    }
+
+    fn sort_held(&mut self) -> bool {
+        let mut queue = std::mem::take(&mut self.queue);
+        let some = queue.sort(|volume| self.is_held(volume));
+        self.queue = queue;
+        some
+    }
+
+    /// Begins and ends holds as decision state says, and gives up those that last too long. True when held changes go on.
+    pub(crate) fn poll_holds(&mut self, now: Time) -> bool {
+        if self.decision.cuts.is_empty() && self.holds.0.is_empty() && !self.queue.holds_some() {
+            return false;
+        }
+        if !self.serves() {
+            return false;
+        }
+        for cut in self.decision.cuts.keys() {
+            self.holds.0.entry(*cut).or_insert(Hold { since: now, begins: None, timed_out: false });
+        }
+        let cuts = &self.decision.cuts;
+        self.holds.0.retain(|cut, hold| hold.begins.is_some() || cuts.contains_key(cut));
+        let hold_max = self.config.limits.hold_max;
+        let due = self.holds.0.iter().filter(|(_, hold)| !hold.timed_out && now >= hold.since + hold_max);
+        for cut in due.map(|(cut, _)| *cut).collect::<Vec<_>>() {
+            if self.orders_are_full() {
+                break;
+            }
+            let hold = self.holds.0.get_mut(&cut).expect("it was found above");
+            hold.timed_out = true;
+            let open = self.decision.cuts.get(&cut).map(|open| open.iter().map(|open| open.item).collect());
+            let items = open.or(hold.begins.clone()).expect("it is open, or begins");
+            let command = Command::Release { cut, end: CutEnd::TimedOut, items };
+            self.queue.push_order(command, Waiter::Cut { cut });
+        }
+        self.queue.holds_some() && self.sort_held()
+    }
+}

@@ -1,0 +1,108 @@
+//! Cuts: snapshots of some volumes at one point in all their PGs (R14).
+//!
+//! Meta orders the begin and the end of a cut in each PG. Between the two the PG holds the changes of the volumes. Both are
+//! entries, so each replica decides alike.
+
+use crate::{CutId, GenerationId, OsdId, SnapshotId, VolumeId};
+use std::sync::Arc;
+
+/// Most volumes of one cut.
+pub const CUT_ITEMS_MAX: usize = 40;
+
+/// One volume of a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutItem {
+    pub volume: VolumeId,
+    /// The head that the volume gets; the head before it becomes the snapshot.
+    pub to: GenerationId,
+}
+
+impl CutItem {
+    /// The snapshot that the cut makes.
+    pub fn snapshot(&self) -> SnapshotId {
+        SnapshotId(self.to.0)
+    }
+}
+
+/// The begin of a cut, as meta orders it from the leader of each PG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub id: CutId,
+    /// Wall clock of meta.
+    pub created_ms: u64,
+    /// Ascending by volume, no volume twice; 1 to [`CUT_ITEMS_MAX`]. A PG without a volume takes no part for it.
+    pub items: Arc<[CutItem]>,
+}
+
+/// The end of a cut in one PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutEnd {
+    /// All PGs have made their snapshots.
+    Release = 0,
+    /// The leader has held the volumes for too long: it gives the cut up while it is open, and has no effect later.
+    TimedOut = 1,
+    /// Meta gives the cut up in all PGs. It is final: a `Snap` that comes later has no effect.
+    Abort = 2,
+}
+
+/// State of a cut in a PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutStep {
+    /// The snapshots exist, and the PG holds the changes of the volumes.
+    Snapped,
+    /// The snapshots exist, and the changes go on.
+    Released,
+    /// The PG has no snapshot of this cut: it was held for too long, or its begin has not come, and may still come.
+    Lapsed,
+    /// The PG has no snapshot of this cut, and will have none.
+    Aborted,
+}
+
+/// Reason why a PG has not carried an order of a cut, or the removal of a snapshot, out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CutRefusal {
+    #[error("the replica does not lead the PG")]
+    NotLeader { hint: Option<OsdId> },
+    #[error("the PG is busy")]
+    Busy,
+    #[error("another cut of the volume is open in the PG")]
+    Open,
+    #[error("the PG knows a later order of the volume")]
+    Stale,
+    #[error("the PG has as many snapshots or open cuts as it can take")]
+    TooMany,
+}
+
+/// From meta to the leader of a PG: an order about snapshots. It is repeated until it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotOrder {
+    Cut(Cut),
+    Release { cut: CutId, end: CutEnd, items: Arc<[CutItem]> },
+    Remove { volume: VolumeId, snapshot: SnapshotId },
+}
+
+/// The answer to a [`SnapshotOrder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotAnswer {
+    Cut { cut: CutId, result: Result<CutStep, CutRefusal> },
+    Removed { volume: VolumeId, snapshot: SnapshotId, result: Result<(), CutRefusal> },
+}
+
+impl SnapshotOrder {
+    pub fn refuse(&self, refusal: CutRefusal) -> SnapshotAnswer {
+        match *self {
+            SnapshotOrder::Cut(Cut { id: cut, .. }) | SnapshotOrder::Release { cut, .. } => {
+                SnapshotAnswer::Cut { cut, result: Err(refusal) }
+            }
+            SnapshotOrder::Remove { volume, snapshot } => {
+                SnapshotAnswer::Removed { volume, snapshot, result: Err(refusal) }
+            }
+        }
+    }
+}
+
+/// Whether these may be the items of a cut.
+pub fn are_items(items: &[CutItem]) -> bool {
+    let ascending = items.windows(2).all(|pair| pair[0].volume < pair[1].volume);
+    (1..=CUT_ITEMS_MAX).contains(&items.len()) && ascending && items.iter().all(|item| item.to.0 != 0)
+}
