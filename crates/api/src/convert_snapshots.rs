@@ -72,6 +72,7 @@ fn refused(refusal: CutRefusal) -> pb::snapshot_answer::Result {
         CutRefusal::Open => pb::CutRefusal::Open,
         CutRefusal::Stale => pb::CutRefusal::Stale,
         CutRefusal::TooMany => pb::CutRefusal::TooMany,
+        CutRefusal::Invalid => pb::CutRefusal::Invalid,
     };
     R::Refused(refusal.into())
 }
@@ -107,6 +108,7 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
             Ok(pb::CutRefusal::Open) => CutRefusal::Open,
             Ok(pb::CutRefusal::Stale) => CutRefusal::Stale,
             Ok(pb::CutRefusal::TooMany) => CutRefusal::TooMany,
+            Ok(pb::CutRefusal::Invalid) => CutRefusal::Invalid,
             Ok(pb::CutRefusal::Unknown) | Err(_) => return Err(Malformed::Range("refused")),
         }),
         R::Step(_) | R::Done(_) => None,

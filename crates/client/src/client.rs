@@ -1,6 +1,6 @@
 //! The client itself: the calls of its loop.
 
-use crate::links::Links;
+use crate::links::{Left, Links};
 use crate::meta::{AskId, Asks};
 use crate::open::{OpenVolume, Stage, VolumeKey, VolumeReport};
 use crate::tuning::ClientTuning;
@@ -65,8 +65,8 @@ pub struct Client {
     /// Made when the first volume is open, because the cluster's id is known only then.
     pub(crate) bus: Option<(ClusterId, Bus)>,
     pub(crate) volumes: Vec<Option<Box<OpenVolume>>>,
-    /// The volume that sends first in the next turn.
-    first: usize,
+    /// The slots of `volumes` in the order in which they may send, and whether they have sent in the last turn.
+    order: Vec<(usize, bool)>,
     pub(crate) lives: u32,
     /// Highest message number of the closed volumes.
     pub(crate) serial: u64,
@@ -95,7 +95,7 @@ impl Client {
             config,
             bus: None,
             volumes: Vec::new(),
-            first: 0,
+            order: Vec::new(),
             lives: 0,
             serial: 0,
             wanted: BTreeSet::new(),
@@ -204,25 +204,28 @@ impl Client {
             self.take_bus_events(now);
         }
         self.make_wanted(now, ops);
-        // Volumes share the credit of a connection: the one behind the last that has taken some comes first.
-        let (first, count) = (self.first, self.volumes.len());
-        for slot in (0..count).map(|n| (first + n) % count) {
-            if self.drive(now, slot) {
-                self.first = slot + 1;
-            }
+        // Volumes share the credit of a connection: when it is short, those that send come behind the others in the next turn.
+        let mut short = false;
+        for at in 0..self.order.len() {
+            let left = self.drive(now, self.order[at].0);
+            self.order[at].1 = left.sent;
+            short |= left.short;
+        }
+        if short {
+            self.order.sort_by_key(|(_, sent)| *sent);
         }
         if let Some((_, bus)) = &mut self.bus {
             bus.end_turn(now, ops);
         }
     }
 
-    /// Does the work of one volume; true when it has sent requests.
-    fn drive(&mut self, now: Time, slot: usize) -> bool {
-        let Some(open) = self.volumes[slot].as_deref_mut() else { return false };
+    /// Does the work of one volume.
+    fn drive(&mut self, now: Time, slot: usize) -> Left {
+        let Some(open) = self.volumes[slot].as_deref_mut() else { return Left::default() };
         let (_, bus) = self.bus.as_mut().expect("an open volume has a bus");
         let mut links = Links::new(bus);
         open.volume.poll(now, &mut links, &mut self.out);
-        let sent = links.sent;
+        let left = links.left;
         open.done.append(&mut self.out.done);
         for write in self.out.sampled.drain(..) {
             let (volume, epoch) = (open.volume.id(), open.volume.epoch());
@@ -241,7 +244,7 @@ impl Client {
         }
         self.keep_alive(now, slot);
         self.part(now, slot);
-        sent
+        left
     }
 
     /// Requests a connection to every OSD that a volume may need. A follower's connection exists before it leads.
@@ -317,6 +320,7 @@ impl Client {
             failure_told: false,
         };
         if slot == self.volumes.len() {
+            self.order.push((slot, false));
             self.volumes.push(None);
         }
         self.volumes[slot] = Some(Box::new(open));

@@ -10,7 +10,7 @@ use crate::{Action, Group, GroupLimits, Origin};
 use bytes::BytesMut;
 use std::collections::VecDeque;
 use types::control::{Attach, AttachRefusal};
-use types::cut::{CutRefusal, SnapshotAnswer};
+use types::cut::{CutEnd, CutRefusal, SnapshotAnswer};
 use types::limits::PROPOSE_PAYLOAD_MAX;
 use types::store::Crcs;
 use types::{CutId, Errno, IoBuf, OsdId, SectorRange, SnapshotId, Time, VolumeId};
@@ -26,6 +26,14 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
+    /// Answers "busy" to a request that was not proposed.
+    pub fn busy(self, actions: &mut Vec<Action>) {
+        match self {
+            Waiter::Request { origin, id } => reply(origin, id, Err(Reject::Busy), actions),
+            other => panic!("{other:?} is no request"),
+        }
+    }
+
     /// Answers "not here": the outcome is open.
     pub fn refuse(self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         match self {
@@ -67,6 +75,7 @@ pub(crate) struct Queue {
     writes: VecDeque<Admitted>,
     /// Writes of volumes whose changes are held. They count as those that wait.
     held: VecDeque<Admitted>,
+    held_bytes: u64,
     /// Payload of all writes.
     bytes: u64,
 }
@@ -97,19 +106,45 @@ impl Queue {
         self.orders.push_back(Admitted { command, payload, crcs, waiter });
     }
 
-    /// Moves writes that wait to the held ones, and back: those of volumes that `is_held`. True when some may be proposed now.
-    /// The writes of each volume keep their order.
-    pub fn sort(&mut self, is_held: impl Fn(VolumeId) -> bool) -> bool {
-        let all = std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.writes));
-        for write in all {
-            let held = write.volume().is_some_and(&is_held);
-            if held { self.held.push_back(write) } else { self.writes.push_back(write) }
-        }
-        !self.writes.is_empty()
+    /// Whether so much is held that more would take the room of other volumes.
+    fn is_half_full_of_held(&self, len: usize, limits: &GroupLimits) -> bool {
+        self.held.len() >= limits.queue_ops_max.div_ceil(2) || self.held_bytes + len as u64 > limits.queue_bytes_max / 2
+    }
+
+    fn hold(&mut self, write: Admitted) {
+        self.held_bytes += write.payload.len() as u64;
+        self.held.push_back(write);
+    }
+
+    /// Lets the writes go on whose volumes are not held any more; true when there are some. They come before those that wait: the writes
+    /// of each volume keep their order.
+    pub fn release(&mut self, is_held: impl Fn(VolumeId) -> bool) -> bool {
+        let (held, free): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|write| write.volume().is_some_and(&is_held));
+        self.held = held;
+        self.held_bytes = self.held.iter().map(|write| write.payload.len() as u64).sum();
+        let some = !free.is_empty();
+        let waiting = std::mem::replace(&mut self.writes, free);
+        self.writes.extend(waiting);
+        some
+    }
+
+    /// Takes the writes out that wait and whose volume `is_its`.
+    pub fn take_writes(&mut self, is_its: impl Fn(VolumeId) -> bool) -> Vec<Waiter> {
+        let (taken, left): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.writes).into_iter().partition(|write| write.volume().is_some_and(&is_its));
+        self.writes = left;
+        self.bytes -= taken.iter().map(|write| write.payload.len() as u64).sum::<u64>();
+        taken.into_iter().map(|write| write.waiter).collect()
     }
 
     pub fn holds_some(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// Whether this order waits already: a repeated one is answered with it.
+    pub fn has_order(&self, command: &Command) -> bool {
+        self.orders.iter().any(|order| order.command == *command)
     }
 
     /// Takes the next change to propose that fits into `room` bytes, if any.
@@ -200,7 +235,7 @@ impl Group {
         self.queue.bytes += payload.len() as u64;
         let admitted = Admitted { command, payload, crcs, waiter: Waiter::Request { origin, id } };
         match admitted.volume().is_some_and(|volume| self.is_held(volume)) {
-            true => self.queue.held.push_back(admitted),
+            true => self.queue.hold(admitted),
             false => self.queue.writes.push_back(admitted),
         }
     }
@@ -215,7 +250,9 @@ impl Group {
         if self.full && payload_len > 0 {
             return Some(Reject::Failed(Errno::NoSpace));
         }
-        self.queue.is_full(payload_len, &self.config.limits).then_some(Reject::Busy)
+        let limits = &self.config.limits;
+        let held = || self.is_held(volume) && self.queue.is_half_full_of_held(payload_len, limits);
+        (self.queue.is_full(payload_len, limits) || held()).then_some(Reject::Busy)
     }
 
     fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {
@@ -248,8 +285,10 @@ impl Group {
     pub(crate) fn refuse_queue(&mut self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         let queue = std::mem::take(&mut self.queue);
         for admitted in queue.orders.into_iter().chain(queue.held).chain(queue.writes) {
-            if let Command::Snap(cut) = &admitted.command {
-                self.holds.snapped(cut.id);
+            match &admitted.command {
+                Command::Snap(cut) => self.holds.snapped(cut.id),
+                Command::Release { cut, end: CutEnd::TimedOut, .. } => self.holds.not_timed_out(*cut),
+                _ => {}
             }
             admitted.waiter.refuse(hint, actions);
         }

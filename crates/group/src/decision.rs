@@ -228,10 +228,10 @@ impl Decision {
 
     /// Adds the first head of a volume that comes to this PG; false when the PG has no room for it.
     fn begin(&mut self, volume: VolumeId, head: GenerationId) -> bool {
-        if self.volumes.len() >= VOLUMES_MAX {
+        if self.volumes.len() >= VOLUMES_MAX || self.tree.len() >= GENERATIONS_MAX {
             return false;
         }
-        // Besides a full tree: only in bytes of a peer another volume has this generation.
+        // Only in bytes of a peer another volume has this generation.
         Arc::make_mut(&mut self.tree).begin(volume, head, None).is_ok()
     }
 

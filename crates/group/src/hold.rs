@@ -11,7 +11,7 @@ use crate::descriptor::Command;
 use crate::{Action, Group};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::cut::{CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, are_items};
 use types::{CutId, Time, VolumeId};
 
 /// One hold of this leader.
@@ -36,6 +36,13 @@ impl Holds {
         }
     }
 
+    /// Notes that the order to give the cut up will not be proposed.
+    pub fn not_timed_out(&mut self, cut: CutId) {
+        if let Some(hold) = self.0.get_mut(&cut) {
+            hold.timed_out = false;
+        }
+    }
+
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -54,7 +61,7 @@ impl Holds {
 
 impl Group {
     /// Whether the changes of this volume are held.
-    pub(crate) fn is_held(&self, volume: VolumeId) -> bool {
+    pub fn is_held(&self, volume: VolumeId) -> bool {
         (!self.decision.cuts.is_empty() || !self.holds.0.is_empty())
             && (self.decision.holds(volume) || self.holds.begins(volume))
     }
@@ -76,15 +83,23 @@ impl Group {
                 let hold = Hold { since: now, begins: Some(cut.items.clone()), timed_out: false };
                 let waiter = Waiter::Cut { cut: cut.id };
                 self.holds.0.insert(cut.id, hold);
+                // Their space was counted for the head that they would have gone to (R13): they come again, and are held.
+                let waiters = self.queue.take_writes(|volume| cut.items.iter().any(|item| item.volume == volume));
+                waiters.into_iter().for_each(|waiter| waiter.busy(actions));
                 self.queue.push_order(Command::Snap(cut), waiter);
-                self.sort_held();
             }
             SnapshotOrder::Release { cut, end, items } => {
-                self.queue.push_order(Command::Release { cut, end, items }, Waiter::Cut { cut });
+                self.push_once(Command::Release { cut, end, items }, Waiter::Cut { cut });
             }
             SnapshotOrder::Remove { volume, snapshot } => {
-                self.queue.push_order(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
+                self.push_once(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
             }
+        }
+    }
+
+    fn push_once(&mut self, command: Command, waiter: Waiter) {
+        if !self.queue.has_order(&command) {
+            self.queue.push_order(command, waiter);
         }
     }
 
@@ -96,18 +111,26 @@ impl Group {
         if !self.serves() || self.orders_are_full() {
             return Some(CutRefusal::Busy);
         }
-        let SnapshotOrder::Cut(cut) = order else { return None };
-        cut.items.iter().any(|item| self.is_held(item.volume)).then_some(CutRefusal::Open)
+        match order {
+            SnapshotOrder::Remove { .. } => None,
+            SnapshotOrder::Cut(Cut { items, .. }) | SnapshotOrder::Release { items, .. } if !are_items(items) => {
+                Some(CutRefusal::Invalid)
+            }
+            SnapshotOrder::Release { .. } => None,
+            SnapshotOrder::Cut(cut) => {
+                cut.items.iter().any(|item| self.is_held(item.volume)).then_some(CutRefusal::Open)
+            }
+        }
     }
 
-    fn sort_held(&mut self) -> bool {
+    fn release_held(&mut self) -> bool {
         let mut queue = std::mem::take(&mut self.queue);
-        let some = queue.sort(|volume| self.is_held(volume));
+        let some = queue.release(|volume| self.is_held(volume));
         self.queue = queue;
         some
     }
 
-    /// Begins and ends holds as decision state says, and gives up those that last too long. True when held changes go on.
+    /// Begins and ends holds as decision state says, and gives up those that last too long. True when there is more to propose.
     pub(crate) fn poll_holds(&mut self, now: Time) -> bool {
         if self.decision.cuts.is_empty() && self.holds.0.is_empty() && !self.queue.holds_some() {
             return false;
@@ -121,6 +144,7 @@ impl Group {
         let cuts = &self.decision.cuts;
         self.holds.0.retain(|cut, hold| hold.begins.is_some() || cuts.contains_key(cut));
         let hold_max = self.config.limits.hold_max;
+        let mut more = false;
         let due = self.holds.0.iter().filter(|(_, hold)| !hold.timed_out && now >= hold.since + hold_max);
         for cut in due.map(|(cut, _)| *cut).collect::<Vec<_>>() {
             if self.orders_are_full() {
@@ -132,7 +156,8 @@ impl Group {
             let items = open.or(hold.begins.clone()).expect("it is open, or begins");
             let command = Command::Release { cut, end: CutEnd::TimedOut, items };
             self.queue.push_order(command, Waiter::Cut { cut });
+            more = true;
         }
-        self.queue.holds_some() && self.sort_held()
+        more | (self.queue.holds_some() && self.release_held())
     }
 }

@@ -229,9 +229,14 @@ impl Osd {
         let Some(range) = SectorRange::checked(range.start, range.count) else { return Ok(None) };
         let Some(leader) = self.pgs.group(key).filter(|group| group.serves()) else { return Ok(None) };
         // The attach record of an unknown volume may be applied before this write is.
+        let volume = chunk.volume;
         let chunk = leader.decides().in_head(*chunk).unwrap_or(chunk.in_first());
         let slot = self.pgs.get(key);
-        let need = self.engine.new_aus(slot.identity.replica, chunk, range);
+        // A held write goes to a head that is not known yet: each of its AUs may be new there.
+        let need = match leader.is_held(volume) {
+            true => range.au_count(),
+            false => self.engine.new_aus(slot.identity.replica, chunk, range),
+        };
         if need == 0 {
             return Ok(None);
         }

@@ -71,6 +71,8 @@ pub enum CutRefusal {
     Stale,
     #[error("the PG has as many snapshots or open cuts as it can take")]
     TooMany,
+    #[error("the order is none: its volumes must ascend, and have new heads")]
+    Invalid,
 }
 
 /// From meta to the leader of a PG: an order about snapshots. It is repeated until it is answered.

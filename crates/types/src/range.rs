@@ -28,6 +28,11 @@ impl SectorRange {
         }
     }
 
+    /// Counts the AUs that the range touches.
+    pub fn au_count(self) -> u32 {
+        self.end().div_ceil(SECTORS_PER_AU) - self.start / SECTORS_PER_AU
+    }
+
     /// Returns the sectors of an AU of a chunk.
     ///
     /// # Panics

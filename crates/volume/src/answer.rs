@@ -232,11 +232,15 @@ impl Volume {
             Reject::NotLeader { hint } => {
                 let hint = hint.filter(|h| *h != osd && pg.members.contains(h));
                 pg.report.named = hint.map(|leader| (leader, osd));
-                if hint.is_some() && now >= pg.hint_followed_at + tuning.hint_pause {
+                // The search waits for the credit of its target, unless another one is named.
+                let target = pg.target.filter(|_| pg.blocked);
+                let waits = target.is_some() && hint.is_none_or(|hint| target == Some(hint));
+                if hint.is_some() && !waits && now >= pg.hint_followed_at + tuning.hint_pause {
                     pg.hint_followed_at = now;
                     return pg.search(now, hint, Duration::ZERO);
                 }
-                pg.search(now, hint, pause);
+                pg.search(now, hint.or(target), pause);
+                pg.blocked = waits;
             }
             Reject::Busy if leads => pg.resume_at = now + pause,
             Reject::NotReady | Reject::Busy => {

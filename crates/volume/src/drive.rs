@@ -167,7 +167,7 @@ impl Volume {
             }
             pg.blocked = false;
         }
-        self.sent_last = Some(part.pg);
+        pg.sent_in = self.polls;
         self.serial += 1;
         let id = PartId { space: self.config.space, serial: self.serial, key };
         self.stats.sends += 1;

@@ -51,6 +51,8 @@ pub(crate) struct Pg {
     pub blocked: bool,
     /// Number of parts in flight.
     pub out: u32,
+    /// The poll in which the last part left.
+    pub sent_in: u64,
     pub again: VecDeque<u32>,
     pub reads: VecDeque<u32>,
     pub writes: VecDeque<u32>,
@@ -88,6 +90,7 @@ impl Pg {
             parts: 0,
             blocked: false,
             out: 0,
+            sent_in: 0,
             again: VecDeque::new(),
             reads: VecDeque::new(),
             writes: VecDeque::new(),

@@ -209,9 +209,10 @@ pub struct Volume {
     pub(crate) pgs: Vec<Pg>,
     pub(crate) pg_slots: BTreeMap<PgId, u32>,
     pub(crate) active: Vec<u32>,
-    /// In the present poll: a part waited for credit, and the PG that has sent last.
+    /// Whether a part has waited for credit in the present poll.
     pub(crate) short_of_credit: bool,
-    pub(crate) sent_last: Option<u32>,
+    /// Number of the present poll.
+    pub(crate) polls: u64,
     pub(crate) refresh: crate::meta::Refresh,
 
     pub(crate) done: Vec<Completion>,
@@ -256,7 +257,7 @@ impl Volume {
             pg_slots: BTreeMap::new(),
             active: Vec::new(),
             short_of_credit: false,
-            sent_last: None,
+            polls: 1,
             refresh: crate::meta::Refresh::default(),
             done: Vec::new(),
             sampled: Vec::new(),
@@ -423,15 +424,12 @@ impl Volume {
         out.sampled.append(&mut self.sampled);
     }
 
-    /// Lets the PG behind the one that sent last come first in the next poll, when credit was short: PGs with one leader share it.
+    /// Puts the PGs that have sent in this poll behind the others, when credit was short: PGs with one leader share it.
     fn take_turns(&mut self) {
-        let sent = self.sent_last.take();
-        if !std::mem::take(&mut self.short_of_credit) {
-            return;
+        if std::mem::take(&mut self.short_of_credit) {
+            self.active.sort_by_key(|slot| self.pgs[*slot as usize].sent_in == self.polls);
         }
-        if let Some(at) = self.active.iter().position(|slot| Some(*slot) == sent) {
-            self.active.rotate_left(at + 1);
-        }
+        self.polls += 1;
     }
 
     /// Returns the completions, between two polls.

@@ -45,7 +45,7 @@ fn map() -> PgMap {
 fn snapshot_answers() -> impl Iterator<Item = SnapshotAnswer> {
     let steps = [CutStep::Snapped, CutStep::Released, CutStep::Lapsed, CutStep::Aborted];
     let hints = [None, Some(OsdId(3))].map(|hint| CutRefusal::NotLeader { hint });
-    let refusals = [CutRefusal::Busy, CutRefusal::Open, CutRefusal::Stale, CutRefusal::TooMany];
+    let refusals = [CutRefusal::Busy, CutRefusal::Open, CutRefusal::Stale, CutRefusal::TooMany, CutRefusal::Invalid];
     let refusals: Vec<CutRefusal> = hints.into_iter().chain(refusals).collect();
     let of_cut = |result| SnapshotAnswer::Cut { cut: CutId(9), result };
     let removed = |result| SnapshotAnswer::Removed { volume: VolumeId(4), snapshot: SnapshotId(9), result };

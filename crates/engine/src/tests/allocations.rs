@@ -1,4 +1,5 @@
-//! Number of allocations of lookups. Other threads of the test process allocate, too, so the least of many runs counts.
+//! Number of allocations of lookups. Other tests of the process allocate, too, so this one runs in a process of its own. The least of
+//! many runs counts.
 
 use super::rig::Rig;
 use crate::EngineConfig;
@@ -48,8 +49,18 @@ fn counts(rig: &mut Rig) -> [usize; 4] {
     [resolved, read, allocations(|| engine.extents(R1, CHUNK, range)), allocations(|| engine.new_aus(R1, CHUNK, range))]
 }
 
+const TEST: &str = "tests::allocations::volume_without_snapshots_allocates_nothing_more";
+const ALONE: &str = "BASALT_COUNTS_ALONE";
+
 #[test]
 fn volume_without_snapshots_allocates_nothing_more() {
+    if std::env::var_os(ALONE).is_none() {
+        let this = std::env::current_exe().expect("the test has a program");
+        let mut alone = std::process::Command::new(this);
+        let status = alone.args(["--exact", TEST, "--test-threads", "1"]).env(ALONE, "1").status();
+        assert!(status.expect("it starts").success(), "see above");
+        return;
+    }
     let mut rig = Rig::new(1, true, EngineConfig { round_pressure: 100.0, ..EngineConfig::default() });
     rig.engine.hold_rounds(true);
     rig.create(1);

@@ -11,6 +11,7 @@ use super::{Attached, Decided, Decision, DecisionError, Outcome, short};
 use bytes::{Buf, BufMut, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use types::control::CHUNKS_KEPT;
 use types::cut::{CUT_ITEMS_MAX, Cut, CutEnd, CutItem, CutRefusal, CutStep};
 use types::tree::{Change, Role, Tree, TreeRefusal};
 use types::{ChunkKey, CutId, Errno, GenerationId, SnapshotId, VolumeChunk, VolumeId};
@@ -74,6 +75,10 @@ impl Decision {
         if here.iter().any(|item| self.holds(item.volume)) {
             return refuse(CutRefusal::Open);
         }
+        // During a recovery of the records no length of the volume is known.
+        if here.iter().any(|item| self.volumes[&item.volume].chunk_count == CHUNKS_KEPT) {
+            return refuse(CutRefusal::Busy);
+        }
         if here.is_empty() {
             return Outcome::Cut(CutStep::Snapped).into();
         }
@@ -109,6 +114,10 @@ impl Decision {
             }
             (CutEnd::Abort, open) => {
                 let mut changes = open.map(|open| self.take_back(&open));
+                // An order of a sound meta names no item of another open cut. Its snapshot must not go alone.
+                if items.iter().any(|item| self.is_open(item.volume, item.snapshot())) {
+                    return Decided { outcome: Outcome::NoCut(CutRefusal::Open), changes };
+                }
                 for item in items {
                     let Some(attached) = self.volumes.get_mut(&item.volume) else { continue };
                     attached.last = attached.last.max(item.to);
@@ -154,9 +163,13 @@ impl Decision {
         self.tree.get(generation).is_some_and(|node| node.role.volume() == volume).then_some(generation)
     }
 
+    fn is_open(&self, volume: VolumeId, id: SnapshotId) -> bool {
+        self.cuts.values().flatten().any(|open| open.item.volume == volume && open.item.snapshot() == id)
+    }
+
     /// Removes a snapshot.
     pub(super) fn remove_snapshot(&mut self, volume: VolumeId, id: SnapshotId) -> Decided {
-        if self.cuts.values().flatten().any(|open| open.item.volume == volume && open.item.snapshot() == id) {
+        if self.is_open(volume, id) {
             return Outcome::NoCut(CutRefusal::Open).into();
         }
         let changes = self
@@ -192,7 +205,10 @@ impl Decision {
     /// The bytes are not those of [`Self::encode_cuts`] for these volumes and this tree.
     pub(super) fn decode_cuts(&mut self, bytes: &mut &[u8]) -> Result<(), DecisionError> {
         let shape = DecisionError::Shape;
-        let count = bytes.try_get_u16_le().map_err(short)?;
+        let count = usize::from(bytes.try_get_u16_le().map_err(short)?);
+        if count > OPEN_CUTS_MAX {
+            return Err(shape);
+        }
         for _ in 0..count {
             let cut = CutId(bytes.try_get_u64_le().map_err(short)?);
             let len = usize::from(bytes.try_get_u16_le().map_err(short)?);
@@ -212,7 +228,7 @@ impl Decision {
             }
             self.cuts.insert(cut, open);
         }
-        if self.cuts.len() > OPEN_CUTS_MAX { Err(shape) } else { Ok(()) }
+        Ok(())
     }
 
     /// Whether the volume has its head and its snapshot from this item.

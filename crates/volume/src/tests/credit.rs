@@ -4,7 +4,7 @@ use super::script::{Bench, opened, pg, write};
 use crate::VolumeTuning;
 use std::time::Duration;
 use types::{OsdId, PgId, SEGMENT};
-use wire::ReplyBody;
+use wire::{Reject, ReplyBody};
 
 /// Writes once to each of two PGs, so that both are settled at OSD 1.
 fn settled() -> Bench {
@@ -55,6 +55,37 @@ fn leader_whose_osd_is_silent_is_passed_over_while_credit_lacks() {
     b.wire.credit = 1;
     let sent = b.poll();
     assert_ne!(sent[0].0, OsdId(1), "the other members are asked first");
+}
+
+#[test]
+fn pg_with_another_leader_takes_no_turn_from_those_that_share_credit() {
+    let mut b = Bench::new(&opened(3 * SEGMENT, 3, true), None);
+    // PG 2 is led by OSD 2, whose credit is never short.
+    b.wire.plenty = vec![OsdId(2)];
+    b.submit(write(2 * SEGMENT, 512), 1);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Err(Reject::NotLeader { hint: Some(OsdId(2)) }));
+    let sent = b.poll();
+    assert_eq!(sent[0].0, OsdId(2));
+    b.reply(OsdId(2), &sent[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done().len(), 1);
+    for n in 0..20 {
+        (0..3).for_each(|pg| b.submit(write(pg * SEGMENT + n * 4096, 512), 100 * pg + n));
+    }
+    b.wire.credit = 1;
+    let mut counts = [0; 2];
+    for _ in 0..10 {
+        let sent = b.poll();
+        for (osd, request) in &sent {
+            b.reply(*osd, request, Ok(ReplyBody::Done));
+        }
+        b.wire.credit = 1;
+        counts
+            .iter_mut()
+            .zip([pg(0), pg(1)])
+            .for_each(|(count, pg)| *count += sent.iter().filter(|(_, r)| r.pg == pg).count());
+    }
+    assert_eq!(counts, [5, 5], "the two PGs of OSD 1 take turns");
 }
 
 #[test]

@@ -173,6 +173,24 @@ fn cut_takes_all_volumes_that_are_here_or_none() {
 }
 
 #[test]
+fn abort_of_another_cut_takes_no_snapshot_of_an_open_one() {
+    let mut d = two_volumes();
+    let of = [(V, 10)];
+    snap(&mut d, &of);
+    let foreign = Command::Release { cut: CutId(99), end: CutEnd::Abort, items: items(&of) };
+    assert_eq!(d.decide(&foreign), refused(CutRefusal::Open));
+    assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
+    assert_eq!(end(&mut d, &of, CutEnd::TimedOut).changes, Some(vec![Change::Discard(g(10))]));
+}
+
+#[test]
+fn volume_whose_length_is_in_doubt_gets_no_snapshot() {
+    let mut d = two_volumes();
+    d.volumes.get_mut(&V).expect("it is attached").chunk_count = CHUNKS_KEPT;
+    assert_eq!(snap(&mut d, &[(V, 10)]), refused(CutRefusal::Busy));
+}
+
+#[test]
 fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
     let mut d = two_volumes();
     let of = [(V, 10), (W, 11)];
