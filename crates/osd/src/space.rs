@@ -231,9 +231,10 @@ impl Osd {
         // The attach record of an unknown volume may be applied before this write is.
         let volume = chunk.volume;
         let chunk = leader.decides().in_head(*chunk).unwrap_or(chunk.in_first());
+        let is_held = leader.is_held(volume);
         let slot = self.pgs.get(key);
         // A held write goes to a head that is not known yet: each of its AUs may be new there.
-        let need = match leader.is_held(volume) {
+        let need = match is_held {
             true => range.au_count(),
             false => self.engine.new_aus(slot.identity.replica, chunk, range),
         };
