@@ -49,6 +49,23 @@ impl Layer {
         self.unmaps.get(&chunk.generation).is_some_and(|from| *from <= chunk.index)
     }
 
+    /// Returns the generations with blocks here, ascending.
+    pub fn generations(&self) -> impl Iterator<Item = GenerationId> + '_ {
+        let first_from = |key: ChunkKey| self.chunks.range(key..).next().map(|(key, _)| key.generation);
+        let after = move |id: &GenerationId| {
+            let next = GenerationId(id.0.checked_add(1)?);
+            first_from(ChunkKey { generation: next, index: 0 })
+        };
+        let first = self.chunks.keys().next().map(|key| key.generation);
+        std::iter::successors(first, after)
+    }
+
+    /// Whether there are blocks of this generation here.
+    pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
+        let key = |index| ChunkKey { generation, index };
+        self.chunks.range(key(0)..=key(u32::MAX)).next().is_some()
+    }
+
     /// Inserts data or zeros. True when what the chunk takes at home may change.
     fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         let layer = self.chunks.entry(chunk).or_default();
@@ -182,6 +199,20 @@ impl Overlay {
     pub fn judge(&mut self, chunk: ChunkKey, held: Held) {
         let below = self.below(chunk, held);
         self.active.judge(chunk, below);
+    }
+
+    /// Whether a layer has blocks of this chunk.
+    pub fn has_chunk(&self, chunk: ChunkKey) -> bool {
+        self.layers().any(|layer| layer.chunks.contains_key(&chunk))
+    }
+
+    /// Whether a layer has blocks of this generation.
+    pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
+        self.layers().any(|layer| layer.has_blocks_of(generation))
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        [&self.active].into_iter().chain(&self.frozen)
     }
 
     /// Returns the chunks of the active layer that lay over data or unmaps of `frozen`.

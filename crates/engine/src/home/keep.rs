@@ -74,6 +74,11 @@ impl Home {
         self.kept_of(replica).is_some_and(|kept| kept.spoiled)
     }
 
+    /// Whether contents of the replica are being staged, or are lent to contents that are: a merge would take them away.
+    pub fn is_streamed(&self, replica: ReplicaId) -> bool {
+        self.staging.iter().any(|(id, s)| *id == replica || s.kept.as_ref().is_some_and(|kept| kept.base == replica))
+    }
+
     fn kept_of(&self, replica: ReplicaId) -> Option<&Kept> {
         self.staging.get(&replica).filter(|s| !s.dying)?.kept.as_ref()
     }

@@ -4,8 +4,8 @@
 
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{
-    At, BlockData, ChunkDirty, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
-    RoundState, Unmap,
+    At, BlockData, ChunkDirty, ChunkMerge, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece,
+    Round, RoundState, Unmap,
 };
 use crate::tests::disk::Disk;
 use bytes::Bytes;
@@ -29,6 +29,7 @@ pub(super) struct Plan {
     /// AUs of chunks that the round adopts, and the units that hold their bytes.
     pub(super) adopts: BTreeMap<(ReplicaId, ChunkKey, u16), u32>,
     pub(super) released: Vec<(ReplicaId, Vec<u32>)>,
+    pub(super) merges: Vec<ChunkMerge>,
     pub(super) states: Vec<(ReplicaId, u64)>,
     /// Generations with a parent: a zero block of theirs is a zero mark, which the model keeps as stamp 0.
     pub(super) marks: BTreeSet<GenerationId>,
@@ -117,6 +118,7 @@ impl Plan {
             destroyed: self.destroyed.clone(),
             installs: Vec::new(),
             released: self.released.clone(),
+            merges: self.merges.clone(),
         }
     }
 
