@@ -194,6 +194,8 @@ pub struct Pressure {
     pub log: f32,
     /// Space that is pending free, over 2 % of capacity.
     pub pending_free: f32,
+    /// Length of the longest list of dissolved generations, over half of its limit: merges have to shorten it.
+    pub dissolved: f32,
     /// No new device space can be promised.
     pub full: bool,
 }
@@ -201,7 +203,7 @@ pub struct Pressure {
 impl Pressure {
     /// The highest level.
     pub fn max(self) -> f32 {
-        self.log.max(self.pending_free)
+        self.log.max(self.pending_free).max(self.dissolved)
     }
 }
 

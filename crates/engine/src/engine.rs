@@ -577,6 +577,7 @@ impl Engine {
             log: used as f32 / usable as f32,
             // AUs that a round exchanges for logged ones were taken before.
             pending_free: home.pending_free_bytes.saturating_sub(home.exchanged_bytes) as f32 / pending_free_max as f32,
+            dissolved: self.merges.level(),
             full: home.full || self.round_refused,
         }
     }

@@ -135,6 +135,7 @@ impl Engine {
             r.turn(ReplicaState::Failed(failure));
             self.overlay_bytes -= r.overlay.bytes();
             self.partial_blocks -= r.overlay.partial_blocks();
+            self.note_heirs(replica);
         }
     }
 

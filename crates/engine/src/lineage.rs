@@ -67,6 +67,12 @@ impl Lineage {
         dissolved::encode(&self.dissolved)
     }
 
+    /// Length of [`Lineage::dissolved_bytes`].
+    pub fn dissolved_len(&self) -> usize {
+        let len = |list: &Vec<Dissolved>| dissolved::HEIR_LEN + list.len() * dissolved::DISSOLVED_LEN;
+        self.dissolved.values().map(len).sum()
+    }
+
     /// Takes the tree of an entry that is applied now. Returns the generations whose blocks no generation shows any more.
     pub fn apply(&mut self, tree: Arc<Tree>, changes: &[Change]) -> Vec<GenerationId> {
         let mut gone = Vec::new();

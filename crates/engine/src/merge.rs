@@ -17,6 +17,7 @@ use crate::round::Run;
 use layout::dissolved::Dissolved;
 use std::collections::VecDeque;
 use std::time::Duration;
+use types::limits::DISSOLVED_LEN_MAX;
 use types::store::ReadData;
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_BLOCK};
 use types::{BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange, Time};
@@ -28,6 +29,8 @@ const CHUNKS_MAX: usize = 64;
 const SLOTS_SHARE: u32 = 8;
 /// Most slots that the merge of a chunk takes, with those of the directory.
 const CHUNK_SLOTS: u32 = 8;
+/// Most blocks of a chunk that a round copies: a step of home verifies all of them.
+const CHUNK_BLOCKS_MAX: usize = 256;
 /// Most chunks that a step of the walk looks at.
 const WALK_MAX: usize = 2048;
 /// Interval between the end of a round and one that only merges.
@@ -66,6 +69,8 @@ pub(crate) struct Merges {
     reading: usize,
     /// A round would take a generation from a list.
     forgets: bool,
+    /// Bytes of the longest list of dissolved generations.
+    longest: usize,
     /// Chunks of heirs in the running round, and the AUs that were merged before it.
     running: Option<(Vec<(ReplicaId, ChunkKey)>, u64)>,
 }
@@ -73,7 +78,13 @@ pub(crate) struct Merges {
 impl Merges {
     /// Whether a round would merge something now.
     pub fn is_ready(&self) -> bool {
-        (self.forgets || !self.plan.is_empty()) && self.left.is_empty() && self.reading == 0
+        let is_read = self.left.is_empty() && self.reading == 0;
+        !self.held && is_read && (self.forgets || !self.plan.is_empty())
+    }
+
+    /// How near the longest list of dissolved generations is to half of its limit.
+    pub fn level(&self) -> f32 {
+        self.longest as f32 / (DISSOLVED_LEN_MAX / 2) as f32
     }
 
     /// Whether rounds to come may free space.
@@ -100,7 +111,7 @@ impl Merges {
     }
 }
 
-/// What a plan may take yet.
+/// Room that a plan has left.
 struct Budget {
     blocks: usize,
     chunks: usize,
@@ -130,6 +141,12 @@ impl Replica {
         runs && self.lineage.has_dissolved() && !home.is_streamed(self.identity.replica)
     }
 
+    /// Whether a chunk has to wait: the overlay has blocks of it (M3), or a cut of the heir's chunk. The cut came before the generation was
+    /// dissolved, and until its checkpoint it would hide what the heir gets.
+    fn keeps_waiting(&self, from: ChunkKey, into: ChunkKey) -> bool {
+        self.overlay.has_chunk(from) || self.overlay.hides(into)
+    }
+
     /// Whether this store keeps nothing of a dissolved generation.
     fn lacks(&self, home: &Home, generation: GenerationId) -> bool {
         let at_home = home.chunks_of(self.identity.replica, generation, 0).next().is_some();
@@ -138,7 +155,7 @@ impl Replica {
 }
 
 impl Engine {
-    /// Sets whether the OSD's loop holds merges back: a stream of some replica runs. A plan that was made stays.
+    /// Sets whether the OSD's loop holds merges back: a stream of some replica runs. A plan that was made waits.
     pub fn hold_merges(&mut self, held: bool) {
         self.merges.held = held;
     }
@@ -149,6 +166,8 @@ impl Engine {
         let counts = self.replicas.get(&replica).filter(|r| r.destages() && r.lineage.has_dissolved());
         self.merges.due |= counts.is_some();
         home.set_heirs(replica, counts.map(|r| r.lineage.heirs()).unwrap_or_default());
+        let len = |r: &Replica| r.lineage.dissolved_len();
+        self.merges.longest = self.replicas.values().map(len).max().unwrap_or(0);
     }
 
     /// Takes generations of which the store keeps nothing from the lists of a replica. True when there were any.
@@ -201,6 +220,9 @@ impl Engine {
     /// Time at which a plan has a step to do, while no completion begins it.
     pub(crate) fn merge_deadline(&self) -> Time {
         let merges = &self.merges;
+        if merges.is_ready() && self.is_round_idle() && !self.rounds_held {
+            return self.merge_round_at();
+        }
         let plans = merges.plan.is_empty() && !merges.forgets;
         let reads = !merges.left.is_empty() && merges.reading < READS_MAX;
         match merges.due && !merges.held && !self.rounds_held && self.is_round_idle() && (plans || reads) {
@@ -327,7 +349,7 @@ impl Next<'_> {
                 return Some((self.replica, chunk));
             }
             budget.walk -= 1;
-            if !self.r.overlay.has_chunk(chunk) {
+            if !self.r.keeps_waiting(chunk, ChunkKey { generation: self.heir, ..chunk }) {
                 self.look_at(home, chunk, budget, found);
             }
         }
@@ -340,19 +362,20 @@ impl Next<'_> {
         let hidden = chunk.index >= self.dissolved.through;
         let work = if hidden { Default::default() } else { home.merge_work(self.replica, chunk, into) };
         let per_au = BLOCKS_PER_AU as u16;
-        let mut is_read = false;
+        let mut left = budget.blocks.min(CHUNK_BLOCKS_MAX);
+        let before = left;
         for blocks in work.copies.chunk_by(|a, b| a / per_au == b / per_au) {
             // One that waits for its repair is merged later, with its AU.
-            if budget.blocks == 0 || blocks.iter().any(|block| self.r.bad.contains(&(chunk, *block))) {
+            if left == 0 || blocks.iter().any(|block| self.r.bad.contains(&(chunk, *block))) {
                 continue;
             }
-            is_read = true;
-            budget.blocks = budget.blocks.saturating_sub(blocks.len());
+            left = left.saturating_sub(blocks.len());
             let runs = blocks.chunk_by(|a, b| a + 1 == *b);
             let reads = runs.map(|run| SectorRange::of_blocks(run[0], run.len() as u16));
             found.left.extend(reads.map(|range| (self.replica, chunk, range)));
         }
-        if hidden || work.moves || is_read {
+        budget.blocks -= before - left;
+        if hidden || work.moves || left < before {
             budget.chunks -= 1;
             let (replica, from, heir) = (self.replica, chunk, self.heir);
             found.plan.push(Planned { replica, from, heir, copies: Vec::new(), clock: home.clock() });
@@ -364,10 +387,10 @@ impl Planned {
     /// Returns the merge as of the lineage of a round; `None`: the chunk has to wait.
     fn merge(mut self, r: &Replica, lineage: &Lineage) -> Option<ChunkMerge> {
         let dissolved = lineage.nearest_to(self.heir).filter(|d| d.generation == self.from.generation)?;
-        if r.overlay.has_chunk(self.from) {
+        let into = ChunkKey { generation: self.heir, ..self.from };
+        if r.keeps_waiting(self.from, into) {
             return None;
         }
-        let into = ChunkKey { generation: self.heir, ..self.from };
         self.copies.sort_unstable_by_key(|(block, _)| *block);
         Some(ChunkMerge {
             replica: self.replica,

@@ -73,11 +73,13 @@ impl Layer {
         // Zeros that hide an older generation take a slot; a block that they cover in part takes an AU.
         let cuts_blocks =
             !range.start.is_multiple_of(SECTORS_PER_BLOCK) || !range.end().is_multiple_of(SECTORS_PER_BLOCK);
-        let hides = data.is_none() && (layer.is_empty() || cuts_blocks);
+        let is_zero = data.is_none();
+        let hides = is_zero && (layer.is_empty() || cuts_blocks);
         layer.insert(range, data);
         self.bytes = self.bytes + layer.bytes() - bytes;
         self.partial = self.partial + layer.partial_blocks() - partial;
-        layer.data() != held || hides
+        // Zeros that cover the rest of a block take none.
+        layer.data() != held || hides || is_zero && layer.partial_blocks() != partial
     }
 
     /// Counts the need of one chunk again, given the space that is held below it.
@@ -206,9 +208,21 @@ impl Overlay {
         self.layers().any(|layer| layer.chunks.contains_key(&chunk))
     }
 
+    /// Whether a layer hides what home has of this chunk.
+    pub fn hides(&self, chunk: ChunkKey) -> bool {
+        self.layers().any(|layer| layer.hides(chunk))
+    }
+
     /// Whether a layer has blocks of this generation.
     pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
         self.layers().any(|layer| layer.has_blocks_of(generation))
+    }
+
+    /// Returns the AUs that the chunks of this generation need at home, as last counted.
+    pub fn aus_needed_by(&self, generation: GenerationId) -> u64 {
+        let key = |index| ChunkKey { generation, index };
+        let chunks = self.layers().flat_map(|layer| layer.chunks.range(key(0)..=key(u32::MAX)));
+        chunks.map(|(_, chunk)| chunk.need.aus).sum()
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {

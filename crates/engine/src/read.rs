@@ -250,7 +250,7 @@ impl Engine {
                 HomeEvent::ReadRetry { ticket } => {
                     let job = self.reads.jobs.remove(&ticket);
                     if let Some(Job { asker: Asker::Merge(plan), .. }) = job {
-                        // What was read is not what a round would find.
+                        // The chunk has changed since.
                         self.merge_read_ended(plan);
                     } else if let Some(job) = job {
                         self.reads.again += 1;

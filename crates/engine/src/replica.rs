@@ -147,6 +147,18 @@ impl Replica {
         Sources { replica: self.identity.replica, home, overlay, frozen: false, lineage }
     }
 
+    /// Returns the AUs that dissolved generations will take when they are destaged: until the merge, their heirs may need as many again,
+    /// without a grant.
+    pub fn aus_of_dissolved(&self) -> u64 {
+        if !self.lineage.has_dissolved() {
+            return 0;
+        }
+        let layers = [Some(self.overlay.active()), self.overlay.frozen()];
+        let ids: BTreeSet<GenerationId> = layers.into_iter().flatten().flat_map(|layer| layer.generations()).collect();
+        let dissolved = ids.into_iter().filter(|id| self.lineage.owner(*id) != *id);
+        dissolved.map(|id| self.overlay.aus_needed_by(id)).sum()
+    }
+
     /// Returns the generations in the active layer, each with the index below which its chunks show older ones.
     pub fn reaches(&self) -> Vec<(GenerationId, u32)> {
         self.overlay.active().generations().map(|id| (id, self.lineage.reach(id))).collect()

@@ -188,7 +188,6 @@ impl Engine {
             RoundStep::Idle if self.rounds_held => Time::NEVER,
             RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
-            RoundStep::Idle if self.merges.is_ready() => self.merge_round_at(),
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,

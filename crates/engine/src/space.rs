@@ -156,6 +156,7 @@ impl Engine {
         let room = self.home.as_ref().map(Home::room).unwrap_or_default();
         let mut need = Need::default();
         self.replicas.values().for_each(|r| need.add(r.overlay.need()));
+        need.aus += self.replicas.values().map(Replica::aus_of_dissolved).sum::<u64>();
         let slots = room.slots.saturating_sub(need.slots);
         Space {
             free_aus: room.aus,

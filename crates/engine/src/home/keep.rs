@@ -44,7 +44,8 @@ impl Home {
         });
         let installs = self.round.iter().flat_map(|round| &round.installs);
         let is_lent = installs.copied().any(|id| id == base || id == replica || self.base_of(id) == Some(base));
-        if !has || other || is_lent || self.poisoned || self.is_rewriting(base, key) {
+        let is_merged = self.round.as_ref().is_some_and(|round| round.merges(base, key));
+        if !has || other || is_lent || is_merged || self.poisoned || self.is_rewriting(base, key) {
             return false;
         }
         let staging = self.staging.entry(replica).or_default();

@@ -148,24 +148,7 @@ impl Home {
             let keys = held.flat_map(|r| chunks_from(r, cut.generation, cut.from_chunk));
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
         }
-        for id in &round.installs {
-            let base = self.base_of(*id);
-            let kept: BTreeSet<ChunkKey> = self.kept_keys(*id).collect();
-            let mut new = self.staged_keys(*id);
-            // A failed base first: what it does not lend is dropped. The new contents are newer than all that it had.
-            for old in base.filter(|base| base != id).into_iter().chain([*id]) {
-                for chunk in self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied()) {
-                    work.push_back(match base == Some(old) && kept.contains(&chunk) {
-                        true => Work::TakeOver(old, *id, chunk),
-                        false => Work::Drop(old, chunk),
-                    });
-                    // One chunk after the other, so that a step does not change the tables of all.
-                    work.extend((old == *id && new.remove(&chunk)).then_some(Work::Adopt(*id, chunk)));
-                }
-                work.extend((old != *id).then_some(Work::Forget(old)));
-            }
-            work.extend(new.into_iter().map(|chunk| Work::Adopt(*id, chunk)));
-        }
+        round.installs.iter().for_each(|id| self.plan_install(*id, &mut work));
         let merging = round.merges.iter().map(|merge| (merge.replica, merge.from)).collect();
         let merges = std::mem::take(&mut round.merges);
         work.extend(merges_of(merges, &round.chunks));
@@ -193,6 +176,26 @@ impl Home {
             exchanged: 0,
             installs: round.installs,
         });
+    }
+
+    /// Adds the work of an installation.
+    fn plan_install(&self, id: ReplicaId, work: &mut VecDeque<Work>) {
+        let base = self.base_of(id);
+        let kept: BTreeSet<ChunkKey> = self.kept_keys(id).collect();
+        let mut new = self.staged_keys(id);
+        // A failed base first: what it does not lend is dropped. The new contents are newer than all that it had.
+        for old in base.filter(|base| *base != id).into_iter().chain([id]) {
+            for chunk in self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied()) {
+                work.push_back(match base == Some(old) && kept.contains(&chunk) {
+                    true => Work::TakeOver(old, id, chunk),
+                    false => Work::Drop(old, chunk),
+                });
+                // One chunk after the other, so that a step does not change the tables of all.
+                work.extend((old == id && new.remove(&chunk)).then_some(Work::Adopt(id, chunk)));
+            }
+            work.extend((old != id).then_some(Work::Forget(old)));
+        }
+        work.extend(new.into_iter().map(|chunk| Work::Adopt(id, chunk)));
     }
 
     /// Takes the state of a replica as of the coming checkpoint.
