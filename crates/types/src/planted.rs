@@ -269,7 +269,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "blocks are hashed with the generation, so a merged block fails (R11)",
-        "generations do not merge yet; the tests of home have a family that is no generation",
+        "no group takes a snapshot yet; the tests of home have a family that is no generation",
     ),
     (
         "a read ends at the map of the head (§7.2)",

@@ -123,7 +123,7 @@ fn unit_of_a_dissolved_generation_in_the_log_is_deducted_twice() {
 }
 
 #[test]
-fn unit_whose_only_blocks_are_hidden_is_a_new_one_before_and_after_the_merge() {
+fn unit_with_hidden_blocks_alone_is_new_before_and_after_the_merge() {
     let mut rig = quiet(2);
     rig.engine.hold_merges(true);
     write(&mut rig, 0, 8);
