@@ -22,6 +22,8 @@ pub struct StepLimits {
     pub copy_entries: usize,
     /// Entries and intervals that a turn drops after a round or with a freed segment; more when many wait. Default 256.
     pub drops_max: usize,
+    /// Bytes of dissolved generations that a round copies to their heirs; AUs that move do not count. Default 4 MiB.
+    pub merge_bytes: u64,
     /// [`HomeLimits::background_ops_max`].
     pub home_ops_max: u32,
     /// [`HomeLimits::io_bytes_max`]; at least one block.
@@ -37,6 +39,7 @@ impl Default for StepLimits {
             round_blocks: 256,
             copy_entries: 256,
             drops_max: 256,
+            merge_bytes: 4 << 20,
             home_ops_max: home.background_ops_max,
             home_io_bytes_max: home.io_bytes_max,
         }
@@ -191,6 +194,8 @@ pub struct Pressure {
     pub log: f32,
     /// Space that is pending free, over 2 % of capacity.
     pub pending_free: f32,
+    /// Length of the longest list of dissolved generations, over half of its limit: merges have to shorten it.
+    pub dissolved: f32,
     /// No new device space can be promised.
     pub full: bool,
 }
@@ -198,7 +203,7 @@ pub struct Pressure {
 impl Pressure {
     /// The highest level.
     pub fn max(self) -> f32 {
-        self.log.max(self.pending_free)
+        self.log.max(self.pending_free).max(self.dissolved)
     }
 }
 

@@ -81,6 +81,7 @@ pub struct Engine {
     pub(crate) map: Bytes,
     pub(crate) reads: Reads,
     pub(crate) round: RoundStep,
+    pub(crate) merges: crate::merge::Merges,
     /// Destroyed replicas that no checkpoint has dropped yet.
     pub(crate) destroyed: BTreeSet<ReplicaId>,
     /// Removed replicas whose contents stay at home for a while. They are in `destroyed`, too.
@@ -160,6 +161,7 @@ impl Engine {
             map: Bytes::new(),
             reads: Reads::default(),
             round: RoundStep::Idle,
+            merges: crate::merge::Merges::default(),
             destroyed: BTreeSet::new(),
             relics: BTreeMap::new(),
             home_lineages: RefCell::default(),
@@ -252,6 +254,7 @@ impl Engine {
         self.now = now;
         if matches!(self.state, State::Running) {
             self.step_round();
+            self.step_merges();
             self.begin_fills();
             self.begin_install();
             self.expire_relics();
@@ -279,7 +282,7 @@ impl Engine {
             true => log.idle_since + self.config.seal_after,
             false => Time::NEVER,
         };
-        seal.min(self.round_deadline())
+        seal.min(self.round_deadline()).min(self.merge_deadline())
     }
 
     fn running_log(&self) -> &Log {
@@ -530,6 +533,7 @@ impl Engine {
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.may_take_part(), "{replica} takes no part and applies");
         (r.applied, r.tree_index) = (index, index);
+        let before = r.reaches();
         let gone = Arc::make_mut(&mut r.lineage).apply(tree, changes);
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
         for generation in &gone {
@@ -539,7 +543,10 @@ impl Engine {
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         (self.k_lags, self.maybe_dirty, self.last_apply) = (true, true, self.now);
         self.releasing |= !gone.is_empty();
-        self.judge_all_space(replica);
+        self.judge_reached(replica, &before);
+        if !changes.is_empty() {
+            self.note_heirs(replica);
+        }
     }
 
     /// Takes the overlay of a replica that has not failed: the pressure counts no others.
@@ -570,6 +577,7 @@ impl Engine {
             log: used as f32 / usable as f32,
             // AUs that a round exchanges for logged ones were taken before.
             pending_free: home.pending_free_bytes.saturating_sub(home.exchanged_bytes) as f32 / pending_free_max as f32,
+            dissolved: self.merges.level(),
             full: home.full || self.round_refused,
         }
     }

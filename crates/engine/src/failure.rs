@@ -66,6 +66,7 @@ impl Engine {
         }
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         r.turn(ReplicaState::Failed(failure.clone()));
+        self.note_heirs(replica);
         self.unstage(replica);
         self.events.push(EngineEvent::Failed { replica, failure });
     }
@@ -112,7 +113,7 @@ impl Engine {
         self.overlay_bytes += r.overlay.bytes();
         self.partial_blocks += r.overlay.partial_blocks();
         let (index, term) = r.checkpoint;
-        Some(Recovered {
+        let recovered = Recovered {
             identity: r.identity.clone(),
             hard_state: r.hard_state,
             checkpoint: DecisionState { replica, index, term, bytes: r.held_decision.clone() },
@@ -121,7 +122,9 @@ impl Engine {
             lost: Vec::new(),
             failure: None,
             fills: false,
-        })
+        };
+        self.note_heirs(replica);
+        Some(recovered)
     }
 
     /// Takes a revival back, before anything was appended.
@@ -132,6 +135,7 @@ impl Engine {
             r.turn(ReplicaState::Failed(failure));
             self.overlay_bytes -= r.overlay.bytes();
             self.partial_blocks -= r.overlay.partial_blocks();
+            self.note_heirs(replica);
         }
     }
 

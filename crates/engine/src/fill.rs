@@ -93,6 +93,7 @@ impl Engine {
             let unwritten = r.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
             unwritten.into_iter().for_each(|from| drop(r.log.truncate(from)));
         }
+        self.note_heirs(replica);
         let log = self.log.as_mut().expect("a running engine has a log");
         log.drop_work_of(replica);
         self.queue(Work::Fill(decision));

@@ -89,6 +89,8 @@ pub struct Round {
     pub unmaps: Vec<Unmap>,
     /// Dirty blocks, which take effect after the unmaps: blocks of a cut chunk were written after the cut.
     pub chunks: Vec<ChunkDirty>,
+    /// Chunks of dissolved generations that go to their heirs. They take effect behind the unmaps and before the dirty blocks.
+    pub merges: Vec<ChunkMerge>,
     /// Replicas whose contents home drops.
     pub destroyed: Vec<ReplicaId>,
     /// Replicas whose staged blocks replace everything that home holds of them (R12). The round has no unmaps and no
@@ -97,6 +99,25 @@ pub struct Round {
     /// Units of the device that held payloads of the log: entries that need them no longer count once the checkpoint is durable. Home
     /// drops those that the round does not adopt.
     pub released: Vec<(ReplicaId, Vec<u32>)>,
+}
+
+/// The merge of a chunk of a dissolved generation into that of its heir. No layer of the overlay has blocks of `from`. An AU stays
+/// where it is when the round writes the place of it, or when a block that must be copied is not in `copies`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChunkMerge {
+    pub replica: ReplicaId,
+    pub from: ChunkKey,
+    pub into: ChunkKey,
+    /// That of both generations: it seeds the checksums.
+    pub family: GenerationId,
+    /// The heir does not show the chunk: all of it is dropped.
+    pub hidden: bool,
+    /// Other generations show where both are open: zero marks are needed.
+    pub marks: bool,
+    /// Whole blocks of `from`, ascending, as read from home.
+    pub copies: Vec<(u16, IoBuf)>,
+    /// [`crate::home::Home::clock`] before they were read: they count while `from` is as it was.
+    pub clock: u64,
 }
 
 /// The chunks of `generation` from `from_chunk` on cease to exist.
@@ -200,6 +221,8 @@ pub struct HomeStats {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub flushes: u64,
+    /// AUs of dissolved generations, and positions with zero marks alone, that went to an heir or were dropped.
+    pub merged_aus: u64,
     /// Rounds that flipped; below, the time that they took from their begin.
     pub rounds: u64,
     pub round_us: u64,

@@ -25,6 +25,7 @@ mod keep;
 mod lineage;
 mod log;
 mod mend;
+mod merge;
 mod mount;
 mod mount_places;
 pub mod offline;

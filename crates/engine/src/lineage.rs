@@ -53,7 +53,9 @@ impl Lineage {
     pub fn decode(decision: &[u8], dissolved: &[u8]) -> Result<Lineage, LineageError> {
         let tree = Arc::new(Tree::of_decision(decision)?);
         let dissolved = dissolved::decode(dissolved)?;
-        if dissolved.keys().any(|heir| tree.get(*heir).is_none()) {
+        let is_live = |id: &GenerationId| tree.get(*id).is_some();
+        let is_listed_live = |list: &Vec<Dissolved>| list.iter().any(|d| is_live(&d.generation));
+        if !dissolved.keys().all(is_live) || dissolved.values().any(is_listed_live) {
             return Err(DissolvedError.into());
         }
         let deep = is_deep(&tree, &dissolved);
@@ -63,6 +65,12 @@ impl Lineage {
     /// Returns the bytes of the dissolved pages; none without dissolved generations.
     pub fn dissolved_bytes(&self) -> Bytes {
         dissolved::encode(&self.dissolved)
+    }
+
+    /// Length of [`Lineage::dissolved_bytes`].
+    pub fn dissolved_len(&self) -> usize {
+        let len = |list: &Vec<Dissolved>| dissolved::HEIR_LEN + list.len() * dissolved::DISSOLVED_LEN;
+        self.dissolved.values().map(len).sum()
     }
 
     /// Takes the tree of an entry that is applied now. Returns the generations whose blocks no generation shows any more.
@@ -108,6 +116,52 @@ impl Lineage {
         self.dissolved.get(&heir).into_iter().flatten().map(|d| d.generation)
     }
 
+    /// Returns the dissolved generations, each with its heir.
+    pub fn heirs(&self) -> BTreeMap<GenerationId, GenerationId> {
+        let of = |(heir, list): (&GenerationId, &Vec<Dissolved>)| {
+            let heir = *heir;
+            list.iter().map(|d| (d.generation, heir)).collect::<Vec<_>>()
+        };
+        self.dissolved.iter().flat_map(of).collect()
+    }
+
+    pub fn has_dissolved(&self) -> bool {
+        !self.dissolved.is_empty()
+    }
+
+    /// Returns the dissolved generation that is nearest to each heir: others are merged behind it.
+    pub fn nearest(&self) -> impl Iterator<Item = (GenerationId, Dissolved)> + '_ {
+        self.dissolved.iter().map(|(heir, list)| (*heir, list[0]))
+    }
+
+    /// Returns the one that is nearest to this heir.
+    pub fn nearest_to(&self, heir: GenerationId) -> Option<Dissolved> {
+        self.dissolved.get(&heir).map(|list| list[0])
+    }
+
+    /// Whether generations other than these two show in the chunk of the first one.
+    pub fn shows_others(&self, heir: ChunkKey, merged: GenerationId) -> bool {
+        let mut steps = self.steps(heir.generation, heir.index, View::Full);
+        steps.any(|id| id != heir.generation && id != merged)
+    }
+
+    /// Forgets dissolved generations of which the store keeps nothing.
+    pub fn forget(&mut self, is_empty: impl Fn(GenerationId) -> bool) {
+        for list in self.dissolved.values_mut() {
+            list.retain(|d| !is_empty(d.generation));
+        }
+        self.dissolved.retain(|_, list| !list.is_empty());
+        self.deep = is_deep(&self.tree, &self.dissolved);
+    }
+
+    /// Returns the index below which the chunks of a generation show older ones.
+    pub fn reach(&self, id: GenerationId) -> u32 {
+        let (owner, listed) = self.place_of(id);
+        let own = self.dissolved.get(&owner).and_then(|list| list.get(listed)).map_or(0, |d| d.through);
+        let parent = self.tree.get(owner).filter(|node| node.parent.is_some()).map_or(0, |node| node.through);
+        own.max(parent)
+    }
+
     /// Returns the dissolved generations of `heir` that show in a chunk, without the first `skip` of its list.
     fn list(&self, heir: GenerationId, skip: usize, index: u32) -> impl Iterator<Item = GenerationId> + '_ {
         let list = self.dissolved.get(&heir).map_or(&[][..], |list| &list[skip..]);
@@ -131,7 +185,7 @@ impl Lineage {
 
     /// Whether blocks of older generations show where the chunk has none of its own.
     pub fn shows_older(&self, chunk: ChunkKey) -> bool {
-        self.steps(chunk.generation, chunk.index, View::Full).nth(1).is_some()
+        chunk.index < self.reach(chunk.generation)
     }
 
     /// Returns the live generation whose delta has the blocks of this one.

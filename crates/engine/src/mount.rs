@@ -509,7 +509,8 @@ impl Engine {
         self.maybe_dirty = self.find_dirty();
         self.releasing = self.maybe_dirty;
         let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.judge_all_space(id));
+        ids.iter().for_each(|id| self.judge_all_space(*id));
+        ids.into_iter().for_each(|id| self.note_heirs(id));
         self.state = State::Running;
         self.last_round = self.now;
         self.find_freeable();

@@ -49,6 +49,23 @@ impl Layer {
         self.unmaps.get(&chunk.generation).is_some_and(|from| *from <= chunk.index)
     }
 
+    /// Returns the generations with blocks here, ascending.
+    pub fn generations(&self) -> impl Iterator<Item = GenerationId> + '_ {
+        let first_from = |key: ChunkKey| self.chunks.range(key..).next().map(|(key, _)| key.generation);
+        let after = move |id: &GenerationId| {
+            let next = GenerationId(id.0.checked_add(1)?);
+            first_from(ChunkKey { generation: next, index: 0 })
+        };
+        let first = self.chunks.keys().next().map(|key| key.generation);
+        std::iter::successors(first, after)
+    }
+
+    /// Whether there are blocks of this generation here.
+    pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
+        let key = |index| ChunkKey { generation, index };
+        self.chunks.range(key(0)..=key(u32::MAX)).next().is_some()
+    }
+
     /// Inserts data or zeros. True when what the chunk takes at home may change.
     fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         let layer = self.chunks.entry(chunk).or_default();
@@ -56,11 +73,13 @@ impl Layer {
         // Zeros that hide an older generation take a slot; a block that they cover in part takes an AU.
         let cuts_blocks =
             !range.start.is_multiple_of(SECTORS_PER_BLOCK) || !range.end().is_multiple_of(SECTORS_PER_BLOCK);
-        let hides = data.is_none() && (layer.is_empty() || cuts_blocks);
+        let is_zero = data.is_none();
+        let hides = is_zero && (layer.is_empty() || cuts_blocks);
         layer.insert(range, data);
         self.bytes = self.bytes + layer.bytes() - bytes;
         self.partial = self.partial + layer.partial_blocks() - partial;
-        layer.data() != held || hides
+        // Zeros that cover the rest of a block take none.
+        layer.data() != held || hides || is_zero && layer.partial_blocks() != partial
     }
 
     /// Counts the need of one chunk again, given the space that is held below it.
@@ -182,6 +201,32 @@ impl Overlay {
     pub fn judge(&mut self, chunk: ChunkKey, held: Held) {
         let below = self.below(chunk, held);
         self.active.judge(chunk, below);
+    }
+
+    /// Whether a layer has blocks of this chunk.
+    pub fn has_chunk(&self, chunk: ChunkKey) -> bool {
+        self.layers().any(|layer| layer.chunks.contains_key(&chunk))
+    }
+
+    /// Whether a layer hides what home has of this chunk.
+    pub fn hides(&self, chunk: ChunkKey) -> bool {
+        self.layers().any(|layer| layer.hides(chunk))
+    }
+
+    /// Whether a layer has blocks of this generation.
+    pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
+        self.layers().any(|layer| layer.has_blocks_of(generation))
+    }
+
+    /// Returns the AUs that the chunks of this generation need at home, as last counted.
+    pub fn aus_needed_by(&self, generation: GenerationId) -> u64 {
+        let key = |index| ChunkKey { generation, index };
+        let chunks = self.layers().flat_map(|layer| layer.chunks.range(key(0)..=key(u32::MAX)));
+        chunks.map(|(_, chunk)| chunk.need.aus).sum()
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        [&self.active].into_iter().chain(&self.frozen)
     }
 
     /// Returns the chunks of the active layer that lay over data or unmaps of `frozen`.

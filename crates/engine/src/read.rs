@@ -33,6 +33,8 @@ pub(crate) enum Asker {
     Base(u64),
     /// The running round, for a block that the overlay covers in part.
     Completion,
+    /// A merge, with the number of its plan.
+    Merge(u64),
 }
 
 /// A read that waits for home.
@@ -131,7 +133,7 @@ impl Engine {
         let r = &self.replicas[&replica];
         Ok(resolved(match asker {
             Asker::Base(_) => r.base_sources(self.running_home()),
-            Asker::Loop(_) => self.sources_of(r),
+            Asker::Loop(_) | Asker::Merge(_) => self.sources_of(r),
             // R2: the lineage is as of the checkpoint index, as is the frozen layer.
             Asker::Completion => {
                 let lineage = self.round.lineage_of(replica).unwrap_or(&r.lineage);
@@ -186,6 +188,19 @@ impl Engine {
         self.start_read(Asker::Completion, replica, chunk, range);
     }
 
+    /// Starts the read of adjacent blocks that home holds, for a merge.
+    pub(crate) fn read_for_merge(&mut self, plan: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        let family = self.replicas[&replica].lineage.family(chunk.generation);
+        let ticket = self.reads.next;
+        self.reads.next += 1;
+        let found = vec![Found { range, source: Source::Home(chunk) }];
+        self.reads.jobs.insert(ticket, Job { asker: Asker::Merge(plan), replica, chunk, range, found });
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("a running engine has a home");
+        home.read(ticket, replica, (family, &[]), &[(chunk, range)], &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
     fn finish_read(
         &mut self,
         asker: Asker,
@@ -197,6 +212,7 @@ impl Engine {
         match (asker, join(range, parts)) {
             (Asker::Loop(_) | Asker::Base(_), Ok(data)) => self.answer(asker, Ok(data)),
             (Asker::Completion, Ok(data)) => self.block_read(replica, chunk, range, data),
+            (Asker::Merge(plan), Ok(data)) => self.merge_read(plan, replica, chunk, range, data),
             (_, Err(at)) => {
                 let reason = format!("sectors {at} were damaged in memory");
                 self.answer_damage(asker, replica, chunk, reason);
@@ -208,6 +224,7 @@ impl Engine {
         match asker {
             Asker::Loop(token) | Asker::Base(token) => self.events.push(EngineEvent::ReadDone { token, result }),
             Asker::Completion => self.block_unreadable(),
+            Asker::Merge(plan) => self.merge_read_ended(plan),
         }
     }
 
@@ -231,7 +248,11 @@ impl Engine {
                 HomeEvent::MountFailed { reason } => self.fail_mount(crate::MountError::Home { reason }),
                 HomeEvent::ReadDone { ticket, result } => self.home_read_done(ticket, result),
                 HomeEvent::ReadRetry { ticket } => {
-                    if let Some(job) = self.reads.jobs.remove(&ticket) {
+                    let job = self.reads.jobs.remove(&ticket);
+                    if let Some(Job { asker: Asker::Merge(plan), .. }) = job {
+                        // The chunk has changed since.
+                        self.merge_read_ended(plan);
+                    } else if let Some(job) = job {
                         self.reads.again += 1;
                         self.start_read(job.asker, job.replica, job.chunk, job.range);
                     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{Failure, HardState, ReplicaIdentity};
-use types::{ChunkKey, Index, Term};
+use types::{ChunkKey, GenerationId, Index, Term};
 
 /// Entries that an append or a truncation removes, kept until its record is durable: then replay removes them, too.
 #[derive(Debug)]
@@ -145,6 +145,23 @@ impl Replica {
         let home = (!self.is_filling()).then_some(home);
         let (overlay, lineage) = (Some(&self.overlay), &*self.lineage);
         Sources { replica: self.identity.replica, home, overlay, frozen: false, lineage }
+    }
+
+    /// Returns the AUs that dissolved generations will take when they are destaged: until the merge, their heirs may need as many again,
+    /// without a grant.
+    pub fn aus_of_dissolved(&self) -> u64 {
+        if !self.lineage.has_dissolved() {
+            return 0;
+        }
+        let layers = [Some(self.overlay.active()), self.overlay.frozen()];
+        let ids: BTreeSet<GenerationId> = layers.into_iter().flatten().flat_map(|layer| layer.generations()).collect();
+        let dissolved = ids.into_iter().filter(|id| self.lineage.owner(*id) != *id);
+        dissolved.map(|id| self.overlay.aus_needed_by(id)).sum()
+    }
+
+    /// Returns the generations in the active layer, each with the index below which its chunks show older ones.
+    pub fn reaches(&self) -> Vec<(GenerationId, u32)> {
+        self.overlay.active().generations().map(|id| (id, self.lineage.reach(id))).collect()
     }
 
     /// Returns the contents that serve as the base of a stream.

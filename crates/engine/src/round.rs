@@ -17,6 +17,7 @@ use crate::log::Work;
 use crate::overlay::{Cover, Layer, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Part, join};
+use crate::replica::Replica;
 use bytes::Bytes;
 use layout::log::CheckpointPart;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -118,6 +119,11 @@ impl Run {
         Run { states, lineages, destroyed, horizon, released, install: Some(replica), begins }
     }
 
+    /// Returns the lineage as of the checkpoint index of a replica that the round destages.
+    pub fn lineage_of(&self, replica: ReplicaId) -> Option<&Lineage> {
+        self.states.get(&replica).and_then(|_| self.lineages.get(&replica)).map(|lineage| &**lineage)
+    }
+
     /// Returns the checkpoint index that this replica gets.
     pub fn index_of(&self, replica: ReplicaId) -> Option<Index> {
         self.states.get(&replica).map(|state| state.decision.index)
@@ -174,6 +180,7 @@ impl Engine {
         self.is_pressed()
             || (now >= since + self.config.round_idle && self.maybe_dirty)
             || (now >= self.freeing_at() && self.frees_space())
+            || (now >= self.merge_round_at() && self.merges.is_ready())
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
@@ -215,12 +222,13 @@ impl Engine {
             if self.needs_bad_block(decision.replica) {
                 continue;
             }
-            let Some(r) = self.replicas.get_mut(&decision.replica) else { continue };
-            if !r.destages() {
+            if !self.replicas.get(&decision.replica).is_some_and(Replica::destages) {
                 continue;
             }
+            let merges = self.forget_merged(decision.replica) || self.merges.takes(decision.replica);
+            let r = self.replicas.get_mut(&decision.replica).expect("seen above");
             assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
-            if decision.index == r.checkpoint.0 && r.overlay.active().is_empty() {
+            if decision.index == r.checkpoint.0 && r.overlay.active().is_empty() && !merges {
                 continue;
             }
             r.overlay.freeze();
@@ -239,7 +247,7 @@ impl Engine {
         }
         if self.brings_nothing(kept.is_empty()) {
             self.last_round = now;
-            return;
+            return self.merges.give_up();
         }
         if on(Bug::LogReusedEarly) {
             let log = self.log.as_mut().expect("a running engine has a log");
@@ -422,10 +430,15 @@ impl Engine {
         let states = run.states.values().cloned().collect();
         let destroyed = run.destroyed.iter().copied().collect();
         let (installs, released) = (Vec::new(), std::mem::take(&mut run.released).into_iter().collect());
+        let merges = self.take_merges(&run);
         self.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.begin_round(self.now, Round { states, unmaps, chunks, destroyed, installs, released }, &mut events);
+        home.begin_round(
+            self.now,
+            Round { states, unmaps, chunks, merges, destroyed, installs, released },
+            &mut events,
+        );
         self.home_events(events);
     }
 
@@ -510,8 +523,10 @@ impl Engine {
             self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
             advanced.push((replica, state.decision.index));
+            self.forget_bad_of_gone(replica);
         }
         self.round_releases = false;
+        rebased.extend(self.merges_committed());
         rebased.into_iter().for_each(|(replica, chunk)| self.judge_space(replica, chunk));
         for gone in run.destroyed {
             self.destroyed.remove(&gone);
@@ -522,9 +537,9 @@ impl Engine {
         self.maybe_dirty = self.find_dirty();
         self.last_round = self.now;
         self.stats.rounds += 1;
-        if run.install.is_none() {
-            self.round_replicas_max = usize::MAX;
-            self.round_refused = false;
+        match run.install {
+            None => (self.round_replicas_max, self.round_refused) = (usize::MAX, false),
+            Some(replica) => self.note_heirs(replica),
         }
         self.find_freeable();
         self.copy_forward();

@@ -14,7 +14,7 @@ use crate::replica::Replica;
 use crate::resolve::Sources;
 use std::time::Duration;
 use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
-use types::{ChunkKey, ReplicaId, SectorRange, Time};
+use types::{ChunkKey, GenerationId, ReplicaId, SectorRange, Time};
 
 /// AUs that share one CRC page.
 const QUARTER: u32 = AUS_PER_CHUNK / 4;
@@ -156,12 +156,13 @@ impl Engine {
         let room = self.home.as_ref().map(Home::room).unwrap_or_default();
         let mut need = Need::default();
         self.replicas.values().for_each(|r| need.add(r.overlay.need()));
+        need.aus += self.replicas.values().map(Replica::aus_of_dissolved).sum::<u64>();
         let slots = room.slots.saturating_sub(need.slots);
         Space {
             free_aus: room.aus,
             dirty_new_aus: need.aus,
             available_aus: room.aus.saturating_sub(need.aus).min(slots / SLOTS_PER_AU_MAX),
-            releasing: self.releasing || self.round_releases,
+            releasing: self.releasing || self.round_releases || self.merges.may_free(),
             refused: self.round_refused && self.round_replicas_max == 1,
         }
     }
@@ -221,6 +222,25 @@ impl Engine {
         }
     }
 
+    /// Counts again what those chunks of a replica's active layer need that show more older generations than before, or fewer. A tree
+    /// changes few of them: a new head has no chunk, and its parent shows what it did.
+    pub(crate) fn judge_reached(&mut self, replica: ReplicaId, before: &[(GenerationId, u32)]) {
+        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        for (generation, reach) in before {
+            let now = r.lineage.reach(*generation);
+            if now == *reach {
+                continue;
+            }
+            let key = |index| ChunkKey { generation: *generation, index };
+            let changed = key(now.min(*reach))..=key(now.max(*reach));
+            let keys: Vec<ChunkKey> = r.overlay.active().chunks.range(changed).map(|(key, _)| *key).collect();
+            for chunk in keys {
+                let held = held(home, r, chunk);
+                r.overlay.judge(chunk, held);
+            }
+        }
+    }
+
     /// Recounts the needs from intervals and map. While home is in a round, its map is ahead of the frozen layers'
     /// counts.
     #[cfg(test)]
@@ -252,7 +272,7 @@ fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
 fn shows_au(sources: &Sources<'_>, chunk: ChunkKey, au: u32) -> bool {
     sources.resolve(View::Delta, chunk, SectorRange::of_au(au)).parts.iter().any(|f| match f.source {
         Source::Data(_) => true,
-        Source::Home(key) => sources.home.is_some_and(|home| home.holds(sources.replica, key, au)),
+        Source::Home(key) => sources.home.is_some_and(|home| home.has_data(sources.replica, key, f.range)),
         Source::Zeros | Source::Open | Source::Hidden => false,
     })
 }

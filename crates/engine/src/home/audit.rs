@@ -114,7 +114,8 @@ impl Home {
             held.into_iter().try_for_each(|au| aus.enter(au, Owner::Staged(*id)))?;
         }
         aus.check_complete()?;
-        slots.check_complete()
+        slots.check_complete()?;
+        self.audit_debts()
     }
 }
 

@@ -5,7 +5,8 @@
 
 use super::Home;
 use crate::space::{FreeSpace, Held};
-use types::{ChunkKey, ReplicaId};
+use types::units::SECTORS_PER_BLOCK;
+use types::{ChunkKey, ReplicaId, SectorRange};
 
 impl Home {
     /// Returns the AUs that home holds of this chunk, as staged by now.
@@ -25,14 +26,20 @@ impl Home {
         self.chunk(replica, chunk).is_some_and(|chunk| chunk.map[au as usize].valid != 0)
     }
 
+    /// Whether home holds data in these sectors of the chunk.
+    pub fn has_data(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> bool {
+        let blocks = range.start / SECTORS_PER_BLOCK..range.end().div_ceil(SECTORS_PER_BLOCK);
+        self.chunk(replica, chunk).is_some_and(|chunk| blocks.into_iter().any(|block| chunk.is_valid(block as usize)))
+    }
+
     /// Returns the AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and
-    /// repair.
+    /// repair. A write that needs no grant because a dissolved generation has an AU there may still take one.
     pub fn room(&self) -> FreeSpace {
         let taken = self.round.as_ref().map(|round| round.taken).unwrap_or_default();
         let aus = u64::from(self.aus.free_count()) + taken.aus;
         let slots = u64::from(self.slots.free_count()) + taken.slots;
         FreeSpace {
-            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16))),
+            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16)) + self.debts.total()),
             slots: slots.saturating_sub(u64::from(self.geometry.slot_count / 4)),
         }
     }

@@ -44,7 +44,8 @@ impl Home {
         });
         let installs = self.round.iter().flat_map(|round| &round.installs);
         let is_lent = installs.copied().any(|id| id == base || id == replica || self.base_of(id) == Some(base));
-        if !has || other || is_lent || self.poisoned || self.is_rewriting(base, key) {
+        let is_merged = self.round.as_ref().is_some_and(|round| round.merges(base, key));
+        if !has || other || is_lent || is_merged || self.poisoned || self.is_rewriting(base, key) {
             return false;
         }
         let staging = self.staging.entry(replica).or_default();
@@ -72,6 +73,11 @@ impl Home {
     /// Whether a kept AU has changed since it was compared.
     pub fn is_spoiled(&self, replica: ReplicaId) -> bool {
         self.kept_of(replica).is_some_and(|kept| kept.spoiled)
+    }
+
+    /// Whether contents of the replica are being staged, or are lent to contents that are: a merge would take them away.
+    pub fn is_streamed(&self, replica: ReplicaId) -> bool {
+        self.staging.iter().any(|(id, s)| *id == replica || s.kept.as_ref().is_some_and(|kept| kept.base == replica))
     }
 
     fn kept_of(&self, replica: ReplicaId) -> Option<&Kept> {

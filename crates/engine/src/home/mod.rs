@@ -12,10 +12,12 @@
 
 mod audit;
 mod chunk;
+mod debts;
 mod grants;
 mod install;
 mod inventory;
 mod keep;
+mod merge;
 mod mount;
 mod placed;
 mod read;
@@ -112,6 +114,8 @@ pub struct Home {
     double_owned: DoubleOwned,
     /// AUs with payloads of the log.
     placed: placed::Placed,
+    /// AUs that heirs of dissolved generations may take without a grant.
+    debts: debts::Debts,
     in_flight: Table<InFlight>,
     reads: Table<read::Read>,
     readers: Readers,
@@ -162,6 +166,7 @@ impl Home {
             pending_free: PendingFree::default(),
             double_owned: DoubleOwned::default(),
             placed: placed::Placed::default(),
+            debts: debts::Debts::default(),
             in_flight: Table::new(),
             reads: Table::new(),
             readers: Readers::default(),
@@ -255,8 +260,12 @@ impl Home {
         self.replicas.get(&replica).map(|r| &r.state)
     }
 
-    /// Returns the checksum of a block ([`types::block_hash`]) according to the current map; `None`: home holds no data there.
+    /// Returns the checksum of a block ([`types::block_hash`]) according to the current map; `None`: home holds no data there, or the
+    /// running round merges the chunk, so that a copy of the block would come too late.
     pub fn hash_of(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
+        if self.round.as_ref().is_some_and(|round| round.merges(replica, chunk)) {
+            return None;
+        }
         let chunk = self.chunk(replica, chunk)?;
         chunk.is_valid(block.into()).then(|| chunk.hash_of(block.into()))
     }

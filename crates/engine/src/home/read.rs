@@ -13,6 +13,7 @@ use super::chunk::Chunk;
 use super::{Home, InFlight};
 use crate::home_api::{HomeEvent, HomeReadError, Piece};
 use env::{DiskError, Op};
+use std::collections::BTreeMap;
 use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{BLOCK, BlockPlace, ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, block_hash};
@@ -29,6 +30,26 @@ pub(super) struct Read {
     pieces: Vec<(SectorRange, Piece)>,
     waiting: u32,
     outcome: Outcome,
+}
+
+/// Place of a piece.
+enum Place {
+    /// Home holds no data there.
+    Nowhere,
+    /// Offset on the device.
+    Device(u64),
+    /// The running round copies the block: its write may be in flight.
+    Memory(IoBuf),
+}
+
+impl Place {
+    /// Returns the piece as far as it is known before a read of the device.
+    fn piece(&self, range: SectorRange) -> Piece {
+        let Place::Memory(buf) = self else { return Piece::Zeros };
+        let first = range.start / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+        let payload = buf.slice(types::range::fragment_bytes(first, range));
+        Piece::Bytes { crcs: vec![types::crc32c(&payload)], payload }
+    }
 }
 
 enum Outcome {
@@ -71,14 +92,14 @@ impl Home {
         }
         let pieces = self.look_up(replica, ranges);
         let clock = self.clock;
-        let waiting = pieces.iter().filter(|(.., place)| place.is_some()).count() as u32;
+        let waiting = pieces.iter().filter(|(.., place)| matches!(place, Place::Device(_))).count() as u32;
         let read = Read {
             ticket,
             replica,
             family,
             looked: looked.iter().map(|key| (*key, self.chunk(replica, *key).is_some())).collect(),
             clock,
-            pieces: pieces.iter().map(|(_, range, _)| (*range, Piece::Zeros)).collect(),
+            pieces: pieces.iter().map(|(_, range, place)| (*range, place.piece(*range))).collect(),
             waiting,
             outcome: Outcome::Good,
         };
@@ -89,7 +110,7 @@ impl Home {
         self.readers.enter(clock);
         let (_, key) = self.reads.insert(read);
         for (piece, (chunk, range, place)) in pieces.into_iter().enumerate() {
-            let Some(offset) = place else { continue };
+            let Place::Device(offset) = place else { continue };
             let buf = IoBufMut::new(range.fragment_count() * BLOCK as usize);
             self.stats.read_bytes += buf.len() as u64;
             let token = self.token(InFlight::Read { read: key, piece: piece as u32, chunk });
@@ -98,12 +119,8 @@ impl Home {
     }
 
     /// Splits `ranges` into pieces: each is all zeros, or adjacent on the device from the given offset.
-    fn look_up(
-        &self,
-        replica: ReplicaId,
-        ranges: &[(ChunkKey, SectorRange)],
-    ) -> Vec<(ChunkKey, SectorRange, Option<u64>)> {
-        let mut pieces: Vec<(ChunkKey, SectorRange, Option<u64>)> = Vec::with_capacity(ranges.len());
+    fn look_up(&self, replica: ReplicaId, ranges: &[(ChunkKey, SectorRange)]) -> Vec<(ChunkKey, SectorRange, Place)> {
+        let mut pieces: Vec<(ChunkKey, SectorRange, Place)> = Vec::with_capacity(ranges.len());
         let mut held: Option<(ChunkKey, Option<&Chunk>)> = None;
         let mut last_end = 0;
         for (key, range) in ranges {
@@ -113,14 +130,15 @@ impl Home {
                 held = Some((*key, self.chunk(replica, *key)));
             }
             let Some((_, Some(chunk))) = held else {
-                pieces.push((*key, *range, None));
+                pieces.push((*key, *range, Place::Nowhere));
                 continue;
             };
             let first = pieces.len();
+            let copied = self.round.as_ref().and_then(|round| round.copied.get(&(replica, *key)));
             for fragment in range.fragments() {
-                let place = self.device_offset(chunk, fragment);
+                let place = self.place_of(chunk, fragment, copied);
                 match pieces[first..].last_mut() {
-                    Some((_, run, at)) if self.adjoins(*run, *at, place) => run.count += fragment.count,
+                    Some((_, run, at)) if self.adjoins(*run, at, &place) => run.count += fragment.count,
                     _ => pieces.push((*key, fragment, place)),
                 }
             }
@@ -128,21 +146,25 @@ impl Home {
         pieces
     }
 
-    /// Returns the disk offset of the block of `fragment`, if it holds data.
-    fn device_offset(&self, chunk: &Chunk, fragment: SectorRange) -> Option<u64> {
+    /// Returns the place of the block of `fragment`. `copied`: blocks that the running round copies into the chunk.
+    fn place_of(&self, chunk: &Chunk, fragment: SectorRange, copied: Option<&BTreeMap<u16, IoBuf>>) -> Place {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
-        chunk.is_valid(block).then(|| {
-            let (au, n) = chunk.place_of(block);
-            self.region.start + self.geometry.block_offset(au, n)
-        })
+        if !chunk.is_valid(block) {
+            return Place::Nowhere;
+        }
+        if let Some(buf) = copied.and_then(|copied| copied.get(&(block as u16))) {
+            return Place::Memory(buf.clone());
+        }
+        let (au, n) = chunk.place_of(block);
+        Place::Device(self.region.start + self.geometry.block_offset(au, n))
     }
 
-    fn adjoins(&self, run: SectorRange, run_at: Option<u64>, next_at: Option<u64>) -> bool {
+    fn adjoins(&self, run: SectorRange, run_at: &Place, next_at: &Place) -> bool {
         match (run_at, next_at) {
-            (None, None) => true,
-            (Some(at), Some(next)) => {
+            (Place::Nowhere, Place::Nowhere) => true,
+            (Place::Device(at), Place::Device(next)) => {
                 let len = run.fragment_count() as u64 * BLOCK;
-                at + len == next && len < self.limits.io_bytes_max
+                at + len == *next && len < self.limits.io_bytes_max
             }
             _ => false,
         }

@@ -11,7 +11,7 @@
 use super::chunk::{BlockSet, Replica};
 use super::stage::verified;
 use super::{Home, HomeLimits, InFlight};
-use crate::home_api::{BlockData, ChunkDirty, HomeEvent, Round, RoundState};
+use crate::home_api::{BlockData, ChunkDirty, ChunkMerge, HomeEvent, Round, RoundState};
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, ReplicaRecord, decision_pages};
 use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};
@@ -45,6 +45,8 @@ enum Work {
     Adopt(ReplicaId, ChunkKey),
     /// Drops the replica's directory and decision state; its chunks have been dropped.
     Forget(ReplicaId),
+    /// Moves a chunk of a dissolved generation to its heir, of which the round writes these blocks.
+    Merge(Box<ChunkMerge>, Option<Box<BlockSet>>),
     /// Puts blocks into their places, once all are verified: so many have a hash here.
     Write(ChunkDirty, Vec<u32>),
     /// Drops logged AUs that no chunk has adopted; all chunks are staged.
@@ -76,6 +78,10 @@ pub(super) struct RoundRun {
     bytes_in_flight: u64,
     /// Blocks that the overlay answers for until the flip.
     rewritten: BTreeMap<(ReplicaId, ChunkKey), Box<BlockSet>>,
+    /// Chunks of dissolved generations that the round merges.
+    merging: BTreeSet<(ReplicaId, ChunkKey)>,
+    /// Blocks that the round copies to heirs: until the flip they are read from here, because their writes may be in flight.
+    pub(super) copied: BTreeMap<(ReplicaId, ChunkKey), BTreeMap<u16, IoBuf>>,
     pub(super) dirty_directory: BTreeSet<(ReplicaId, u32)>,
     /// Upper bound of the AUs that the round takes, from its beginning to its end.
     pub(super) aus_promised: u64,
@@ -97,6 +103,11 @@ impl RoundRun {
     pub(super) fn rewritten(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<&BlockSet> {
         self.rewritten.get(&(replica, chunk)).map(|blocks| &**blocks)
     }
+
+    /// Whether this round merges the chunk into that of an heir.
+    pub(super) fn merges(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
+        self.merging.contains(&(replica, chunk))
+    }
 }
 
 /// Most space that a round takes.
@@ -114,9 +125,15 @@ impl Home {
         round.chunks.retain(|c| !damaged(&c.replica));
         round.installs.retain(|id| !damaged(id));
         round.released.retain(|(id, _)| !damaged(id));
+        round.merges.retain(|merge| !damaged(&merge.replica));
         self.check_round(&round);
-        let demand = self.demand(&round);
-        if demand.aus > u64::from(self.aus.free_count()) || demand.slots > u64::from(self.slots.free_count()) {
+        let mut demand = self.demand(&round);
+        if !self.has_room_for(&demand) && !round.merges.is_empty() {
+            // Merges must not be the reason why a round finds no room.
+            round.merges.clear();
+            demand = self.demand(&round);
+        }
+        if !self.has_room_for(&demand) {
             out.push(HomeEvent::RoundFull);
             return;
         }
@@ -131,24 +148,10 @@ impl Home {
             let keys = held.flat_map(|r| chunks_from(r, cut.generation, cut.from_chunk));
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
         }
-        for id in &round.installs {
-            let base = self.base_of(*id);
-            let kept: BTreeSet<ChunkKey> = self.kept_keys(*id).collect();
-            let mut new = self.staged_keys(*id);
-            // A failed base first: what it does not lend is dropped. The new contents are newer than all that it had.
-            for old in base.filter(|base| base != id).into_iter().chain([*id]) {
-                for chunk in self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied()) {
-                    work.push_back(match base == Some(old) && kept.contains(&chunk) {
-                        true => Work::TakeOver(old, *id, chunk),
-                        false => Work::Drop(old, chunk),
-                    });
-                    // One chunk after the other, so that a step does not change the tables of all.
-                    work.extend((old == *id && new.remove(&chunk)).then_some(Work::Adopt(*id, chunk)));
-                }
-                work.extend((old != *id).then_some(Work::Forget(old)));
-            }
-            work.extend(new.into_iter().map(|chunk| Work::Adopt(*id, chunk)));
-        }
+        round.installs.iter().for_each(|id| self.plan_install(*id, &mut work));
+        let merging = round.merges.iter().map(|merge| (merge.replica, merge.from)).collect();
+        let merges = std::mem::take(&mut round.merges);
+        work.extend(merges_of(merges, &round.chunks));
         work.extend(round.chunks.into_iter().map(|dirty| Work::Write(dirty, Vec::new())));
         for (replica, units) in round.released {
             work.extend(units.chunks(RELEASE_STEP).map(|part| Work::Release(replica, part.to_vec())));
@@ -165,12 +168,34 @@ impl Home {
             ops_in_flight: 0,
             bytes_in_flight: 0,
             rewritten: BTreeMap::new(),
+            merging,
+            copied: BTreeMap::new(),
             dirty_directory: BTreeSet::new(),
             aus_promised: demand.aus,
             taken: Default::default(),
             exchanged: 0,
             installs: round.installs,
         });
+    }
+
+    /// Adds the work of an installation.
+    fn plan_install(&self, id: ReplicaId, work: &mut VecDeque<Work>) {
+        let base = self.base_of(id);
+        let kept: BTreeSet<ChunkKey> = self.kept_keys(id).collect();
+        let mut new = self.staged_keys(id);
+        // A failed base first: what it does not lend is dropped. The new contents are newer than all that it had.
+        for old in base.filter(|base| *base != id).into_iter().chain([id]) {
+            for chunk in self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied()) {
+                work.push_back(match base == Some(old) && kept.contains(&chunk) {
+                    true => Work::TakeOver(old, id, chunk),
+                    false => Work::Drop(old, chunk),
+                });
+                // One chunk after the other, so that a step does not change the tables of all.
+                work.extend((old == id && new.remove(&chunk)).then_some(Work::Adopt(id, chunk)));
+            }
+            work.extend((old != id).then_some(Work::Forget(old)));
+        }
+        work.extend(new.into_iter().map(|chunk| Work::Adopt(id, chunk)));
     }
 
     /// Takes the state of a replica as of the coming checkpoint.
@@ -212,6 +237,16 @@ impl Home {
             assert!(seen.insert((dirty.replica, dirty.chunk)), "{} of {} twice", dirty.chunk, dirty.replica);
         }
         self.check_placed(round);
+        for ChunkMerge { replica, from, into, .. } in &round.merges {
+            assert!(replicas.contains(replica), "{replica} has no state");
+            assert!(from.generation < into.generation && from.index == into.index, "{from} is merged into {into}");
+            // M3: what is destaged into the older chunk is merged later.
+            assert!(seen.insert((*replica, *from)), "{from} of {replica} is merged and written, or merged twice");
+        }
+    }
+
+    fn has_room_for(&self, demand: &Demand) -> bool {
+        demand.aus <= u64::from(self.aus.free_count()) && demand.slots <= u64::from(self.slots.free_count())
     }
 
     /// Returns an upper bound of the round's space, before anything is changed.
@@ -239,6 +274,13 @@ impl Home {
             demand.slots += 1 + u64::from(quarters.count_ones());
             let entry = entries.entry(dirty.replica).or_default();
             *entry = (entry.0 + 1, entry.1 + u64::from(held.is_none()));
+        }
+        // A merge takes no AU: an AU moves, or blocks go to one that the heir has.
+        for merge in &round.merges {
+            let is_new = self.chunk(merge.replica, merge.into).is_none();
+            demand.slots += self.merge_demand(merge);
+            let entry = entries.entry(merge.replica).or_default();
+            *entry = (entry.0 + 2, entry.1 + u64::from(is_new));
         }
         for id in &round.installs {
             let (pages, new) = self.install_demand(*id);
@@ -343,6 +385,7 @@ impl Home {
                 self.stage_chunk(dirty, hashes);
                 return cost;
             }
+            Work::Merge(merge, written) => return self.merge_chunk(*merge, written.as_deref()),
             Work::Release(replica, units) => self.release_placed(replica, &units),
             Work::Roots => {
                 let run = self.round.as_mut().expect("a round is running");
@@ -433,8 +476,27 @@ impl Home {
     }
 }
 
+/// Returns the work of merges, each with the blocks that the round writes to the chunk of the heir.
+fn merges_of(merges: Vec<ChunkMerge>, chunks: &[ChunkDirty]) -> Vec<Work> {
+    if merges.is_empty() {
+        return Vec::new();
+    }
+    let dirty: BTreeMap<_, _> = chunks.iter().map(|dirty| ((dirty.replica, dirty.chunk), dirty)).collect();
+    let written = |merge: &ChunkMerge| {
+        let dirty = dirty.get(&(merge.replica, merge.into))?;
+        let mut blocks = Box::new(BlockSet::new());
+        dirty.blocks.iter().for_each(|(block, _)| blocks.insert(usize::from(*block)));
+        Some(blocks)
+    };
+    let with_written = |merge: ChunkMerge| {
+        let blocks = written(&merge);
+        Work::Merge(Box::new(merge), blocks)
+    };
+    merges.into_iter().map(with_written).collect()
+}
+
 /// Returns the chunks of `generation` from `from` on that the replica holds.
-fn chunks_from(replica: &Replica, generation: GenerationId, from: u32) -> impl Iterator<Item = ChunkKey> {
+pub(super) fn chunks_from(replica: &Replica, generation: GenerationId, from: u32) -> impl Iterator<Item = ChunkKey> {
     let range = ChunkKey { generation, index: from }..=ChunkKey { generation, index: u32::MAX };
     replica.chunks.range(range).map(|(key, _)| *key)
 }

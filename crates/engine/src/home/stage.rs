@@ -141,6 +141,7 @@ impl Home {
             self.running().dirty_directory.insert((id, chunk.place.page));
         }
         self.replicas.get_mut(&id).expect("it is there").chunks.insert(key, chunk);
+        self.count_debts(id, key);
     }
 
     /// Drops a chunk with all that it holds.
@@ -160,11 +161,13 @@ impl Home {
         chunk.pages.iter().flatten().for_each(|ptr| self.drop_slot(*ptr));
         self.replicas.get_mut(&id).expect("it is there").unplace(key, chunk.place);
         self.running().dirty_directory.insert((id, chunk.place.page));
+        self.count_debts(id, key);
     }
 
     /// Drops a replica whose chunks have been dropped.
     pub(super) fn forget(&mut self, id: ReplicaId) {
         let replica = self.replicas.remove(&id).expect("it was there when the round began");
+        self.debts.forget(id);
         assert!(replica.chunks.is_empty(), "{id} still has chunks");
         replica.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
         self.running().dirty_directory.retain(|(owner, _)| *owner != id);

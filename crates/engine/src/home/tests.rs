@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod marks;
+mod merge;
 mod placed;
 mod rig;
 mod rounds;

@@ -134,3 +134,46 @@ fn lineage_reads_back_from_its_checkpoint() {
     assert!(matches!(Lineage::decode(&other, &dissolved), Err(LineageError::Dissolved(_))), "heirs are in the tree");
     assert!(matches!(Lineage::decode(b"junk", &[]), Err(LineageError::Tree(_))));
 }
+
+#[test]
+fn reach_is_where_chunks_begin_to_show_nothing_older() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    store.branch(1, 1, 2);
+    store.shorten(2, 6);
+    store.branch(1, 2, 3);
+    store.shorten(3, 4);
+    store.begin(9, Some(2));
+    let check = |store: &Store, want: &[(u64, u32)]| {
+        for (generation, reach) in want {
+            assert_eq!(store.lineage.reach(id(*generation)), *reach, "g{generation}");
+            let shows = |index: u32| store.full(*generation, index).len() > 1;
+            assert!((0..9).all(|index| shows(index) == (index < *reach)), "g{generation}");
+        }
+    };
+    check(&store, &[(1, 0), (2, 6), (3, 4), (9, u32::MAX), (77, 0)]);
+    store.remove(9);
+    store.remove(2);
+    check(&store, &[(1, 0), (2, 4), (3, 4)]);
+    store.remove(1);
+    check(&store, &[(1, 0), (2, 4), (3, 4)]);
+    store.lineage.forget(|generation| generation == id(2));
+    check(&store, &[(1, 0), (3, 4)]);
+    assert_eq!(store.full(3, 0), [3, 1]);
+    let len = store.lineage.dissolved_len();
+    assert_eq!(len, store.lineage.dissolved_bytes().len());
+    store.lineage.forget(|_| true);
+    assert!(store.lineage.is_flat() && !store.lineage.has_dissolved() && store.lineage.dissolved_len() == 0);
+}
+
+#[test]
+fn list_with_a_generation_of_the_tree_is_refused() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    store.branch(1, 1, 2);
+    let mut decision = BytesMut::new();
+    store.tree.encode_decision(&mut decision);
+    let lists = DissolvedLists::from([(id(2), vec![Dissolved { generation: id(1), through: 9 }])]);
+    let read = Lineage::decode(&decision, &dissolved::encode(&lists));
+    assert_eq!(read, Err(LineageError::Dissolved(DissolvedError)));
+}

@@ -12,17 +12,17 @@ use types::tree::Role;
 use types::units::SECTORS_PER_BLOCK;
 use types::{BlockPlace, ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, VolumeId, block_hash, crc32c};
 
-const R1: ReplicaId = ReplicaId(1);
-const V1: VolumeId = VolumeId(1);
-/// Generations that a history makes: no round merges them, so each keeps its space.
+pub(super) const R1: ReplicaId = ReplicaId(1);
+pub(super) const V1: VolumeId = VolumeId(1);
+/// Generations that a history makes: each keeps its space until it is merged.
 const GENERATIONS_MAX: u64 = 14;
 
-fn key(generation: u64, index: u32) -> ChunkKey {
+pub(super) fn key(generation: u64, index: u32) -> ChunkKey {
     ChunkKey { generation: GenerationId(generation), index }
 }
 
 /// Begins a store whose rounds begin on demand alone, with volume 1.
-fn quiet(seed: u64) -> Rig {
+pub(super) fn quiet(seed: u64) -> Rig {
     let config =
         EngineConfig { round_pressure: 100.0, round_idle: Duration::from_secs(1000), ..EngineConfig::default() };
     let mut rig = Rig::new(seed, true, config);
@@ -31,41 +31,41 @@ fn quiet(seed: u64) -> Rig {
     rig
 }
 
-fn apply_all(rig: &mut Rig) {
+pub(super) fn apply_all(rig: &mut Rig) {
     rig.settle();
     rig.commit(R1, u64::MAX);
 }
 
-fn order(rig: &mut Rig, order: Order) {
+pub(super) fn order(rig: &mut Rig, order: Order) {
     rig.order(R1, vec![order]);
     apply_all(rig);
 }
 
-fn branch(rig: &mut Rig, to: u64) {
+pub(super) fn branch(rig: &mut Rig, to: u64) {
     order(rig, Order::Branch { volume: V1, to: GenerationId(to) });
 }
 
 /// Writes to the head of volume 1.
-fn write(rig: &mut Rig, start: u32, count: u32) {
+pub(super) fn write(rig: &mut Rig, start: u32, count: u32) {
     let effect = Effect::Write { chunk: key(1, 0), range: SectorRange::new(start, count) };
     rig.extend(R1, vec![effect]);
     apply_all(rig);
 }
 
-fn zero(rig: &mut Rig, start: u32, count: u32) {
+pub(super) fn zero(rig: &mut Rig, start: u32, count: u32) {
     let effect = Effect::Zero { chunk: key(1, 0), range: SectorRange::new(start, count) };
     rig.extend(R1, vec![effect]);
     apply_all(rig);
 }
 
-fn destage(rig: &mut Rig) {
+pub(super) fn destage(rig: &mut Rig) {
     rig.round();
     rig.settle();
     check_space(rig);
 }
 
 /// Checks the counts of space, and what observers see, while no round runs.
-fn check_space(rig: &Rig) {
+pub(super) fn check_space(rig: &Rig) {
     rig.engine.audit().expect("the books balance");
     assert_eq!(rig.engine.recount_space(), rig.engine.counted_space());
     let bytes = rig.disk.bytes();
@@ -86,9 +86,46 @@ fn check_space(rig: &Rig) {
     let differs = |at: &&(ChunkKey, u16)| seen.get(at) != want.get(at);
     let differ: Vec<_> = seen.keys().chain(want.keys()).filter(differs).collect();
     assert!(differ.is_empty(), "blocks {differ:?} are others; {:?}", rig.engine.replicas[&R1].lineage);
+    check_owners(rig);
 }
 
-fn random_order(rig: &mut Rig, next: &mut u64) {
+/// Checks that each chunk at home belongs to a generation of the tree, or to a dissolved one.
+fn check_owners(rig: &Rig) {
+    let (home, r) = (rig.engine.home.as_ref().expect("mounted"), &rig.engine.replicas[&R1]);
+    let heirs = r.lineage.heirs();
+    let tree = &rig.models[&R1].tree;
+    let is_owned = |key: &ChunkKey| tree.get(key.generation).is_some() || heirs.contains_key(&key.generation);
+    let strays: Vec<ChunkKey> = home.chunks(R1).filter(|key| !is_owned(key)).collect();
+    let cut = |key: &ChunkKey| r.overlay.active().hides(*key);
+    assert!(strays.iter().all(cut), "{strays:?} belong to no generation");
+}
+
+/// Runs rounds until all dissolved generations are merged and forgotten.
+pub(super) fn finish_merges(rig: &mut Rig) {
+    for _ in 0..200 {
+        if !rig.engine.replicas[&R1].lineage.has_dissolved() {
+            // A round drops the generations that were discarded.
+            destage(rig);
+            return check_merged(rig);
+        }
+        rig.now = rig.now + Duration::from_millis(210);
+        rig.turn(16);
+        rig.settle();
+    }
+    panic!("{:?} is not merged", rig.engine.replicas[&R1].lineage);
+}
+
+/// Checks that nothing of a dissolved generation is left.
+fn check_merged(rig: &mut Rig) {
+    rig.settle();
+    check_space(rig);
+    let home = rig.engine.home.as_ref().expect("mounted");
+    let tree = &rig.models[&R1].tree;
+    assert!(home.chunks(R1).all(|key| tree.get(key.generation).is_some()), "a chunk is left");
+    assert_eq!(home.state(R1).map(|state| state.dissolved.len()), Some(0), "the checkpoint has no list");
+}
+
+pub(super) fn random_order(rig: &mut Rig, next: &mut u64) {
     let tree = rig.models[&R1].tree.clone();
     let of = |is: fn(Role) -> bool| -> Vec<(GenerationId, VolumeId)> {
         tree.iter().filter(|(_, node)| is(node.role)).map(|(id, node)| (id, node.role.volume())).collect()
@@ -129,7 +166,7 @@ fn random_order(rig: &mut Rig, next: &mut u64) {
 }
 
 /// Returns a random effect in the head of any volume.
-fn effect(rig: &mut Rig) -> Effect {
+pub(super) fn effect(rig: &mut Rig) -> Effect {
     let effect = rig.effect();
     let tree = &rig.models[&R1].tree;
     let volumes: Vec<GenerationId> = tree
@@ -170,6 +207,8 @@ fn step(rig: &mut Rig, next: &mut u64) {
             let count = rig.rng().between(1, u64::from(SECTORS - start)) as u32;
             rig.read(R1, chunk, SectorRange::new(start, count));
         }
+        // Rounds that only merge have a pause between them.
+        7 if rig.rng().chance(1, 4) => rig.now = rig.now + Duration::from_millis(100),
         7 if rig.rng().chance(1, 4) => random_order(rig, next),
         _ => {
             let completions = rig.rng().below(6);
@@ -185,10 +224,13 @@ struct Met {
     completed: u64,
     dissolved: u64,
     again: u64,
+    merged: u64,
 }
 
 fn live(seed: u64, met: &mut Met) {
-    let mut rig = Rig::with_long_segments(seed, !seed.is_multiple_of(3), 1 << 20, config(seed));
+    let mut config = config(seed);
+    config.steps.merge_bytes = [4 << 20, 4 << 12][(seed / 3) as usize % 2];
+    let mut rig = Rig::with_long_segments(seed, !seed.is_multiple_of(3), 1 << 20, config);
     rig.create(1);
     rig.order(R1, vec![Order::Begin { volume: V1, parent: None }, Order::Begin { volume: VolumeId(2), parent: None }]);
     apply_all(&mut rig);
@@ -198,10 +240,17 @@ fn live(seed: u64, met: &mut Met) {
             step(&mut rig, &mut next);
         }
         met.again += rig.engine.reads_looked_up_again();
+        met.merged += rig.engine.stats().home.merged_aus;
         end_life(&mut rig);
         check_space(&rig);
         met.dissolved += rig.engine.replicas[&R1].lineage.dissolved_bytes().len() as u64;
     }
+    apply_all(&mut rig);
+    finish_merges(&mut rig);
+    met.merged += rig.engine.stats().home.merged_aus;
+    rig.disk.power_cut();
+    rig.restart_and_check();
+    check_merged(&mut rig);
     met.rounds += rig.seen.checkpoints;
     met.completed += rig.seen.completed_blocks;
 }
@@ -210,8 +259,9 @@ fn live(seed: u64, met: &mut Met) {
 fn reads_through_generations_equal_a_model_in_every_life() {
     let mut met = Met::default();
     (0..40).for_each(|seed| live(seed, &mut met));
-    let Met { rounds, completed, dissolved, again } = met;
-    let counts = format!("{rounds} rounds, {completed} blocks, {dissolved} bytes, {again} reads");
+    let Met { rounds, completed, dissolved, again, merged } = met;
+    let counts = format!("{rounds} rounds, {completed} blocks, {dissolved} bytes, {again} reads, {merged} AUs");
+    assert!(merged > 500, "{counts}: the test lost its teeth");
     assert!(rounds > 100 && completed > 500 && dissolved > 500 && again > 10, "{counts}: the test lost its teeth");
 }
 

@@ -20,6 +20,8 @@ mod install;
 mod laws;
 mod lineage;
 mod mend;
+mod merge;
+mod merge_space;
 mod offline;
 mod placed;
 mod placed_crash;

@@ -4,8 +4,8 @@
 
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{
-    At, BlockData, ChunkDirty, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
-    RoundState, Unmap,
+    At, BlockData, ChunkDirty, ChunkMerge, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece,
+    Round, RoundState, Unmap,
 };
 use crate::tests::disk::Disk;
 use bytes::Bytes;
@@ -29,6 +29,7 @@ pub(super) struct Plan {
     /// AUs of chunks that the round adopts, and the units that hold their bytes.
     pub(super) adopts: BTreeMap<(ReplicaId, ChunkKey, u16), u32>,
     pub(super) released: Vec<(ReplicaId, Vec<u32>)>,
+    pub(super) merges: Vec<ChunkMerge>,
     pub(super) states: Vec<(ReplicaId, u64)>,
     /// Generations with a parent: a zero block of theirs is a zero mark, which the model keeps as stamp 0.
     pub(super) marks: BTreeSet<GenerationId>,
@@ -117,6 +118,7 @@ impl Plan {
             destroyed: self.destroyed.clone(),
             installs: Vec::new(),
             released: self.released.clone(),
+            merges: self.merges.clone(),
         }
     }
 
@@ -128,6 +130,7 @@ impl Plan {
     /// Applies the plan to the model.
     pub(super) fn apply(&self, base: &mut BTreeMap<Key, u64>) {
         base.retain(|key, _| !self.drops(key));
+        self.merges.iter().for_each(|merge| self.merge(merge, base));
         for (key, stamp) in &self.blocks {
             if *stamp == 0 && !self.marks.contains(&key.1.generation) {
                 base.remove(key);
@@ -136,6 +139,45 @@ impl Plan {
             }
         }
     }
+}
+
+impl Plan {
+    /// Applies a merge to the model, as far as rules M1 to M4 let the round carry it out.
+    fn merge(&self, merge: &ChunkMerge, base: &mut BTreeMap<Key, u64>) {
+        let ChunkMerge { replica, from, into, hidden, marks, ref copies, .. } = *merge;
+        let older: Vec<(u16, u64)> = of_chunk(base, replica, from).collect();
+        for all in older.chunk_by(|a, b| a.0 / 16 == b.0 / 16) {
+            let of_heir = |block: u16| base.get(&(replica, into, block)).copied();
+            let is_written = |block: &u16| self.blocks.contains_key(&(replica, into, *block));
+            let place = all[0].0 / 16 * 16..all[0].0 / 16 * 16 + 16;
+            let has_au = place.clone().any(|block| of_heir(block).is_some_and(|stamp| stamp > 0));
+            let open: Vec<(u16, u64)> = all.iter().copied().filter(|(block, _)| of_heir(*block).is_none()).collect();
+            let shows = open.iter().any(|(_, stamp)| *stamp > 0);
+            let mut copied = open.iter().filter(|(block, stamp)| *stamp > 0 && !is_written(block));
+            let is_copied = copied.all(|(block, _)| copies.iter().any(|(of, _)| of == block));
+            let stays = shows && if has_au { !is_copied } else { place.clone().any(|block| is_written(&block)) };
+            if stays && !hidden {
+                continue;
+            }
+            for (block, _) in all {
+                base.remove(&(replica, from, *block));
+            }
+            let given = open.into_iter().filter(|(block, stamp)| if *stamp > 0 { !is_written(block) } else { marks });
+            base.extend(given.filter(|_| !hidden).map(|(block, stamp)| ((replica, into, block), stamp)));
+        }
+        if !marks && !hidden && of_chunk(base, replica, from).next().is_none() && !older.is_empty() {
+            base.retain(|key, stamp| (key.0, key.1) != (replica, into) || *stamp > 0);
+        }
+    }
+}
+
+/// Returns the blocks of a chunk in the model.
+pub(super) fn of_chunk(
+    base: &BTreeMap<Key, u64>,
+    replica: ReplicaId,
+    chunk: ChunkKey,
+) -> impl Iterator<Item = (u16, u64)> {
+    base.range((replica, chunk, 0)..=(replica, chunk, u16::MAX)).map(|((.., block), stamp)| (*block, *stamp))
 }
 
 /// Returns a block that lies in memory as in a receive buffer: 512-aligned.
