@@ -46,7 +46,7 @@ fn next(rng: &mut Rng, rig: &Rig, fresh: &mut u64) -> Result<Vec<Effect>, Order>
     let (_, volume) = heads[rng.below(heads.len() as u64) as usize];
     let tree = &rig.models[&R1].tree;
     let snapshots: Vec<GenerationId> =
-        tree.iter().filter(|(_, node)| matches!(node.role, Role::Snapshot(_))).map(|(id, _)| id).collect();
+        tree.iter().filter(|(_, node)| matches!(node.role, Role::Snapshot(..))).map(|(id, _)| id).collect();
     if rng.chance(1, 8) && *fresh < 60 {
         *fresh += 1;
         return Err(Order::Branch { volume, to: GenerationId(*fresh) });
