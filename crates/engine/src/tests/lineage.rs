@@ -17,12 +17,12 @@ const V1: VolumeId = VolumeId(1);
 /// Generations that a history makes: no round merges them, so each keeps its space.
 const GENERATIONS_MAX: u64 = 14;
 
-fn key(generation: u64, index: u32) -> ChunkKey {
+pub(super) fn key(generation: u64, index: u32) -> ChunkKey {
     ChunkKey { generation: GenerationId(generation), index }
 }
 
 /// Begins a store whose rounds begin on demand alone, with volume 1.
-fn quiet(seed: u64) -> Rig {
+pub(super) fn quiet(seed: u64) -> Rig {
     let config =
         EngineConfig { round_pressure: 100.0, round_idle: Duration::from_secs(1000), ..EngineConfig::default() };
     let mut rig = Rig::new(seed, true, config);
@@ -31,41 +31,41 @@ fn quiet(seed: u64) -> Rig {
     rig
 }
 
-fn apply_all(rig: &mut Rig) {
+pub(super) fn apply_all(rig: &mut Rig) {
     rig.settle();
     rig.commit(R1, u64::MAX);
 }
 
-fn order(rig: &mut Rig, order: Order) {
+pub(super) fn order(rig: &mut Rig, order: Order) {
     rig.order(R1, vec![order]);
     apply_all(rig);
 }
 
-fn branch(rig: &mut Rig, to: u64) {
+pub(super) fn branch(rig: &mut Rig, to: u64) {
     order(rig, Order::Branch { volume: V1, to: GenerationId(to) });
 }
 
 /// Writes to the head of volume 1.
-fn write(rig: &mut Rig, start: u32, count: u32) {
+pub(super) fn write(rig: &mut Rig, start: u32, count: u32) {
     let effect = Effect::Write { chunk: key(1, 0), range: SectorRange::new(start, count) };
     rig.extend(R1, vec![effect]);
     apply_all(rig);
 }
 
-fn zero(rig: &mut Rig, start: u32, count: u32) {
+pub(super) fn zero(rig: &mut Rig, start: u32, count: u32) {
     let effect = Effect::Zero { chunk: key(1, 0), range: SectorRange::new(start, count) };
     rig.extend(R1, vec![effect]);
     apply_all(rig);
 }
 
-fn destage(rig: &mut Rig) {
+pub(super) fn destage(rig: &mut Rig) {
     rig.round();
     rig.settle();
     check_space(rig);
 }
 
 /// Checks the counts of space, and what observers see, while no round runs.
-fn check_space(rig: &Rig) {
+pub(super) fn check_space(rig: &Rig) {
     rig.engine.audit().expect("the books balance");
     assert_eq!(rig.engine.recount_space(), rig.engine.counted_space());
     let bytes = rig.disk.bytes();
@@ -88,7 +88,7 @@ fn check_space(rig: &Rig) {
     assert!(differ.is_empty(), "blocks {differ:?} are others; {:?}", rig.engine.replicas[&R1].lineage);
 }
 
-fn random_order(rig: &mut Rig, next: &mut u64) {
+pub(super) fn random_order(rig: &mut Rig, next: &mut u64) {
     let tree = rig.models[&R1].tree.clone();
     let of = |is: fn(Role) -> bool| -> Vec<(GenerationId, VolumeId)> {
         tree.iter().filter(|(_, node)| is(node.role)).map(|(id, node)| (id, node.role.volume())).collect()
@@ -153,7 +153,7 @@ fn effect(rig: &mut Rig) -> Effect {
     }
 }
 
-fn step(rig: &mut Rig, next: &mut u64) {
+pub(super) fn step(rig: &mut Rig, next: &mut u64) {
     match rig.rng().below(12) {
         0..=3 => {
             if rig.engine.pressure().max() >= 1.0 {
