@@ -182,7 +182,12 @@ impl Engine {
         if is_older {
             self.queue(Work::Commit { replica, commit });
         }
-        let base = self.home.as_ref().and_then(|home| home.base_of(replica));
+        let home = self.home.as_mut().expect("a running engine has a home");
+        if !tree.is_empty() {
+            // Blocks of generations that have ended since, or that its log begins.
+            home.retain_staged(replica, |generation| tree.get(generation).is_some());
+        }
+        let base = home.base_of(replica);
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));
         // A stream brings the blocks of live generations.
@@ -191,10 +196,6 @@ impl Engine {
         self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, begins) };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        if !tree.is_empty() {
-            // Blocks of generations that have ended since, or that its log begins.
-            home.retain_staged(replica, |generation| tree.get(generation).is_some());
-        }
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
         home.begin_round(self.now, round, &mut events);
         self.home_events(events);
