@@ -13,6 +13,7 @@ use crate::lineage::View;
 use crate::overlay::{Source, block_range};
 use crate::replica::Replica;
 use crate::resolve::Sources;
+use types::planted::{Bug, on};
 use types::store::{ChunkDelta, Own};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{BlockPlace, ChunkKey, Index, ReplicaId, SectorRange};
@@ -34,6 +35,7 @@ impl Engine {
     pub fn is_open(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> bool {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return true };
         match r.lineage.node(chunk.generation) {
+            None if on(Bug::RepairByGeneration) => false,
             // Nothing was ever merged into it: what is open is zeros.
             Some(node) if node.family == chunk.generation => false,
             None if r.lineage.owner_of(chunk) == chunk => !has_chunks(home, r, chunk),
@@ -43,7 +45,8 @@ impl Engine {
 
     /// Returns the chunk as whose block a block of this one is asked for.
     pub fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey {
-        self.replicas.get(&replica).map_or(chunk, |r| r.lineage.owner_of(chunk))
+        let names_own = || on(Bug::RepairByGeneration);
+        self.replicas.get(&replica).filter(|_| !names_own()).map_or(chunk, |r| r.lineage.owner_of(chunk))
     }
 
     /// Returns the place that seeds the checksum of a block.

@@ -104,6 +104,18 @@ enum Todo {
     Some(Box<Blocks>),
 }
 
+/// Blocks of a chunk that were to be sent in this round, and in the next one.
+struct Left {
+    due: Blocks,
+    changed: Blocks,
+}
+
+impl Default for Left {
+    fn default() -> Left {
+        Left { due: Blocks::NONE, changed: Blocks::NONE }
+    }
+}
+
 /// Data that is left to send.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
@@ -161,6 +173,7 @@ impl Plan {
                     self.heirs.end(gone, None);
                     drop(self.take_known(gone));
                 }
+                Change::Merge { .. } if on(Bug::StreamMissesMerge) => {}
                 Change::Merge { from, into, .. } => {
                     self.heirs.end(from, Some(into));
                     let mut sent = Vec::new();
@@ -172,7 +185,11 @@ impl Plan {
                             // The receiver has no block of either.
                             None if is_fresh => _ = self.queue.insert(chunk, Todo::Whole),
                             left => {
-                                self.mark(chunk, &left.unwrap_or(Blocks::NONE));
+                                let Left { due, changed } = left.unwrap_or_default();
+                                // This round was to send them, and the follower's log may not have what changed them.
+                                self.owes |= due != Blocks::NONE && self.heirs.sent_as(chunk).is_some();
+                                self.mark(chunk, &due);
+                                self.mark(chunk, &changed);
                                 sent.push(chunk);
                             }
                         }
@@ -205,7 +222,7 @@ impl Plan {
 
     /// Removes the chunks of a generation. Each comes with its blocks that were still to be sent, because they have changed; `None`: nothing
     /// of it was sent.
-    fn take_known(&mut self, generation: GenerationId) -> Vec<(ChunkKey, Option<Blocks>)> {
+    fn take_known(&mut self, generation: GenerationId) -> Vec<(ChunkKey, Option<Left>)> {
         let all = ChunkKey { generation, index: 0 }..=ChunkKey { generation, index: u32::MAX };
         let chunks: Vec<ChunkKey> = self.known.range(all).copied().collect();
         let of_it = |part: &Part| part.chunk.generation == generation;
@@ -213,15 +230,15 @@ impl Plan {
         self.parts = others;
         let taken = |chunk: ChunkKey| {
             self.known.remove(&chunk);
-            let mut left = self.dirty.remove(&chunk).map_or(Blocks::NONE, |blocks| *blocks);
-            match self.queue.remove(&chunk) {
+            let changed = self.dirty.remove(&chunk).map_or(Blocks::NONE, |blocks| *blocks);
+            let mut due = match self.queue.remove(&chunk) {
                 Some(Todo::Whole) => return (chunk, None),
-                Some(Todo::Some(blocks)) => left.join(&blocks),
-                None => {}
-            }
+                Some(Todo::Some(blocks)) => *blocks,
+                None => Blocks::NONE,
+            };
             let cut = parts.iter().filter(|part| part.chunk == chunk && part.content != Content::Digests);
-            cut.for_each(|part| left.insert(part.range));
-            (chunk, Some(left))
+            cut.for_each(|part| due.insert(part.range));
+            (chunk, Some(Left { due, changed }))
         };
         chunks.into_iter().map(taken).collect()
     }

@@ -303,7 +303,8 @@ impl Copy {
 #[test]
 fn copy_under_writes_and_tree_changes_ends_up_equal() {
     let (mut merges, mut again) = (0, 0);
-    for seed in 0..400 {
+    // The last one unmaps a generation, and merges it in the round that was to say so.
+    for seed in (0..1000).chain([13_319]) {
         let mut copy = Copy::new(seed);
         copy.begin();
         loop {
@@ -327,7 +328,7 @@ fn copy_under_writes_and_tree_changes_ends_up_equal() {
         // What the leader has done since is in the follower's log.
         assert!(copy.installed().shown() == copy.leader.shown(), "seed {seed} differs");
     }
-    assert!(merges > 200 && again > 50, "{merges} merges, {again} logs that began again: the test lost its teeth");
+    assert!(merges > 500 && again > 100, "{merges} merges, {again} logs that began again: the test lost its teeth");
 }
 
 #[test]
