@@ -83,7 +83,7 @@ pub(crate) struct Replica {
     pub lineage: Arc<Lineage>,
     /// The last entry that may have changed the tree: it is the same at every index from there to the applied one.
     pub tree_index: Index,
-    /// What decides how the blocks of a stream are staged.
+    /// Decides how the blocks of a stream are staged.
     pub stages: Stages,
     pub state: ReplicaState,
     /// The failure that the log still tells: a forced recovery goes on from the replica, and its step is in no batch yet.

@@ -30,8 +30,8 @@ macro_rules! registry {
         /// Every bug that a run finds, by rule.
         pub const REGISTRY: &[Row] = &[$(Row { bug: Bug::$bug, name: $name, rule: $rule, says: $says },)*];
 
-        /// Bugs that unit tests show, named in [`NOT_PLANTED`], and that no run can find yet. A test has the one that the variable
-        /// `BASALT_PLANTED` of the environment names.
+        /// Bugs that unit tests show, named in [`NOT_PLANTED`], and that no run can find yet. A build with the feature
+        /// has the one that the variable `BASALT_PLANTED` of the environment names.
         pub const UNHUNTED: &[Row] =
             &[$(Row { bug: Bug::$late, name: $late_name, rule: $late_rule, says: $late_says },)*];
     };
@@ -376,7 +376,7 @@ mod chosen {
 
     const NONE: usize = usize::MAX;
     static CHOSEN: LazyLock<AtomicUsize> = LazyLock::new(|| {
-        let named = std::env::var("BASALT_PLANTED").ok().and_then(|name| Bug::named(&name));
+        let named = option_env!("BASALT_PLANTED").and_then(Bug::named);
         AtomicUsize::new(named.map_or(NONE, |bug| bug as usize))
     });
     static HITS: AtomicU64 = AtomicU64::new(0);

@@ -222,7 +222,7 @@ fn blocks_of_generations_that_end_before_the_log_begins_are_dropped() {
 
 /// Contents that come first are of generations that the target does not know.
 #[test]
-fn generation_that_the_tree_lacks_is_refused_unless_the_stream_brings_the_tree() {
+fn generation_that_no_tree_has_is_refused_unless_the_stream_brings_it() {
     for with_tree in [false, true] {
         let mut leader = quiet(32);
         write(&mut leader, 0, 16);

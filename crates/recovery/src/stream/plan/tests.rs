@@ -325,7 +325,7 @@ fn copy_under_writes_and_tree_changes_ends_up_equal() {
             copy.plan.next_round();
         }
         merges += copy.merges;
-        // What the leader has done since is in the follower's log.
+        // The follower's log has all that the leader has done since.
         assert!(copy.installed().shown() == copy.leader.shown(), "seed {seed} differs");
     }
     assert!(merges > 500 && again > 100, "{merges} merges, {again} logs that began again: the test lost its teeth");
