@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use types::{ChunkKey, ReplicaId};
 
 impl Engine {
-    /// The chunks that may hold data of this replica, as applied now, ascending.
+    /// The chunks that may hold data of this replica, as applied now, ascending. Each is of a live generation: those of dissolved ones count
+    /// under their owners.
     pub fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey> {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return Vec::new() };
         let mut all: BTreeSet<ChunkKey> = home.chunks(replica).collect();
@@ -17,6 +18,9 @@ impl Engine {
         for layer in r.overlay.frozen().into_iter().chain([r.overlay.active()]) {
             all.retain(|chunk| layer.unmaps.get(&chunk.generation).is_none_or(|from| chunk.index < *from));
             all.extend(layer.chunks.keys().copied());
+        }
+        if !r.lineage.is_flat() {
+            all = all.into_iter().map(|chunk| r.lineage.owner_of(chunk)).collect();
         }
         all.into_iter().collect()
     }

@@ -497,6 +497,13 @@ impl Engine {
         let mut frees = !matches!(effect, Effect::Write { .. });
         match effect {
             Effect::None => return,
+            Effect::Write { chunk, .. } | Effect::Zero { chunk, .. } if r.is_filling() => {
+                r.check_head(chunk.generation)
+            }
+            _ => {}
+        }
+        match effect {
+            Effect::None => return,
             Effect::Write { chunk, range } => {
                 let kept = r.log.get(index).expect("an entry is in the log when it is applied");
                 let payload = kept.payload.clone().expect("an entry that writes has a payload");
@@ -539,6 +546,8 @@ impl Engine {
         for generation in &gone {
             r.overlay.unmap(*generation, 0);
         }
+        // A bad block that nothing shows keeps the replica from no round.
+        r.bad.retain(|(chunk, _)| !gone.contains(&chunk.generation));
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         (self.k_lags, self.maybe_dirty, self.last_apply) = (true, true, self.now);

@@ -176,10 +176,11 @@ impl Replica {
             (next.term, next.vote) = (term.max(next.term), None);
         }
         (self.hard_state, self.written_hard_state) = (next, next);
-        (self.checkpoint, self.applied, self.tree_index) = ((index, term), index, Index(0));
+        (self.checkpoint, self.applied, self.tree_index) = ((index, term), index, index);
         // At the beginning no generation is dissolved here: a stream brings the blocks of live ones.
         let lineage = Lineage::decode(&decision.bytes, &[]).expect("it was decoded before the batch was queued");
         self.lineage = Arc::new(lineage);
+        self.stages.lineage = Some(self.lineage.clone());
         if let ReplicaState::Filling { bytes, .. } = &mut self.state {
             *bytes = self.log.iter().map(Kept::log_len).sum();
         }

@@ -13,16 +13,18 @@
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::home_api::{BlockData, ChunkDirty, Round, RoundState};
+use crate::lineage::Lineage;
 use crate::log::{Log, Work};
-use crate::replica::{Replica, ReplicaState};
+use crate::replica::{Replica, ReplicaState, Stages};
 use crate::round::{RoundStep, Run};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::tree::Tree;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange};
+use types::{BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange};
 
 /// An installation that waits for its round.
 #[derive(Clone, Debug)]
@@ -81,9 +83,8 @@ impl Engine {
             }
         };
         let mut events = Vec::new();
+        let (family, marks) = self.replicas.get_mut(&replica).expect("it is usable").stages_as(chunk);
         let home = self.home.as_mut().expect("a running engine has a home");
-        let lineage = &self.replicas[&replica].lineage;
-        let (family, marks) = (lineage.family(chunk.generation), lineage.shows_older(chunk));
         let adopts = Vec::new();
         let dirty = ChunkDirty { replica, chunk, family, marks, blocks, adopts };
         let staged = home.stage(token, dirty, &mut self.ops, &mut events);
@@ -101,6 +102,7 @@ impl Engine {
         if let Some(home) = &mut self.home {
             home.unstage(replica);
         }
+        self.replicas.get_mut(&replica).into_iter().for_each(|r| r.stages = Stages::default());
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
@@ -138,9 +140,11 @@ impl Engine {
         }
         self.installs.pop_front();
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
-        let has_tree = begins.as_ref().is_none_or(|decision| Tree::of_decision(&decision.bytes).is_ok());
+        let first = self.replicas.get(&replica).map(|r| &r.first_decision);
+        let tree = begins.as_ref().map(|decision| &decision.bytes).or(first).map(|bytes| Tree::of_decision(bytes));
+        let Some(Ok(tree)) = tree else { return self.refuse_install(replica) };
         let fits = |r: &&mut Replica| match (&begins, &r.state) {
-            _ if !has_tree => false,
+            _ if !r.stages.fit(&tree) => false,
             (None, _) => r.is_filling() && r.fills_from.is_some(),
             (Some(decision), ReplicaState::Running) => decision.index > r.hard_state.commit,
             // It has kept its log until now: nothing in it is above the new beginning.
@@ -151,10 +155,10 @@ impl Engine {
         };
         let usable = !spoiled && !self.is_beginning(replica);
         let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| usable) else {
-            self.unstage(replica);
-            return self.events.push(EngineEvent::InstallRefused { replica });
+            return self.refuse_install(replica);
         };
         pass(Point::InstallBegun);
+        r.stages = Stages::default();
         let (index, term) = r.checkpoint;
         let bytes = r.first_decision.clone();
         let (decision, commit) = match &begins {
@@ -178,7 +182,12 @@ impl Engine {
         if is_older {
             self.queue(Work::Commit { replica, commit });
         }
-        let base = self.home.as_ref().and_then(|home| home.base_of(replica));
+        let home = self.home.as_mut().expect("a running engine has a home");
+        if !tree.is_empty() {
+            // Blocks of generations that have ended since, or that its log begins.
+            home.retain_staged(replica, |generation| tree.get(generation).is_some());
+        }
+        let base = home.base_of(replica);
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));
         // A stream brings the blocks of live generations.
@@ -190,6 +199,26 @@ impl Engine {
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
         home.begin_round(self.now, round, &mut events);
         self.home_events(events);
+    }
+
+    fn refuse_install(&mut self, replica: ReplicaId) {
+        self.unstage(replica);
+        self.events.push(EngineEvent::InstallRefused { replica });
+    }
+
+    /// Whether zeros that are staged for this chunk hide blocks of older generations.
+    pub fn stages_marks(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
+        self.replicas.get(&replica).is_some_and(|r| r.stage_lineage().shows_older(chunk))
+    }
+
+    /// Takes the generations of the next blocks from this decision state of the leader. False: it is none.
+    pub fn stage_as_of(&mut self, replica: ReplicaId, decision: &[u8]) -> bool {
+        let lineage = Lineage::decode(decision, &[]).ok().map(Arc::new);
+        let is_one = lineage.is_some();
+        if let (Some(r), Some(lineage)) = (self.replicas.get_mut(&replica), lineage) {
+            r.stages.lineage = Some(lineage);
+        }
+        is_one
     }
 
     /// Gives up an installation that does not fit the device. `aside`: the old contents of a replica that was not being filled stay,
@@ -251,6 +280,36 @@ impl Engine {
             });
         }
         some
+    }
+}
+
+impl Stages {
+    /// Whether what is staged is right for this tree: blocks of a generation that was not known count for a first one alone. A tree that
+    /// lacks the generation gets none of them.
+    fn fit(&self, tree: &Tree) -> bool {
+        self.alone.iter().all(|id| tree.get(*id).is_none_or(|node| node.family == *id))
+    }
+}
+
+impl Replica {
+    /// Returns the generations as of the point of the stream that fills the replica.
+    fn stage_lineage(&self) -> Arc<Lineage> {
+        if let Some(lineage) = &self.stages.lineage {
+            return lineage.clone();
+        }
+        let begun = self.fills_from.map(|_| Lineage::decode(&self.first_decision, &[]));
+        begun.and_then(Result::ok).map_or_else(|| self.lineage.clone(), Arc::new)
+    }
+
+    /// Returns the family of a chunk that is staged, and whether its zeros are marks.
+    fn stages_as(&mut self, chunk: ChunkKey) -> (GenerationId, bool) {
+        let lineage = self.stage_lineage();
+        if lineage.node(chunk.generation).is_none() {
+            self.stages.alone.insert(chunk.generation);
+        }
+        let place = (lineage.family(chunk.generation), lineage.shows_older(chunk));
+        self.stages.lineage = Some(lineage);
+        place
     }
 }
 

@@ -107,10 +107,14 @@ impl Engine {
         home.is_some_and(|home| home.keep(replica, base, chunk, au))
     }
 
-    /// Whether the AU's bytes are those at home, whatever was applied.
+    /// Whether the AU's bytes are those at home, whatever was applied: all of its blocks are there under the chunk's own key. An AU of
+    /// which another generation shows a block is never kept, and none of a generation that is dissolved in the base.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
         let Some(home) = &self.home else { return false };
         let alone = |of: Sources<'_>| {
+            if of.lineage.owner_of(chunk) != chunk {
+                return false;
+            }
             let found = of.resolve(View::Full, chunk, SectorRange::of_au(au)).parts;
             found.iter().all(|f| matches!(f.source, Source::Home(key) if key == chunk))
         };

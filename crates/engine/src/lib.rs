@@ -10,6 +10,7 @@
 mod api;
 mod chunks;
 mod contents;
+mod delta;
 mod disks;
 mod drops;
 mod engine;

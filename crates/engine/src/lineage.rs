@@ -11,7 +11,7 @@ use bytes::Bytes;
 use layout::dissolved::{self, Dissolved, DissolvedError, DissolvedLists};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::tree::{Change, Tree, TreeError};
+use types::tree::{Change, Node, Tree, TreeError};
 use types::{BlockPlace, ChunkKey, GenerationId, ReplicaId};
 
 /// Part of the contents of a generation.
@@ -33,16 +33,29 @@ pub(crate) enum LineageError {
 }
 
 /// The generations of a replica.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lineage {
     tree: Arc<Tree>,
     dissolved: DissolvedLists,
     /// Some generation has an older one, or a dissolved one.
     deep: bool,
+    /// Each generation is the first one of its family: nothing was ever merged into any of them.
+    first: bool,
 }
 
 fn is_deep(tree: &Tree, dissolved: &DissolvedLists) -> bool {
     !dissolved.is_empty() || tree.iter().any(|(_, node)| node.parent.is_some())
+}
+
+/// Whether each generation is the first of its family. A family stays when parents go.
+fn are_first(tree: &Tree) -> bool {
+    tree.iter().all(|(id, node)| node.family == id)
+}
+
+impl Default for Lineage {
+    fn default() -> Lineage {
+        Lineage { tree: Arc::default(), dissolved: DissolvedLists::new(), deep: false, first: true }
+    }
 }
 
 impl Lineage {
@@ -53,13 +66,13 @@ impl Lineage {
     pub fn decode(decision: &[u8], dissolved: &[u8]) -> Result<Lineage, LineageError> {
         let tree = Arc::new(Tree::of_decision(decision)?);
         let dissolved = dissolved::decode(dissolved)?;
-        let is_live = |id: &GenerationId| tree.get(*id).is_some();
-        let is_listed_live = |list: &Vec<Dissolved>| list.iter().any(|d| is_live(&d.generation));
-        if !dissolved.keys().all(is_live) || dissolved.values().any(is_listed_live) {
+        let is_live = |id: GenerationId| tree.get(id).is_some();
+        let all = || dissolved.values().flatten().map(|d| d.generation);
+        if !dissolved.keys().all(|heir| is_live(*heir)) || all().any(is_live) {
             return Err(DissolvedError.into());
         }
-        let deep = is_deep(&tree, &dissolved);
-        Ok(Lineage { tree, dissolved, deep })
+        let (deep, first) = (is_deep(&tree, &dissolved), are_first(&tree));
+        Ok(Lineage { tree, dissolved, deep, first })
     }
 
     /// Returns the bytes of the dissolved pages; none without dissolved generations.
@@ -91,7 +104,7 @@ impl Lineage {
             }
         }
         self.tree = tree;
-        self.deep = is_deep(&self.tree, &self.dissolved);
+        (self.deep, self.first) = (is_deep(&self.tree, &self.dissolved), are_first(&self.tree));
         let stays = |heir: &GenerationId| self.tree.get(*heir).is_some();
         assert!(self.dissolved.keys().all(stays), "an heir of {:?} has left the tree", self.dissolved);
         gone
@@ -186,6 +199,21 @@ impl Lineage {
     /// Whether blocks of older generations show where the chunk has none of its own.
     pub fn shows_older(&self, chunk: ChunkKey) -> bool {
         chunk.index < self.reach(chunk.generation)
+    }
+
+    /// Whether each generation is the first one of its family.
+    pub fn has_only_first(&self) -> bool {
+        self.first
+    }
+
+    /// Returns the node of a generation; `None`: it is dissolved, has ended, or came with an entry that changed no other one.
+    pub fn node(&self, id: GenerationId) -> Option<&Node> {
+        self.tree.get(id)
+    }
+
+    /// Returns the chunk under whose key the blocks of this one count.
+    pub fn owner_of(&self, chunk: ChunkKey) -> ChunkKey {
+        ChunkKey { generation: self.owner(chunk.generation), ..chunk }
     }
 
     /// Returns the live generation whose delta has the blocks of this one.

@@ -41,11 +41,12 @@ impl Engine {
         (!r.is_filling() || self.sources_of(r).covers(chunk, range)).then_some(r.applied)
     }
 
-    /// Returns the sources of a block of which some sectors are at home alone.
+    /// Returns the sources of a block of which some sectors are at home alone. The bad block of a dissolved generation is one of its
+    /// heir, which may hide it.
     fn found_at_home(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<Vec<Found>> {
         self.home.as_ref()?.hash_of(replica, chunk, block)?;
         let r = self.sound(replica)?;
-        let found = self.sources_of(r).resolve(View::Full, chunk, block_range(block)).parts;
+        let found = self.sources_of(r).resolve(View::Full, r.lineage.owner_of(chunk), block_range(block)).parts;
         found.iter().any(|f| is_home(f, chunk)).then_some(found)
     }
 
@@ -85,7 +86,8 @@ impl Engine {
         }
     }
 
-    /// Repairs the block with a peer's copy.
+    /// Repairs the block with a peer's copy. The copy of a dissolved generation's block goes to its heir: the merge needs the block no
+    /// more.
     ///
     /// Every entry above the checkpoint index K has covered the sectors that it touched. So a sector that is at home
     /// alone has the same contents at every index from K to the applied index, and a copy as of one of these has them. So has
@@ -106,7 +108,7 @@ impl Engine {
         let r = &self.replicas[&replica];
         let range = block_range(block);
         let found = self.found_at_home(replica, chunk, block).expect("it is needed");
-        let place = r.lineage.place(chunk, block);
+        let (place, owner) = (r.lineage.place(chunk, block), r.lineage.owner_of(chunk));
         let hash = match &copy.data {
             Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => block_hash(place, buf),
             Some(_) => return Err(MendRefusal::Bytes),
@@ -126,7 +128,10 @@ impl Engine {
             }
         }
         match fill(range, found, copy) {
-            Ok(payload) => self.put_mended(replica, chunk, block, payload),
+            Ok(payload) => {
+                self.put_mended(replica, owner, block, payload);
+                self.forget_bad(replica, chunk, block);
+            }
             Err(at) => {
                 self.fail(replica, format!("sectors {at} were damaged in memory"));
                 return Err(MendRefusal::NotNeeded);
@@ -141,7 +146,6 @@ impl Engine {
         let judge = r.overlay.write(chunk, block_range(block), payload.clone());
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-        r.bad.remove(&(chunk, block));
         let index = r.applied;
         let commits = r.written_hard_state.commit < index;
         if judge {
@@ -188,6 +192,10 @@ impl Engine {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return false };
         let active = r.overlay.active();
         let own = !active.hides(chunk) && active.chunks.get(&chunk).is_some_and(|c| c.is_partial(block));
+        if home.hash_of(replica, chunk, block).is_none() {
+            // The block has gone since, to an heir or for good.
+            return false;
+        }
         if own || r.lineage.is_flat() {
             return own;
         }

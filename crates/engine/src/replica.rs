@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{Failure, HardState, ReplicaIdentity};
+use types::tree::Role;
 use types::{ChunkKey, GenerationId, Index, Term};
 
 /// Entries that an append or a truncation removes, kept until its record is durable: then replay removes them, too.
@@ -49,6 +50,15 @@ pub(crate) struct Older {
     pub lineage: Arc<Lineage>,
 }
 
+/// How the blocks of a stream are staged: the generations as of the point of the stream, and not as applied here.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    /// `None`: that of the state at which the log begins, or the applied one.
+    pub lineage: Option<Arc<Lineage>>,
+    /// Generations that this lineage lacks, of which blocks are staged as those of first generations.
+    pub alone: BTreeSet<GenerationId>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub identity: ReplicaIdentity,
@@ -71,8 +81,10 @@ pub(crate) struct Replica {
     pub overlay: Overlay,
     /// The generations as of the applied index.
     pub lineage: Arc<Lineage>,
-    /// The last entry that has changed the tree in this process.
+    /// The last entry that may have changed the tree: it is the same at every index from there to the applied one.
     pub tree_index: Index,
+    /// Decides how the blocks of a stream are staged.
+    pub stages: Stages,
     pub state: ReplicaState,
     /// The failure that the log still tells: a forced recovery goes on from the replica, and its step is in no batch yet.
     pub revived: Option<Failure>,
@@ -102,6 +114,7 @@ impl Replica {
             overlay: Overlay::default(),
             lineage: Arc::default(),
             tree_index: Index(0),
+            stages: Stages::default(),
             state: ReplicaState::Running,
             revived: None,
             held_decision: Bytes::new(),
@@ -173,6 +186,13 @@ impl Replica {
             }
             _ => of,
         }
+    }
+
+    /// Checks that a generation takes writes. While home does not count, a lookup asks the overlays of older generations behind those of
+    /// younger ones: that is right because a generation that is no head when the log begins has an empty overlay.
+    pub fn check_head(&self, generation: GenerationId) {
+        let is_head = self.lineage.node(generation).is_none_or(|node| matches!(node.role, Role::Head(_)));
+        assert!(is_head, "{} writes to {generation}, which is no head", self.identity.replica);
     }
 
     /// Whether a round has work: changes of blocks, or a changed tree. The tree is part of the decision state, and a generation that is

@@ -1,11 +1,12 @@
-//! Metadata of a device and of its home: superblock, poison mark, pages, checkpoint records.
+//! Metadata of a device and of its home: superblock, poison mark, pages, checkpoint records, dissolved generations.
 //!
-//! Properties: a superblock that decodes divides the device without overlap. A page or checkpoint that decodes has
-//! exactly one encoding.
+//! Properties: a superblock that decodes divides the device without overlap. A page, a checkpoint or a list of dissolved generations
+//! that decodes has exactly one encoding.
 
 use crate::{Verdict, meter};
 use bytes::Bytes;
 use layout::checkpoint::{Checkpoint, ReplicaRecord, decision_pages};
+use layout::dissolved::{self, Dissolved, DissolvedLists};
 use layout::home::{
     CRC_PAGES, DirEntry, Geometry, MapSlot, PAGE, PageId, PagePtr, decode_crc_page, decode_dir_page, decode_map_page,
     encode_crc_page, encode_dir_page, encode_map_page,
@@ -13,6 +14,7 @@ use layout::home::{
 use layout::log::SaltKey;
 use layout::poison;
 use layout::superblock::{DeviceIds, MARGIN, Part, SUPERBLOCK_LEN, Segments, Superblock};
+use std::collections::BTreeSet;
 use types::rng::Rng;
 use types::{ChunkKey, ClusterId, GenerationId, Index, OsdId, OsdUuid, ReplicaId, Term, crc32c};
 
@@ -121,6 +123,39 @@ fn sequence(page: &[u8]) -> u64 {
 
 fn ptr(rng: &mut Rng) -> PagePtr {
     PagePtr { slot: rng.below(u64::from(GEOMETRY.slot_count)) as u32, crc: rng.next_u64() as u32 }
+}
+
+/// Memory of a list of dissolved generations for each byte of it: one of 12 bytes is in a list and in a set.
+const DISSOLVED_FACTOR: u64 = 32;
+
+/// Decodes the list of dissolved generations of a replica.
+pub fn dissolved(data: &[u8]) -> Verdict {
+    let result = meter::bounded(data.len(), DISSOLVED_FACTOR, 4096, || dissolved::decode(data));
+    if let Ok(lists) = &result {
+        assert!(dissolved::encode(lists)[..] == *data, "a second spelling of {lists:?}");
+        let all: Vec<GenerationId> = lists.values().flatten().map(|d| d.generation).collect();
+        let each: BTreeSet<GenerationId> = all.iter().copied().collect();
+        assert!(each.len() == all.len() && !lists.keys().any(|heir| each.contains(heir)), "two owners in {lists:?}");
+        for (heir, list) in lists {
+            let falls = list.windows(2).all(|d| d[0].generation > d[1].generation && d[0].through >= d[1].through);
+            assert!(falls && list.first().is_some_and(|d| d.generation < *heir), "{heir} has {list:?}");
+        }
+    }
+    Verdict::of(&result)
+}
+
+pub fn dissolved_seed(rng: &mut Rng) -> Vec<u8> {
+    let mut lists = DissolvedLists::new();
+    let mut next = 0;
+    for _ in 0..rng.below(4) {
+        let first = next + 1;
+        let count = rng.between(1, 5);
+        next = first + count;
+        let list = (first..next).rev().zip(0u32..);
+        let list = list.map(|(id, n)| Dissolved { generation: GenerationId(id), through: 64 - n }).collect();
+        lists.insert(GenerationId(next), list);
+    }
+    dissolved::encode(&lists).to_vec()
 }
 
 pub fn page_seed(rng: &mut Rng) -> Vec<u8> {

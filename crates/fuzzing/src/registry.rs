@@ -95,6 +95,12 @@ pub const TARGETS: &[Target] = &[
         home::checkpoint_fix,
         16 << 10,
     ),
+    decoder(
+        target("dissolved", "the list of dissolved generations", home::dissolved),
+        home::dissolved_seed,
+        as_it_is,
+        512,
+    ),
     decoder(target("decision", "decision state", store::decision), store::decision_seed, as_it_is, 4096),
     decoder(target("tree", "the tree of a decision state", store::tree), store::tree_seed, as_it_is, 256),
     decoder(target("descriptor", "descriptors of entries", store::descriptor), store::descriptor_seed, as_it_is, 64),

@@ -26,7 +26,7 @@ impl Osd {
                 }
                 Action::Tree { index, tree, changes, .. } => {
                     self.engine.set_tree(replica, index, tree, &changes);
-                    self.recovery.streams.tree_changed(replica, &changes);
+                    self.recover(|r, here| r.streams.tree_changed(here, replica, &changes));
                     self.tell_digests(replica, index);
                 }
                 Action::Snapshots(answer) => self.snapshots_answered(slot, answer),

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
-use types::store::{DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
-use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::store::{ChunkDelta, DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
+use types::{BlockPlace, ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
 /// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
@@ -151,8 +151,32 @@ impl Host for Here<'_> {
         self.engine.chunks(replica)
     }
 
-    fn extents(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<(u32, bool)> {
-        self.engine.extents(replica, chunk, SectorRange::CHUNK)
+    fn delta(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkDelta {
+        self.engine.delta(replica, chunk)
+    }
+
+    fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool {
+        self.engine.has_tree_since(replica, index)
+    }
+
+    fn is_open(&self, (replica, chunk, block): BlockKey, count: u16) -> bool {
+        self.engine.is_open(replica, chunk, SectorRange::of_blocks(block, count))
+    }
+
+    fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey {
+        self.engine.owner_of(replica, chunk)
+    }
+
+    fn place_of(&self, (replica, chunk, block): BlockKey) -> BlockPlace {
+        self.engine.place_of(replica, chunk, block)
+    }
+
+    fn older_of(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<ChunkKey> {
+        self.engine.older_of(replica, chunk)
+    }
+
+    fn shows_block(&self, chunk: ChunkKey, (replica, other, block): BlockKey) -> bool {
+        self.engine.shows_block(replica, chunk, (other, block))
     }
 
     fn reads_looked_up_again(&self) -> u64 {
@@ -209,6 +233,14 @@ impl Host for Here<'_> {
 
     fn stage(&mut self, token: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: Staged) -> bool {
         self.engine.stage(token, replica, chunk, range, data)
+    }
+
+    fn stages_marks(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
+        self.engine.stages_marks(replica, chunk)
+    }
+
+    fn stage_as_of(&mut self, replica: ReplicaId, decision: &[u8]) -> bool {
+        self.engine.stage_as_of(replica, decision)
     }
 
     fn unstage(&mut self, replica: ReplicaId) {

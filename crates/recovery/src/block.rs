@@ -48,6 +48,8 @@ struct Bad {
     query: Query<Unable>,
     /// Number of the query on its way, which all blocks of a run share.
     id: u64,
+    /// The chunk that it names: members merge dissolved generations at different times, so a block is asked for as one of its heir.
+    asked_as: ChunkKey,
     /// A member's copy, which holds entries that are not applied here yet.
     copy: Option<(Member, BlockCopy)>,
     /// A member's copy of an earlier index: the log of another one may make it whole.
@@ -120,8 +122,9 @@ fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
 }
 
 impl Bad {
-    fn new(now: Time, reason: String, tries: u32, named: Named) -> Bad {
+    fn new(now: Time, chunk: ChunkKey, reason: String, tries: u32, named: Named) -> Bad {
         Bad {
+            asked_as: chunk,
             reason,
             since: now,
             next_at: now,
@@ -242,7 +245,7 @@ impl BlockRepairs {
             // The first bad block had its neighbours read with it, or has: it may have been forgotten meanwhile.
             let is_read = self.run_mut(window_of(key), WINDOW_BLOCKS).any(|(_, bad)| bad.tries > 0);
             let is_read = is_read || self.reads_window(window_of(key));
-            self.bad.edit().insert(key, Bad::new(host.now(), reason.to_owned(), is_read.into(), named));
+            self.bad.edit().insert(key, Bad::new(host.now(), chunk, reason.to_owned(), is_read.into(), named));
         }
     }
 
@@ -339,9 +342,10 @@ impl BlockRepairs {
         self.next_id += 1;
         let id = self.next_id;
         let older = self.bad[&key].older_for(to).cloned();
+        let asked_as = host.owner_of(replica, chunk);
         for (_, bad) in self.run_mut(key, count) {
             bad.tries += 1;
-            bad.id = id;
+            (bad.id, bad.asked_as) = (id, asked_as);
             bad.brings_older = older.is_some();
             bad.query.ask(now, to);
             bad.next_at = now + crate::query::ANSWER_MAX;
@@ -349,7 +353,7 @@ impl BlockRepairs {
         *asked = (asked.0 + 1, asked.1 + usize::from(count));
         let body = MendBody::Ask { hash: host.hash_of(key).unwrap_or(0), older: older.unwrap_or_default() };
         let pg = part.pg;
-        let query = MendMsg { pg, from: replica, to: to.replica, id, chunk, block, count, body };
+        let query = MendMsg { pg, from: replica, to: to.replica, id, chunk: asked_as, block, count, body };
         host.act(Action::Send { to: to.osd, message: Message::Mend(query) });
     }
 
@@ -407,10 +411,24 @@ impl BlockRepairs {
     /// Handles a member's answer to a query.
     pub fn handle_answer(&mut self, host: &mut impl Host, osd: OsdId, msg: MendMsg) {
         let from = Member { replica: msg.from, osd };
-        for block in msg.block..msg.block + msg.count {
-            self.take_answer(host, (msg.to, msg.chunk, block), from, &msg);
+        if let Some(chunk) = self.asked_chunk(&msg) {
+            for block in msg.block..msg.block + msg.count {
+                self.take_answer(host, (msg.to, chunk, block), from, &msg);
+            }
         }
         self.release_held(host);
+    }
+
+    /// Returns the chunk of whose blocks this is an answer. The query may have named it as one of its heir.
+    fn asked_chunk(&self, msg: &MendMsg) -> Option<ChunkKey> {
+        let is_asked = |bad: &Bad| bad.id == msg.id && msg.id != 0 && bad.asked_as == msg.chunk;
+        let blocks = || msg.block..msg.block + msg.count;
+        let mut own = blocks().filter_map(|block| self.bad.get(&(msg.to, msg.chunk, block)));
+        if own.any(is_asked) {
+            return Some(msg.chunk);
+        }
+        let others = self.bad.iter().filter(|((replica, _, block), _)| *replica == msg.to && blocks().contains(block));
+        others.filter(|(_, bad)| is_asked(bad)).map(|((_, chunk, _), _)| *chunk).next()
     }
 
     /// Takes the part of an answer that belongs to this block.

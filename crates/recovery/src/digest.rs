@@ -1,4 +1,5 @@
-//! Digests of a replica's chunks at one applied index, which `pg verify` compares.
+//! Digests of the deltas of a replica's chunks at one applied index, which `pg verify` compares. A block that is open counts as zeros where
+//! no bytes of an older generation show: a mark may hide nothing on one replica, and be gone on another.
 //!
 //! Input: queries of a tool, applied indexes, results of reads. Output: reads, and one answer to each query. A query waits until its
 //! replica has applied exactly the requested index. Then all reads of the chunk are issued in that very turn, so they show one
@@ -12,7 +13,7 @@ use crate::stream::Blocks;
 use slab::Slab;
 use types::hash::plain_hash;
 use types::limits::PART_MAX;
-use types::store::{ReadData, ReadError};
+use types::store::{ChunkDelta, ReadData, ReadError};
 use types::units::{BLOCK, SECTOR, SECTORS_PER_CHUNK};
 use types::{ChunkKey, Index, ReplicaId, SectorRange, Time, crc32c};
 
@@ -20,6 +21,8 @@ use types::{ChunkKey, Index, ReplicaId, SectorRange, Time, crc32c};
 pub const PARTS: usize = (SECTORS_PER_CHUNK as u64 * SECTOR / PART_MAX) as usize;
 
 const PART_SECTORS: u32 = (PART_MAX / SECTOR) as u32;
+/// Value of a part of which all blocks show older generations.
+const OLDER: u32 = 1;
 const PART_BLOCKS: usize = (PART_MAX / BLOCK) as usize;
 
 /// A query for the digest of a chunk at exactly this applied index.
@@ -39,7 +42,7 @@ pub struct DigestQuery {
 /// The answer to a [`DigestQuery`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DigestAnswer {
-    /// One value for each part: 0 when it is all zeros, or holds no data.
+    /// One value for each part: 0 when it is all zeros, or holds no data; 1 when all of it is an older generation's.
     Digest { at: Index, parts: Vec<u32> },
     /// The requested index has passed: `applied` is the present one.
     Passed { applied: Index },
@@ -62,6 +65,8 @@ struct Running {
     looks: u64,
     failure: Option<String>,
     damaged: Vec<(usize, String)>,
+    /// The chunk's own blocks, where another generation may show.
+    own: Option<Box<Blocks>>,
 }
 
 /// All digests of one OSD.
@@ -130,12 +135,14 @@ impl Digests {
             return host.act(Action::AnswerTool { id, answer: DigestAnswer::Busy });
         }
         if of_table {
-            let parts = table(&host.extents(replica, chunk));
+            let parts = table(&host.delta(replica, chunk));
             return host.act(Action::AnswerTool { id, answer: DigestAnswer::Digest { at, parts } });
         }
         let looks = host.reads_looked_up_again();
         let (parts, damaged) = (vec![0; PARTS], Vec::new());
-        let key = self.running.insert(Running { id, at, parts, left: PARTS, looks, failure: None, damaged });
+        let delta = host.delta(replica, chunk);
+        let own = delta.is_deep.then(|| Box::new(Blocks::own(&delta)));
+        let key = self.running.insert(Running { id, at, parts, left: PARTS, looks, failure: None, damaged, own });
         for part in 0..PARTS {
             let range = SectorRange::new(part as u32 * PART_SECTORS, PART_SECTORS);
             host.act(Action::Read { read: Read::Digest { key, part }, replica, chunk, range });
@@ -147,7 +154,10 @@ impl Digests {
         // A poisoned store has answered already.
         let Some(run) = self.running.get_mut(key) else { return };
         match result {
-            Ok(ReadData::Bytes { payload, .. }) => run.parts[part] = digest(&payload),
+            Ok(ReadData::Bytes { payload, .. }) => {
+                let own = run.own.as_ref().map_or(u128::MAX, |own| own.window(part * PART_BLOCKS));
+                run.parts[part] = digest_of_own(&payload, own);
+            }
             Ok(ReadData::Zeros) => run.parts[part] = 0,
             Err(error @ (ReadError::Damaged { .. } | ReadError::BadBlocks { .. })) => {
                 run.damaged.push((part, error.to_string()))
@@ -182,8 +192,8 @@ impl Digests {
 
 /// Computes for each part the CRC of the numbers of the blocks that hold data; 0 when none does. Blocks count as wholes, because
 /// one replica may have destaged a block that another still holds by sectors.
-fn table(extents: &[(u32, bool)]) -> Vec<u32> {
-    let held = Blocks::held(extents);
+fn table(delta: &ChunkDelta) -> Vec<u32> {
+    let held = Blocks::held(delta);
     let of_part = |part: usize| {
         let blocks = (part * PART_BLOCKS..(part + 1) * PART_BLOCKS).filter(|block| held.contains(*block));
         let bytes: Vec<u8> = blocks.flat_map(|block| (block as u32).to_le_bytes()).collect();
@@ -192,9 +202,54 @@ fn table(extents: &[(u32, bool)]) -> Vec<u32> {
     (0..PARTS).map(of_part).collect()
 }
 
+/// Computes the digest of a part of which some blocks are a chunk's own; bit 0 is the first. The bytes of the others are an older
+/// generation's: that they show counts, and not what they are. 1 stands for a part that shows nothing else.
+fn digest_of_own(bytes: &[u8], own: u128) -> u32 {
+    let shows = |(n, block): (usize, &[u8])| own >> n & 1 == 0 && block.iter().any(|b| *b != 0);
+    let blocks = || bytes.chunks(BLOCK as usize).enumerate();
+    let older = blocks().filter(|block| shows(*block)).fold(0u128, |bits, (n, _)| bits | 1 << n);
+    if older == 0 {
+        return digest(bytes);
+    }
+    let mut own = Vec::with_capacity(bytes.len() + size_of::<u128>());
+    blocks().filter(|(n, _)| older >> n & 1 == 0).for_each(|(_, block)| own.extend_from_slice(block));
+    if own.is_empty() {
+        return OLDER;
+    }
+    own.extend_from_slice(&older.to_le_bytes());
+    (plain_hash(&own) as u32).max(OLDER + 1)
+}
+
 /// Computes the digest of a part's bytes, the low 32 bits of xxh3-64; 0 stands for a part that is all zeros, however it is stored.
 fn digest(bytes: &[u8]) -> u32 {
     if bytes.iter().all(|b| *b == 0) { 0 } else { (plain_hash(bytes) as u32).max(1) }
 }
 
 const _: () = assert!(PARTS * PART_SECTORS as usize == SECTORS_PER_CHUNK as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(stamps: [u8; PART_BLOCKS]) -> Vec<u8> {
+        stamps.iter().flat_map(|stamp| [*stamp; BLOCK as usize]).collect()
+    }
+
+    #[test]
+    fn older_blocks_count_as_shown_and_marks_over_nothing_as_zeros() {
+        let mut stamps = [3; PART_BLOCKS];
+        (stamps[1], stamps[2]) = (7, 0);
+        let all = u128::MAX;
+        let bytes = part(stamps);
+        assert_eq!(digest_of_own(&bytes, all), digest(&bytes));
+        assert_eq!(digest_of_own(&bytes, all ^ 1 << 2), digest(&bytes), "an open block over nothing is zeros");
+        let shown = digest_of_own(&bytes, all ^ 1 << 1);
+        assert_ne!(shown, digest(&bytes), "own bytes that are equal to the parent's are not open");
+        stamps[1] = 8;
+        assert_eq!(digest_of_own(&part(stamps), all ^ 1 << 1), shown, "the parent's bytes do not count");
+        stamps[1] = 0;
+        assert_ne!(digest_of_own(&part(stamps), all), shown, "a mark hides them");
+        assert_eq!(digest_of_own(&part([3; PART_BLOCKS]), 0), OLDER);
+        assert_eq!(digest_of_own(&part([0; PART_BLOCKS]), 0), 0);
+    }
+}

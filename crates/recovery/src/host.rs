@@ -5,8 +5,8 @@ use crate::digest::DigestAnswer;
 use crate::stream::{BaseRead, PartRead};
 use std::time::Duration;
 use types::map::{Member, Membership};
-use types::store::{BlockCopy, DecisionState, ReadData, ReadError};
-use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::store::{BlockCopy, ChunkDelta, DecisionState, ReadData, ReadError};
+use types::{BlockPlace, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::Message;
 
 /// The result of a read.
@@ -76,8 +76,28 @@ pub trait Host {
 
     fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey>;
 
-    /// Returns the parts of a chunk that may hold data, as (sectors, data).
-    fn extents(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<(u32, bool)>;
+    /// Returns the delta of a chunk of a live generation.
+    fn delta(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkDelta;
+
+    /// Whether the present contents of a local replica are contents for a log that begins at this index: no generation has been
+    /// merged since.
+    fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool;
+
+    /// Whether a peer that asks for these blocks learns nothing here: they are open in their generation, and the peer has merged more, or
+    /// less.
+    fn is_open(&self, first: BlockKey, count: u16) -> bool;
+
+    /// Returns the chunk of a live generation that has the blocks of this one.
+    fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey;
+
+    /// Returns the place that seeds the checksum of a block.
+    fn place_of(&self, block: BlockKey) -> BlockPlace;
+
+    /// Returns the chunks of other generations in which a read of this one may find its blocks.
+    fn older_of(&self, replica: ReplicaId, chunk: ChunkKey) -> Vec<ChunkKey>;
+
+    /// Whether a read of the chunk finds this block at home in another one.
+    fn shows_block(&self, chunk: ChunkKey, block: BlockKey) -> bool;
 
     /// Counts the reads that a destage round sent to a second look.
     fn reads_looked_up_again(&self) -> u64;
@@ -109,6 +129,12 @@ pub trait Host {
     /// Stages blocks; [`crate::Streams::handle_staged`] takes the token when they are written. False:
     /// the device is full.
     fn stage(&mut self, token: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: Staged) -> bool;
+
+    /// Whether zeros that are staged for this chunk hide blocks of older generations.
+    fn stages_marks(&self, replica: ReplicaId, chunk: ChunkKey) -> bool;
+
+    /// Takes the generations of the next blocks from this decision state of the leader. False: it is none.
+    fn stage_as_of(&mut self, replica: ReplicaId, decision: &[u8]) -> bool;
 
     /// Drops what is staged and kept for a replica.
     fn unstage(&mut self, replica: ReplicaId);

@@ -35,9 +35,13 @@ pub struct PartRead {
     /// The stream's id: its sender may be gone.
     stream: u64,
     chunk: ChunkKey,
+    /// The chunk as whose the blocks are sent.
+    to: ChunkKey,
     range: SectorRange,
     /// Only the digests are sent.
     compare: bool,
+    /// The chunk's own blocks of those, where another generation may show; bit 0 is the first.
+    own: Option<u128>,
 }
 
 /// A read of older contents, for one message of a receiver. `digests`: the leader's; without them the AU is kept no longer.
@@ -89,12 +93,11 @@ impl Streams {
         }
     }
 
-    /// Notes an applied entry of a local replica that changes its generations.
-    pub fn tree_changed(&mut self, replica: ReplicaId, changes: &[Change]) {
-        for change in changes {
-            if let Change::Discard(generation) = *change {
-                self.applied(replica, &Effect::Unmap { generation, from_chunk: 0 });
-            }
+    /// Notes a change of the tree of a local replica. The engine has taken the tree, and has begun no round since: what it says of a heir's
+    /// zeros is then as the follower needs it.
+    pub fn tree_changed(&mut self, host: &mut impl Host, replica: ReplicaId, changes: &[Change]) {
+        for sender in self.senders.iter_mut().filter(|s| s.replica == replica && s.tracks()) {
+            sender.plan.note_changes(changes, |chunk| host.delta(replica, chunk));
         }
     }
 

@@ -29,11 +29,12 @@ macro_rules! registry {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Bug { $(#[doc = $says] $bug,)* $(#[doc = $new_says] $new,)* }
 
-        /// Every bug, by rule.
+        /// Every bug that a run finds, by rule.
         pub const REGISTRY: &[Row] = &[$(Row { bug: Bug::$bug, name: $name, rule: $rule, says: $says },)*];
 
         /// Bugs with a hook that no run of the simulator can reach yet, in the order of [`Bug`] behind those of [`REGISTRY`]. Unit tests
-        /// show them ([`NOT_PLANTED`] names the tests).
+        /// show them ([`NOT_PLANTED`] names the tests). A build with the feature has the one that the variable `BASALT_PLANTED` of the
+        /// environment names.
         pub const UNREACHED: &[Row] =
             &[$(Row { bug: Bug::$new, name: $new_name, rule: $new_rule, says: $new_says },)*];
     };
@@ -249,6 +250,10 @@ registry! {
         "a round merges a position that it writes, too";
     MergeFreesEarly, "merge-frees-early", "R8",
         "the AU of a merged chunk is free before the checkpoint is durable";
+    StreamMissesMerge, "stream-misses-merge", "R12",
+        "a merge of generations during a stream is not noted";
+    RepairByGeneration, "repair-by-generation", "R15",
+        "a bad block is asked for by the generation that has it here, and a peer that has merged it answers zeros";
     }
 }
 
@@ -325,6 +330,14 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "the AU of a merged chunk is free before the checkpoint is durable (R8)",
         "no group removes a snapshot yet; `merge_frees_nothing_before_its_flip` shows it",
+    ),
+    (
+        "a merge of generations during a stream is not noted (R12)",
+        "no group removes a snapshot yet; `copy_under_writes_and_tree_changes_ends_up_equal` shows it",
+    ),
+    (
+        "a peer that has merged a generation answers zeros for its blocks (R15)",
+        "no group removes a snapshot yet; `member_that_has_merged_repairs_one_that_has_not` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",
@@ -408,10 +421,14 @@ pub use chosen::{hits, on, plant};
 #[cfg(feature = "planted")]
 mod chosen {
     use super::Bug;
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
     const NONE: usize = usize::MAX;
-    static CHOSEN: AtomicUsize = AtomicUsize::new(NONE);
+    static CHOSEN: LazyLock<AtomicUsize> = LazyLock::new(|| {
+        let named = option_env!("BASALT_PLANTED").and_then(Bug::named);
+        AtomicUsize::new(named.map_or(NONE, |bug| bug as usize))
+    });
     static HITS: AtomicU64 = AtomicU64::new(0);
 
     /// Plants one bug in this process, or none, and resets its count of hits.

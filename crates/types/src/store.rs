@@ -137,6 +137,26 @@ pub enum ReadError {
     Poisoned,
 }
 
+/// A block in the delta of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// It has bytes.
+    Data,
+    /// It reads as zeros, and hides older generations.
+    Zeros,
+    /// Nothing: an older generation shows, or zeros.
+    Open,
+}
+
+/// The delta of a chunk: the blocks of its generation, over those of generations that are dissolved into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkDelta {
+    /// Runs of sectors that tile the chunk. A block that is owned in part counts as a whole.
+    pub runs: Vec<(u32, Own)>,
+    /// Another generation shows where the chunk's own has nothing. False: no block counts as zeros, and what is open is zeros.
+    pub is_deep: bool,
+}
+
 /// The effect of a committed entry on the bytes of its PG, decided at apply (R1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

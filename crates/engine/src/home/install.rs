@@ -17,7 +17,7 @@ use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
 use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
-use types::{ChunkKey, ReplicaId};
+use types::{ChunkKey, GenerationId, ReplicaId};
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 /// Place of a chunk that is not in the directory yet.
@@ -190,6 +190,15 @@ impl Home {
         let victims: Vec<ReplicaId> = all.map(|(id, _)| *id).collect();
         victims.iter().for_each(|id| self.unstage(*id));
         victims
+    }
+
+    /// Gives up staged chunks, and kept AUs, of generations that do not stay. No write to them is in flight.
+    pub fn retain_staged(&mut self, replica: ReplicaId, stays: impl Fn(GenerationId) -> bool) {
+        let Some(staging) = self.staging.get_mut(&replica) else { return };
+        let ended: Vec<ChunkKey> = staging.chunks.keys().filter(|key| !stays(key.generation)).copied().collect();
+        let chunks: Vec<Box<Chunk>> = ended.iter().filter_map(|key| staging.chunks.remove(key)).collect();
+        staging.kept.iter_mut().for_each(|kept| kept.retain(&stays));
+        chunks.iter().flat_map(|chunk| chunk.aus()).for_each(|au| self.aus.release(au));
     }
 
     fn free_staging(&mut self, replica: ReplicaId) {

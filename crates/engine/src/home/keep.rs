@@ -13,13 +13,19 @@ use crate::space::AuSet;
 use layout::home::{AUS_PER_CRC_PAGE, CRC_PAGES};
 use std::collections::BTreeMap;
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
-use types::{ChunkKey, ReplicaId};
+use types::{ChunkKey, GenerationId, ReplicaId};
 
 /// Space that the staged contents of one replica keep.
 pub(super) struct Kept {
     pub(super) base: ReplicaId,
     chunks: BTreeMap<ChunkKey, AuSet>,
     spoiled: bool,
+}
+
+impl Kept {
+    pub(super) fn retain(&mut self, stays: impl Fn(GenerationId) -> bool) {
+        self.chunks.retain(|key, _| stays(key.generation));
+    }
 }
 
 impl Home {

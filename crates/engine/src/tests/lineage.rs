@@ -190,7 +190,7 @@ pub(super) fn effect(rig: &mut Rig) -> Effect {
     }
 }
 
-fn step(rig: &mut Rig, next: &mut u64) {
+pub(super) fn step(rig: &mut Rig, next: &mut u64) {
     match rig.rng().below(12) {
         0..=3 => {
             if rig.engine.pressure().max() >= 1.0 {

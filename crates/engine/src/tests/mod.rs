@@ -16,6 +16,7 @@ mod failed;
 mod filling;
 mod forged;
 mod format;
+mod generations;
 mod install;
 mod laws;
 mod lineage;

@@ -65,7 +65,7 @@ impl Stream {
         Stream { begins, ..Stream::new(target, u64::MAX) }
     }
 
-    fn step(&mut self, rig: &mut Rig) -> Option<()> {
+    pub fn step(&mut self, rig: &mut Rig) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
         if rig.rng().chance(1, 3) {
             step(rig);

@@ -6,7 +6,7 @@
 //! Invariant: an answer to a peer bears the applied indexes at the begin and at the end of its read. A block of the base of a
 //! replica that is being filled bears index 0: the peer knows it by its checksum, or not at all.
 
-use super::{BlockKey, BlockRepairs, Named, READING_BLOCKS_MAX, READINGS_MAX, WINDOW_BLOCKS, blocks_of};
+use super::{Bad, BlockKey, BlockRepairs, Named, READING_BLOCKS_MAX, READINGS_MAX, WINDOW_BLOCKS, blocks_of};
 use crate::host::{Action, Host, Read, ReadResult};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
@@ -85,7 +85,7 @@ impl BlockRepairs {
 
     /// Holds a client's read that met a bad block, or fails it when no member has a good copy.
     pub fn hold_read(&mut self, host: &mut impl Host, read: HeldRead) {
-        let (is_bad, is_lost) = self.state_of(read);
+        let (is_bad, is_lost) = self.state_of(host, read);
         // None is under repair: there is no member to query.
         if is_lost || !is_bad {
             return self.fail_read(host, read, is_lost);
@@ -94,23 +94,32 @@ impl BlockRepairs {
         self.held.push(Held { read, since, until });
     }
 
+    /// Returns the bad blocks without which the read has no answer: those of its chunk, and those of other generations that it shows.
+    fn bad_of(&self, host: &impl Host, HeldRead { replica, chunk, range, .. }: HeldRead) -> Vec<&Bad> {
+        let of = |chunk| blocks_of(range).filter_map(move |block| self.bad.get_key_value(&(replica, chunk, block)));
+        let older = host.older_of(replica, chunk).into_iter().flat_map(of);
+        let shown = older.filter(|(key, _)| host.shows_block(chunk, **key));
+        of(chunk).chain(shown).map(|(_, bad)| bad).collect()
+    }
+
     /// Returns whether a block of the read is known to be bad, and whether one has no good copy on any member.
-    fn state_of(&self, read: HeldRead) -> (bool, bool) {
-        let bad = || blocks_of(read.range).filter_map(|b| self.bad.get(&(read.replica, read.chunk, b)));
-        (bad().next().is_some(), bad().any(|bad| bad.named == Named::Everywhere))
+    fn state_of(&self, host: &impl Host, read: HeldRead) -> (bool, bool) {
+        let bad = self.bad_of(host, read);
+        (!bad.is_empty(), bad.iter().any(|bad| bad.named == Named::Everywhere))
     }
 
     /// The PG goes to a member whose copy of these blocks may be good, if there is one.
-    fn hand_over(&self, HeldRead { replica, chunk, range, .. }: HeldRead) -> Action {
-        let bad = blocks_of(range).filter_map(|b| self.bad.get(&(replica, chunk, b)));
-        let lost_on = bad.flat_map(|bad| bad.query.answers.iter().filter(|(_, unable)| unable.is_bad));
+    fn hand_over(&self, host: &impl Host, read: HeldRead) -> Action {
+        let (replica, bad) = (read.replica, self.bad_of(host, read));
+        let lost_on = bad.iter().flat_map(|bad| bad.query.answers.iter().filter(|(_, unable)| unable.is_bad));
         Action::HandOver { replica, avoid: lost_on.map(|(peer, _)| peer.osd).collect() }
     }
 
     /// `lost`: no other member can answer it either.
     fn fail_read(&self, host: &mut impl Host, read: HeldRead, lost: bool) {
         if !lost {
-            host.act(self.hand_over(read));
+            let action = self.hand_over(host, read);
+            host.act(action);
         }
         host.act(Action::FailRead { replica: read.replica, read: read.read });
     }
@@ -119,7 +128,7 @@ impl BlockRepairs {
     pub(super) fn release_held(&mut self, host: &mut impl Host) {
         let now = host.now();
         for mut held in std::mem::take(&mut self.held) {
-            let (is_bad, is_lost) = self.state_of(held.read);
+            let (is_bad, is_lost) = self.state_of(host, held.read);
             // The read was refused when that leadership ended.
             if !host.is_reading(held.read.replica, held.read.read) {
                 continue;
@@ -131,7 +140,8 @@ impl BlockRepairs {
             } else {
                 if now >= held.until {
                     // The next leader answers it. While no member can lead, it waits on.
-                    host.act(self.hand_over(held.read));
+                    let action = self.hand_over(host, held.read);
+                    host.act(action);
                     held.until = now + READ_WAIT;
                 }
                 self.held.push(held);
@@ -172,11 +182,12 @@ impl BlockRepairs {
             }
         }
         let low = host.reads_as_of(key, count);
-        if low.is_none() && count > 1 {
+        let is_open = low.is_some() && host.is_open(key, count);
+        if (low.is_none() || is_open) && count > 1 {
             // Some of these blocks may be known as of an index, and others not.
             return host.act(answer(osd, &query, MendBody::Damaged));
         }
-        if !self.has_room_to_read() {
+        if is_open || !self.has_room_to_read() {
             return host.act(answer(osd, &query, MendBody::NotNow));
         }
         let Some(replica) = low.map(|_| query.to).or_else(|| host.base_for(query.to)) else {
@@ -228,7 +239,10 @@ fn body_of(host: &mut impl Host, query: &MendMsg, low: Option<Index>, result: Re
             Ok(ReadData::Zeros) | Err(_) => of_base(host, query, IoBuf::zeros(BLOCK as usize)),
         };
     };
-    let high = host.reads_as_of((query.to, query.chunk, query.block), query.count).filter(|high| *high >= low);
+    let key = (query.to, query.chunk, query.block);
+    // A merge during the read makes of the block one of an heir.
+    let is_told = |high: &Index| *high >= low && !host.is_open(key, query.count);
+    let high = host.reads_as_of(key, query.count).filter(is_told);
     match (result, high) {
         (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
         (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
@@ -253,7 +267,7 @@ fn make(host: &impl Host, query: &MendMsg, older: &IoBuf) -> Option<MendBody> {
     let MendBody::Ask { hash, .. } = query.body else { return None };
     let key = (query.to, query.chunk, query.block);
     let made = host.over_older(key, older)?;
-    (block_hash(query.chunk.in_own_family(query.block), &made) == hash).then(|| of_unknown_index(made))
+    (block_hash(host.place_of(key), &made) == hash).then(|| of_unknown_index(made))
 }
 
 fn answer(osd: OsdId, q: &MendMsg, body: MendBody) -> Action {

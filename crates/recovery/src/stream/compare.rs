@@ -13,6 +13,8 @@ use wire::DIGEST_LEN;
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 const ZEROS: [u8; DIGEST_LEN] = [0; DIGEST_LEN];
+/// Digest of a block that is open: it is not sent, and an older generation shows.
+const OPEN: [u8; DIGEST_LEN] = [0xff; DIGEST_LEN];
 static ZERO_BLOCK: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 /// Whether the block is not all zeros.
@@ -24,12 +26,20 @@ pub(crate) fn is_data(block: &[u8]) -> bool {
 pub(crate) fn digests(seed: u64, payload: &[u8]) -> Bytes {
     let mut all = BytesMut::with_capacity(payload.len() / BLOCK as usize * DIGEST_LEN);
     for block in payload.chunks_exact(BLOCK as usize) {
-        // The value of zeros is taken.
+        // The values of zeros, and of an open block, are taken.
         all.extend_from_slice(&match is_data(block) {
-            true => twox_hash::XxHash3_128::oneshot_with_seed(seed, block).max(1).to_le_bytes(),
+            true => twox_hash::XxHash3_128::oneshot_with_seed(seed, block).clamp(1, u128::MAX - 1).to_le_bytes(),
             false => ZEROS,
         });
     }
+    all.freeze()
+}
+
+/// Returns the digests of blocks of which some are a chunk's own; bit 0 is the first. The others are open.
+pub(crate) fn digests_of_own(seed: u64, payload: &[u8], own: u128) -> Bytes {
+    let mut all = BytesMut::from(&digests(seed, payload)[..]);
+    let open = all.chunks_exact_mut(DIGEST_LEN).enumerate().filter(|(n, _)| own >> n & 1 == 0);
+    open.for_each(|(_, digest)| digest.copy_from_slice(&OPEN));
     all.freeze()
 }
 
@@ -37,9 +47,15 @@ fn digest(all: &[u8], n: usize) -> &[u8] {
     &all[n * DIGEST_LEN..(n + 1) * DIGEST_LEN]
 }
 
-/// Whether block `n` of the digests is not all zeros.
+/// Whether block `n` of the digests has bytes that are not all zeros.
 pub(crate) fn has_data(all: &[u8], n: usize) -> bool {
-    digest(all, n) != ZEROS
+    let digest = digest(all, n);
+    digest != ZEROS && digest != OPEN
+}
+
+/// Whether block `n` of the digests is zeros, and not open.
+pub(crate) fn is_zeros(all: &[u8], n: usize) -> bool {
+    digest(all, n) == ZEROS
 }
 
 /// Result of a comparison.
@@ -51,20 +67,28 @@ pub(crate) struct Judged {
     pub copy: Vec<SectorRange>,
     /// Blocks that the leader must send; bit 0 is the first of the window.
     pub wants: u128,
+    /// Blocks that become zero marks.
+    pub zeros: Vec<SectorRange>,
 }
 
-/// Compares the leader's digests from sector `start` on, where an AU begins, with ours. `None`: ours cannot be read.
-pub(crate) fn judge(start: u32, theirs: &[u8], ours: Option<&[u8]>) -> Judged {
+/// Compares the leader's digests from sector `start` on, where an AU begins, with ours. `None`: ours cannot be read. `marks`: zeros hide
+/// older generations. Then an AU in which not every block has bytes is not kept: ours says of a block what a read of it shows, and not
+/// that it is a mark.
+pub(crate) fn judge(start: u32, theirs: &[u8], ours: Option<&[u8]>, marks: bool) -> Judged {
     let mut judged = Judged::default();
     let count = theirs.len() / DIGEST_LEN;
     let is_equal = |n: usize| ours.is_some_and(|ours| digest(ours, n) == digest(theirs, n));
     for first in (0..count).step_by(PER_AU) {
         let mut blocks = first..count.min(first + PER_AU);
         let whole = if on(Bug::KeptByFirstBlock) { is_equal(first) } else { blocks.clone().all(is_equal) };
+        if marks {
+            let zeros = blocks.clone().filter(|n| is_zeros(theirs, *n));
+            zeros.for_each(|n| push_block(&mut judged.zeros, start + n as u32 * SECTORS_PER_BLOCK));
+        }
         if !blocks.clone().any(|n| has_data(theirs, n)) {
             continue;
         }
-        if whole {
+        if whole && (!marks || blocks.clone().all(|n| has_data(theirs, n))) {
             judged.equal.push(start / SECTORS_PER_AU + (first / PER_AU) as u32);
             continue;
         }
@@ -109,15 +133,34 @@ mod tests {
         let mut ours = theirs;
         (ours[33], ours[34], ours[40]) = (9, 0, 7);
         let [a, b] = [theirs, ours].map(|w| digests(7, &window(w)));
-        let judged = judge(1024, &a, Some(&b));
+        let judged = judge(1024, &a, Some(&b), false);
         assert_eq!(judged.equal, [8, 9], "the second AU has zeros in both");
         assert_eq!(judged.wants, 1 << 33 | 1 << 34, "a block that is zeros there is not wanted");
         let copied: u32 = judged.copy.iter().map(|run| run.count / SECTORS_PER_BLOCK).sum();
         assert_eq!(copied, 13, "16 blocks without two that differ and one that is zeros");
-        let all = judge(1024, &a, None);
+        let all = judge(1024, &a, None, false);
         assert!(all.equal.is_empty() && all.copy.is_empty() && all.wants.count_ones() == 48 - 5);
         assert_eq!(runs_of(8, 0b1011), [SectorRange::new(8, 16), SectorRange::new(32, 8)]);
         assert_ne!(digests(7, &window(theirs)), digests(8, &window(theirs)), "the seed counts");
+    }
+
+    #[test]
+    fn open_blocks_are_not_wanted_and_zeros_become_marks() {
+        let theirs = [1u8; 48];
+        let mut ours = theirs;
+        ours[5] = 9;
+        let own = u128::MAX ^ 0b11 << 4 ^ 1 << 40;
+        let mut zeroed = theirs;
+        (zeroed[7], zeroed[33]) = (0, 0);
+        let a = digests_of_own(7, &window(zeroed), own);
+        let b = digests(7, &window(ours));
+        let judged = judge(1024, &a, Some(&b), true);
+        assert_eq!(judged.equal, [9], "an AU with an open block, or a mark, is not kept as it is");
+        assert_eq!(judged.wants, 0, "what differs is open there");
+        assert_eq!(judged.zeros, runs_of(1024, 1 << 7 | 1 << 33));
+        let copied: u32 = judged.copy.iter().map(|run| run.count / SECTORS_PER_BLOCK).sum();
+        assert_eq!(copied, 32 - 2 - 1 - 1 - 1, "open blocks are not copied");
+        assert!(!has_data(&a, 4) && !is_zeros(&a, 4));
     }
 
     /// Blocks of one CRC32C, as ext4's extent blocks are: each ends in the CRC of the rest.

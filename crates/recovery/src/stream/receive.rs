@@ -66,7 +66,12 @@ impl Streams {
         if (receiver.id, receiver.from) != (msg.stream, from) || receiver.installing {
             return; // The stream was given up.
         }
-        if let Err(wrong) = receiver.take(host.now(), msg.body) {
+        let replica = receiver.replica;
+        let taken = receiver.take(host.now(), msg.body).and_then(|tree| match tree {
+            Some(tree) if !host.stage_as_of(replica, &tree) => Err(Wrong::Nonsense("an invalid decision state")),
+            _ => Ok(()),
+        });
+        if let Err(wrong) = taken {
             self.drop_receiver(host, msg.pg, (StreamAbort::Failed, true));
             if let Wrong::Nonsense(_) = wrong {
                 host.act(Action::BadPeer { osd: from, reason: wrong.to_string() });
@@ -127,14 +132,16 @@ impl Streams {
             }
         };
         let bytes = ours.as_ref().map(|(payload, _)| &**payload);
-        let copy = match &read.digests {
-            Some(theirs) => receiver.judge_window(host, read, theirs, bytes),
-            None => receiver.release_au(host, read, bytes),
+        let marks = host.stages_marks(receiver.replica, read.chunk);
+        let taken = match &read.digests {
+            Some(theirs) => receiver.judge_window(host, read, (theirs, marks), bytes),
+            None => receiver.release_au(host, (read, marks), bytes),
         };
-        let Some(copy) = copy else {
+        let Some((copy, zeros)) = taken else {
             return self.drop_receiver(host, at.0, (StreamAbort::Failed, true));
         };
-        receiver.takes(at.2, copy.len());
+        receiver.takes(at.2, copy.len() + zeros.len());
+        zeros.into_iter().for_each(|run| self.stage(host, at, (read.chunk, run, None)));
         let (payload, crcs) = ours.unwrap_or_default();
         for run in copy {
             let first = ((run.start - read.range.start) / SECTORS_PER_BLOCK) as usize;
@@ -272,32 +279,43 @@ impl Receiver {
         tracing::info!(%pg, replica, kept_mib, "backfill received: installing it");
     }
 
-    /// Keeps an AU no longer, and returns its blocks, which are staged instead. `None`: they are not known to be those that
-    /// were compared. The next stream compares again.
-    fn release_au(&mut self, host: &mut impl Host, read: &BaseRead, ours: Option<&[u8]>) -> Option<Vec<SectorRange>> {
+    /// Keeps an AU no longer, and returns its blocks, which are staged instead: those with bytes, and zero marks. `None`: they are not known
+    /// to be those that were compared. The next stream compares again.
+    fn release_au(
+        &mut self,
+        host: &mut impl Host,
+        (read, marks): (&BaseRead, bool),
+        ours: Option<&[u8]>,
+    ) -> Option<(Vec<SectorRange>, Vec<SectorRange>)> {
         let (base, au) = (self.base?, read.range.start / SECTORS_PER_AU);
         let ours = ours.filter(|_| host.release(self.replica, base, read.chunk, au))?;
-        let mut copy = Vec::new();
+        let (mut copy, mut zeros) = (Vec::new(), Vec::new());
         let blocks = ours.chunks(BLOCK as usize).zip((read.range.start..).step_by(SECTORS_PER_BLOCK as usize));
-        blocks.filter(|(block, _)| compare::is_data(block)).for_each(|(_, at)| compare::push_block(&mut copy, at));
-        Some(copy)
+        for (block, at) in blocks {
+            match compare::is_data(block) {
+                true => compare::push_block(&mut copy, at),
+                false if marks => compare::push_block(&mut zeros, at),
+                false => {}
+            }
+        }
+        Some((copy, zeros))
     }
 
-    /// Compares a window: keeps equal AUs, reports to the leader which blocks it must send, and returns those to copy.
-    /// `None`: the leader has sent digests of this window before.
+    /// Compares a window: keeps equal AUs, reports to the leader which blocks it must send, and returns those to copy, and
+    /// those that become zero marks. `None`: the leader has sent digests of this window before.
     fn judge_window(
         &mut self,
         host: &mut impl Host,
         read: &BaseRead,
-        theirs: &[u8],
+        (theirs, marks): (&[u8], bool),
         ours: Option<&[u8]>,
-    ) -> Option<Vec<SectorRange>> {
+    ) -> Option<(Vec<SectorRange>, Vec<SectorRange>)> {
         let (replica, base) = (self.replica, self.base?);
         if aus(read.range).any(|au| host.keeps(replica, read.chunk, au)) {
             return None;
         }
         let ours = ours.map(|payload| compare::digests(self.id, payload));
-        let mut judged = compare::judge(read.range.start, theirs, ours.as_deref());
+        let mut judged = compare::judge(read.range.start, theirs, ours.as_deref(), marks);
         for au in std::mem::take(&mut judged.equal) {
             if host.keep(replica, base, read.chunk, au) {
                 self.kept_bytes += AU;
@@ -309,6 +327,6 @@ impl Receiver {
             blocks.for_each(|n| compare::push_block(&mut judged.copy, at(n)));
         }
         host.act(self.message(StreamBody::Wants { seq: read.at.2, blocks: judged.wants }));
-        Some(judged.copy)
+        Some((judged.copy, judged.zeros))
     }
 }

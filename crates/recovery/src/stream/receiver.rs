@@ -146,8 +146,8 @@ impl Receiver {
         Receiver { id, pg, replica, from, leader, next_seq: 1, heard_at: now, ..Receiver::default() }
     }
 
-    /// Handles a numbered message.
-    pub fn take(&mut self, now: Time, body: StreamBody) -> Result<(), Wrong> {
+    /// Handles a numbered message. Returns the decision state whose generations the next contents are of, when it has come before them.
+    pub fn take(&mut self, now: Time, body: StreamBody) -> Result<Option<Bytes>, Wrong> {
         let weight = cost(&body);
         let (StreamBody::Blocks { seq, .. }
         | StreamBody::Decision { seq, .. }
@@ -164,6 +164,8 @@ impl Receiver {
             return Err(Wrong::Nonsense("more than the window, or after the end"));
         }
         self.has_contents |= matches!(body, StreamBody::Blocks { .. });
+        let is_of_tree = matches!(body, StreamBody::Blocks { .. } | StreamBody::Digests { .. });
+        let tree = (is_of_tree && !self.decision.is_empty()).then(|| std::mem::take(&mut self.decision).freeze());
         match body {
             StreamBody::Digests { chunk, start, digests, .. } => {
                 let count = (digests.len() / DIGEST_LEN) as u32 * SECTORS_PER_BLOCK;
@@ -205,7 +207,7 @@ impl Receiver {
         }
         self.heard_at = now;
         self.next_seq += 1;
-        Ok(())
+        Ok(tree)
     }
 
     fn enqueue(&mut self, piece: Piece) {

@@ -1,17 +1,19 @@
 //! The leader's side: a stream begins when raft finds a follower behind the log; then rounds of reads and messages, and the end.
 
 use super::budget::Budget;
-use super::compare::digests;
+use super::compare::{digests, digests_of_own, runs_of};
 use super::pace::Pace;
 use super::plan::{self, Content, Part};
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use super::{PartRead, Streams};
 use crate::host::{Action, Host, Lead, Read, ReadResult};
 use crate::tuning::StreamTuning;
+use bytes::Bytes;
 use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::{ReadData, ReadError};
-use types::{Index, OsdId, PgId, ReplicaId, Time};
+use types::tree::Tree;
+use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Time};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// Rounds at whose end the follower's log had no room for what they show: the next one is the last.
@@ -222,15 +224,28 @@ impl Streams {
         sender.reads -= 1;
         sender.reading_bytes -= read.range.len_bytes();
         match result {
+            // Its blocks are sent as those of its heir.
+            _ if sender.plan.has_ended(read.chunk.generation) => {}
             // Blocks without a digest are dropped at the follower.
-            Ok(ReadData::Zeros) if read.compare => {}
-            Ok(ReadData::Bytes { payload, .. }) if read.compare => {
-                sender.push_digests(read.chunk, read.range.start, digests(sender.id, &payload));
+            Ok(ReadData::Zeros) if read.compare && read.own.is_none() => {}
+            Ok(data) if read.compare => {
+                let payload = match data {
+                    ReadData::Zeros => IoBuf::zeros(read.range.len_bytes()),
+                    ReadData::Bytes { payload, .. } => payload,
+                };
+                let digests = match read.own {
+                    Some(own) => digests_of_own(sender.id, &payload, own),
+                    None => digests(sender.id, &payload),
+                };
+                sender.push_digests(read.to, read.range.start, digests);
             }
-            Ok(ReadData::Zeros) => sender.push_blocks(read.chunk, read.range, None),
-            Ok(ReadData::Bytes { crcs, payload }) => sender.push_blocks(read.chunk, read.range, Some((payload, crcs))),
+            Ok(ReadData::Zeros) => sender.push_blocks(read.to, read.range, None),
+            Ok(ReadData::Bytes { crcs, payload }) => sender.push_blocks(read.to, read.range, Some((payload, crcs))),
             // The blocks are being repaired: a later round reads them again.
-            Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.owe(read.chunk, read.range),
+            Err(ReadError::BadBlocks { .. }) if sender.tracks() => {
+                let runs = read.own.map_or_else(|| vec![read.range], |own| runs_of(read.range.start, own));
+                runs.into_iter().for_each(|run| sender.plan.owe(read.chunk, run));
+            }
             Err(error) => {
                 tracing::warn!(%error, "backfill cannot read from the device");
                 return self.drop_sender(host, read.stream, (StreamAbort::Failed, true));
@@ -268,14 +283,38 @@ impl Sender {
         if goes_on && fills_from == Index(0) {
             return false;
         }
-        let goes_on = goes_on && fills_from <= lead.applied;
+        // Blocks of a generation that has been merged since are not those of any generation at its beginning.
+        let goes_on = goes_on && fills_from <= lead.applied && host.has_tree_since(self.replica, fills_from);
         self.fills_from = goes_on.then_some(fills_from);
         // A log does not begin at an earlier index than it did.
         let begins = !goes_on && fills_from <= lead.applied;
         let state = if begins { host.fill_state(self.replica, self.follower, end) } else { None };
         state.iter().for_each(|state| self.push_fill(state));
         self.begin(host.chunks(self.replica), compare, lead.applied);
+        self.begin_at(host, state.map(|state| state.bytes));
         true
+    }
+
+    /// Notes where the follower's log begins, if it does. `begun`: the decision state there, if it is not that of the present tree.
+    fn begin_at(&mut self, host: &mut impl Host, begun: Option<Bytes>) {
+        let state = if begun.is_none() { host.decision(self.replica) } else { None };
+        let bytes = begun.or_else(|| Some(state.as_ref()?.bytes.clone()));
+        let tree = bytes.and_then(|bytes| Tree::of_decision(&bytes).ok());
+        let is_first = |tree: &Tree| tree.iter().all(|(id, node)| node.family == id);
+        // Contents that come first are of generations that the follower may not know.
+        let needs_tree = self.fills_from.is_none() && !tree.as_ref().is_some_and(is_first);
+        self.tree = state.filter(|_| needs_tree);
+        let tree = tree.filter(|_| self.fills_from.is_some());
+        let replica = self.replica;
+        self.plan.begin_at(tree, |chunk| host.delta(replica, chunk));
+    }
+
+    /// Begins the next round, with what has changed.
+    fn begin_round(&mut self, host: &mut impl Host, applied: Index) {
+        self.next_round(applied);
+        if self.fills_from.is_none() {
+            self.begin_at(host, None);
+        }
     }
 
     /// Does one step. Returns the reason why this stream cannot go on, if there is one.
@@ -297,7 +336,7 @@ impl Sender {
         self.pace_writes(host, &lead);
         self.read_round(host, budget);
         if self.end_round(now, tuning, &lead, host)? {
-            self.next_round(lead.applied);
+            self.begin_round(host, lead.applied);
             self.read_round(host, budget);
         }
         self.begin_again(now, tuning, &lead, host);
@@ -328,7 +367,7 @@ impl Sender {
         let (is_free, now) = (self.is_free(), host.now());
         while self.tracks() && self.has_room() && (is_free || budget.tokens > 0 || now >= self.read_at + STARVED) {
             self.read_at = now;
-            let Some(part) = self.plan.next(|chunk| host.extents(self.replica, chunk)) else { return };
+            let Some(part) = self.plan.next(|chunk| host.delta(self.replica, chunk)) else { return };
             let cost = plan::cost(part.content, part.range.len_bytes() as u64);
             budget.tokens -= self.pays(cost + MESSAGE_COST as u64);
             self.read_part(host, part);
@@ -345,15 +384,15 @@ impl Sender {
         (cost >> self.plan.rounds.saturating_sub(2).min(4)) as i64
     }
 
-    fn read_part(&mut self, host: &mut impl Host, Part { chunk, range, content }: Part) {
+    fn read_part(&mut self, host: &mut impl Host, Part { chunk, to, range, content, own }: Part) {
         match content {
             Content::Zeros if on(Bug::StreamWithoutDeletions) => return,
-            Content::Zeros => return self.push_blocks(chunk, range, None),
+            Content::Zeros => return self.push_blocks(to, range, None),
             Content::Data | Content::Digests => {}
         }
         self.reads += 1;
         self.reading_bytes += range.len_bytes();
-        let read = PartRead { stream: self.id, chunk, range, compare: content == Content::Digests };
+        let read = PartRead { stream: self.id, chunk, to, range, compare: content == Content::Digests, own };
         host.act(Action::Read { read: Read::Part(read), replica: self.replica, chunk, range });
     }
 
@@ -428,16 +467,17 @@ impl Sender {
                     "the follower's log begins at a later index"
                 );
                 self.push_fill(&state);
+                self.begin_at(host, Some(state.bytes.clone()));
                 self.short_from = now + tuning.catch_up_max / 4;
                 self.short_rounds += u32::from(waits && !lead.is_behind);
                 if self.is_round_read() {
-                    self.next_round(state.index);
+                    self.begin_round(host, state.index);
                 }
             }
             // No log brings it what the round shows: it gets the contents exactly at an index.
             (None, Some(_)) if lead.is_behind => {
                 self.fills_from = None;
-                self.next_round(lead.applied);
+                self.begin_round(host, lead.applied);
             }
             // The PG needs the follower, which takes all entries once it has the end.
             (None, Some(shown)) => self.push_end(shown, lead.term),

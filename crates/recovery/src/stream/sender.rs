@@ -50,6 +50,8 @@ pub(crate) struct Sender {
     /// Reads in flight, and their bytes.
     pub reads: usize,
     pub reading_bytes: usize,
+    /// The state whose generations the next contents are of, if the follower needs it before them.
+    pub tree: Option<DecisionState>,
     outbox: VecDeque<StreamBody>,
     outbox_bytes: usize,
     /// Number, weight and time of each message that was sent and is not acknowledged.
@@ -188,12 +190,14 @@ impl Sender {
 
     /// Queues contents to send; `None`: zeros.
     pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, Vec<u32>)>) {
+        self.push_tree();
         let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, Vec::new()));
         self.push(StreamBody::Blocks { seq: 0, chunk, range, crcs, payload });
     }
 
     /// Queues the digests of the blocks from sector `start` on.
     pub fn push_digests(&mut self, chunk: ChunkKey, start: u32, digests: Bytes) {
+        self.push_tree();
         self.unanswered += 1;
         self.push(StreamBody::Digests { seq: 0, chunk, start, digests });
     }
@@ -215,6 +219,10 @@ impl Sender {
         (self.fills_from, self.is_beginning) = (Some(state.index), true);
         self.push_decision(state);
         self.push(StreamBody::Fill { seq: 0, index: state.index, term: state.term });
+    }
+
+    fn push_tree(&mut self) {
+        self.tree.take().iter().for_each(|state| self.push_decision(state));
     }
 
     fn push_decision(&mut self, state: &DecisionState) {

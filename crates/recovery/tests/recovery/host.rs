@@ -4,9 +4,13 @@ use recovery::{Action, BlockKey, Follow, Host, Lead, Part, Staged};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::map::{Member, Membership};
-use types::store::{DecisionState, ReadData};
+use types::store::{ChunkDelta, DecisionState, Own, ReadData};
+use types::tree::Tree;
 use types::units::{AU, BLOCK, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time};
+use types::{
+    BlockPlace, ChunkKey, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time,
+    VolumeId,
+};
 
 pub const ME: ReplicaId = ReplicaId(1);
 pub const PG: PgId = PgId { pool: PoolId(1), n: 0 };
@@ -30,7 +34,9 @@ pub struct Fake {
     pub counts: bool,
     pub follow: Option<Follow>,
     pub base: Option<ReplicaId>,
-    /// Blocks of [`CHUNK`] that hold data, each with the value of its bytes.
+    /// The chunk that has blocks of its own: [`CHUNK`], until its generation is merged.
+    pub chunk: ChunkKey,
+    /// Blocks of that chunk that hold data, each with the value of its bytes.
     pub blocks: BTreeMap<u32, u8>,
     /// Contents that a stream has brought: AUs of `blocks` that are kept, blocks, and the tokens of those that are being written.
     pub kept: BTreeSet<u32>,
@@ -41,6 +47,10 @@ pub struct Fake {
     pub fills: bool,
     /// The block that the log makes of older contents, if it makes one.
     pub in_log: Option<IoBuf>,
+    /// Dissolved generations with their heirs, generations whose blocks are open here, and those that show below [`CHUNK`].
+    pub heirs: BTreeMap<GenerationId, GenerationId>,
+    pub open: BTreeSet<GenerationId>,
+    pub older: Vec<GenerationId>,
 }
 
 pub fn member(n: u64) -> Member {
@@ -53,6 +63,18 @@ pub fn number(word: &str) -> u64 {
 
 pub fn blocks_of(range: SectorRange) -> std::ops::Range<u32> {
     range.start / SECTORS_PER_BLOCK..range.end() / SECTORS_PER_BLOCK
+}
+
+/// Returns a decision state with this generation. It is the heir of the one of [`CHUNK`], or that one.
+fn state(generation: GenerationId) -> bytes::Bytes {
+    let (mut tree, mut bytes) = (Tree::default(), bytes::BytesMut::new());
+    tree.begin(VolumeId(1), CHUNK.generation, None).expect("it is the first one");
+    if generation != CHUNK.generation {
+        tree.branch(VolumeId(1), CHUNK.generation, generation, 1, 1).expect("it is a head");
+        tree.remove(CHUNK.generation).expect("it is a snapshot");
+    }
+    tree.encode_decision(&mut bytes);
+    bytes.freeze()
 }
 
 impl Fake {
@@ -73,6 +95,7 @@ impl Fake {
             counts: true,
             follow: None,
             base: None,
+            chunk: CHUNK,
             blocks: BTreeMap::new(),
             kept: BTreeSet::new(),
             staged: BTreeMap::new(),
@@ -80,6 +103,9 @@ impl Fake {
             has_space: true,
             fills: false,
             in_log: None,
+            heirs: BTreeMap::new(),
+            open: BTreeSet::new(),
+            older: Vec::new(),
         }
     }
 
@@ -155,17 +181,36 @@ impl Host for Fake {
     }
     fn decision(&self, replica: ReplicaId) -> Option<DecisionState> {
         let Lead { applied: index, term, .. } = *self.lead.as_ref()?;
-        Some(DecisionState { replica, index, term, bytes: bytes::Bytes::from_static(b"state") })
+        Some(DecisionState { replica, index, term, bytes: state(self.chunk.generation) })
     }
     fn fill_state(&mut self, replica: ReplicaId, _: ReplicaId, _: Option<Index>) -> Option<DecisionState> {
         self.decision(replica).filter(|_| self.counts)
     }
     fn chunks(&self, _: ReplicaId) -> Vec<ChunkKey> {
-        if self.blocks.is_empty() { Vec::new() } else { vec![CHUNK] }
+        if self.blocks.is_empty() { Vec::new() } else { vec![self.chunk] }
     }
-    fn extents(&self, _: ReplicaId, _: ChunkKey) -> Vec<(u32, bool)> {
+    fn delta(&self, _: ReplicaId, chunk: ChunkKey) -> ChunkDelta {
         let all = 0..SECTORS_PER_CHUNK / SECTORS_PER_BLOCK;
-        all.map(|n| (SECTORS_PER_BLOCK, self.blocks.contains_key(&n))).collect()
+        let own = |n| if self.blocks.contains_key(&n) && chunk == self.chunk { Own::Data } else { Own::Open };
+        ChunkDelta { runs: all.map(|n| (SECTORS_PER_BLOCK, own(n))).collect(), is_deep: false }
+    }
+    fn has_tree_since(&self, _: ReplicaId, _: Index) -> bool {
+        true
+    }
+    fn is_open(&self, (_, chunk, _): BlockKey, _: u16) -> bool {
+        self.open.contains(&chunk.generation)
+    }
+    fn owner_of(&self, _: ReplicaId, chunk: ChunkKey) -> ChunkKey {
+        ChunkKey { generation: self.heirs.get(&chunk.generation).copied().unwrap_or(chunk.generation), ..chunk }
+    }
+    fn place_of(&self, (_, chunk, block): BlockKey) -> BlockPlace {
+        chunk.in_own_family(block)
+    }
+    fn older_of(&self, _: ReplicaId, chunk: ChunkKey) -> Vec<ChunkKey> {
+        self.older.iter().map(|generation| ChunkKey { generation: *generation, ..chunk }).collect()
+    }
+    fn shows_block(&self, _: ChunkKey, _: BlockKey) -> bool {
+        true
     }
     fn reads_looked_up_again(&self) -> u64 {
         0
@@ -180,7 +225,7 @@ impl Host for Fake {
         self.members.osd_of(peer.replica) == Some(peer.osd)
     }
     fn can_start_from(&self, _: ReplicaId, bytes: &[u8]) -> bool {
-        bytes == b"state"
+        Tree::of_decision(bytes).is_ok()
     }
     fn keeps(&self, _: ReplicaId, _: ChunkKey, au: u32) -> bool {
         self.kept.contains(&au)
@@ -205,6 +250,12 @@ impl Host for Fake {
             }
         }
         self.writing.push(token);
+        true
+    }
+    fn stages_marks(&self, _: ReplicaId, _: ChunkKey) -> bool {
+        false
+    }
+    fn stage_as_of(&mut self, _: ReplicaId, _: &[u8]) -> bool {
         true
     }
     fn unstage(&mut self, _: ReplicaId) {

@@ -18,6 +18,9 @@
 //! | `reads well`, `reads badly` | the result of the last read |
 //! | `client reads B` | a client's read met bad block B |
 //! | `N asks B` | replica N queries B here |
+//! | `bad B of G` | the same with block B of generation G; `client reads B over G`: of the ordinary chunk, which shows blocks of G |
+//! | `G goes to H` | generation G is dissolved here, and H is its heir |
+//! | `open` | the ordinary chunk is open here where other members have blocks |
 //! | `full`, `full of others`, `not full` | whether the log is full; every bad block delays a destage round, or none does |
 
 use crate::host::{CHUNK, Fake, ME, PG, member, number};
@@ -30,7 +33,7 @@ use types::map::Member;
 use types::store::{
     Crcs, DecisionState, HardState, Lost, MendRefusal, ReadData, ReadError, Recovered, ReplicaIdentity,
 };
-use types::{Epoch, Index, IoBuf, OsdId, SectorRange, Term, Time, block_hash, crc32c};
+use types::{ChunkKey, Epoch, GenerationId, Index, IoBuf, OsdId, SectorRange, Term, Time, block_hash, crc32c};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg};
 
 const READ: u64 = 77;
@@ -39,8 +42,8 @@ struct Script {
     host: Fake,
     payloads: PayloadRepairs,
     blocks: BlockRepairs,
-    /// Number of the last query that begins with each block.
-    ids: BTreeMap<u16, u64>,
+    /// Number of the last query that begins with each block, and the chunk that it names.
+    ids: BTreeMap<u16, (u64, ChunkKey)>,
     /// The copies that the engine judges, and the read that is under way.
     offered: Vec<BlockKey>,
     reading: usize,
@@ -49,7 +52,7 @@ struct Script {
 
 #[test]
 fn repairs_act_as_the_testdata_scripts_record() {
-    script::check(env!("CARGO_MANIFEST_DIR"), "repairs", 2, || {
+    script::check(env!("CARGO_MANIFEST_DIR"), "repairs", 3, || {
         let mut script = Script::new(3);
         move |command| {
             script.run(command);
@@ -62,6 +65,10 @@ fn repairs_act_as_the_testdata_scripts_record() {
 fn run(blocks: &str) -> (u16, u16) {
     let (first, last) = blocks.split_once('-').unwrap_or((blocks, blocks));
     (number(first) as u16, (number(last) - number(first) + 1) as u16)
+}
+
+fn generation(word: &str) -> GenerationId {
+    GenerationId(number(word))
 }
 
 fn blocks(first: u16, count: u16) -> String {
@@ -106,10 +113,13 @@ impl Script {
             ["peers", ref osds @ ..] => self.payloads.handle_peers(osds.iter().map(|n| OsdId(number(n) as u32))),
             [from, "gives", index] => self.payload(from, index, 7),
             [from, "has", "other", "bytes", "at", index] => self.payload(from, index, 8),
-            ["bad", block] => {
-                let (block, count) = run(block);
-                let range = SectorRange::new(u32::from(block) * 8, u32::from(count) * 8);
-                self.blocks.blocks_are_bad(&mut self.host, (ME, CHUNK, range), "a checksum", true);
+            ["bad", block] => self.bad(block, CHUNK),
+            ["bad", block, "of", id] => self.bad(block, ChunkKey { generation: generation(id), ..CHUNK }),
+            [id, "goes", "to", heir] => _ = self.host.heirs.insert(generation(id), generation(heir)),
+            ["open"] => _ = self.host.open.insert(CHUNK.generation),
+            ["client", "reads", block, "over", id] => {
+                self.host.older = vec![generation(id)];
+                self.run(&format!("client reads {block}"));
             }
             [from, "sends", block, "as", "of", range] => {
                 let (low, high) = range.split_once("..").expect("a range");
@@ -153,6 +163,12 @@ impl Script {
             _ => panic!("no command: {line}"),
         }
         std::mem::take(&mut self.host.actions).into_iter().for_each(|action| self.tell(action));
+    }
+
+    fn bad(&mut self, block: &str, chunk: ChunkKey) {
+        let (block, count) = run(block);
+        let range = SectorRange::new(u32::from(block) * 8, u32::from(count) * 8);
+        self.blocks.blocks_are_bad(&mut self.host, (ME, chunk, range), "a checksum", true);
     }
 
     fn lose_payloads(&mut self, entries: &str, commit: u64) {
@@ -208,8 +224,8 @@ impl Script {
 
     fn block(&mut self, from: &str, block: &str, body: MendBody) {
         let (from, (block, count)) = (member(number(from)), run(block));
-        let id = self.ids[&block];
-        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk: CHUNK, block, count, body };
+        let (id, chunk) = self.ids[&block];
+        let msg = MendMsg { pg: PG, from: from.replica, to: ME, id, chunk, block, count, body };
         self.blocks.handle_answer(&mut self.host, from.osd, msg);
     }
 
@@ -229,11 +245,12 @@ impl Script {
             }
             Action::Send {
                 to,
-                message: Message::Mend(MendMsg { block, count, body: MendBody::Ask { older, .. }, id, .. }),
+                message: Message::Mend(MendMsg { block, count, body: MendBody::Ask { older, .. }, id, chunk, .. }),
             } => {
-                self.ids.insert(block, id);
+                self.ids.insert(block, (id, chunk));
                 let from = if older.is_empty() { "" } else { ", from older contents" };
-                format!("ask {} for {}{from}", to.0, blocks(block, count))
+                let of = if chunk == CHUNK { String::new() } else { format!(" of {}", chunk.generation) };
+                format!("ask {} for {}{of}{from}", to.0, blocks(block, count))
             }
             Action::Send { to, message: Message::Mend(MendMsg { block, count, body, .. }) } => match body {
                 MendBody::Blocks { low, high, crcs, payload } => {
@@ -258,7 +275,8 @@ impl Script {
             }
             Action::Mend { key, copy } => {
                 self.offered.push(key);
-                format!("offer the engine a copy of block {} as of {}..{}", key.2, copy.low, copy.high)
+                let of = if key.1 == CHUNK { String::new() } else { format!(" of {}", key.1.generation) };
+                format!("offer the engine a copy of block {}{of} as of {}..{}", key.2, copy.low, copy.high)
             }
             Action::ForgetBlock((.., block)) => format!("forget block {block}"),
             Action::FailRead { .. } => "fail the client's read".to_owned(),

@@ -18,6 +18,7 @@
 //! | `begun`, `installed` | the follower's log begins, or its contents are installed; durably |
 //! | `refused` | the engine cannot do so |
 //! | `write N` | the leader applies a write of block N |
+//! | `merged` | the leader applies entries that begin generation 2 and remove the snapshot below it, whose blocks become those of 2 |
 //! | `matched` | the follower's log has everything that the leader has applied |
 //! | `in reach` | the follower's next entry is in the leader's log |
 //! | `uncounted` | no majority is known to have all contents without the follower |
@@ -35,8 +36,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::time::Duration;
 use types::store::{Effect, ReadError};
+use types::tree::Change;
 use types::units::SECTORS_PER_BLOCK;
-use types::{Index, OsdId, ReplicaId, SectorRange, Term, Time};
+use types::{ChunkKey, GenerationId, Index, OsdId, ReplicaId, SectorRange, Term, Time};
 use wire::{Message, StreamBody, StreamMsg};
 
 const FOLLOWER: ReplicaId = ReplicaId(2);
@@ -64,7 +66,7 @@ struct Script {
 
 #[test]
 fn streams_act_as_the_testdata_scripts_record() {
-    script::check(env!("CARGO_MANIFEST_DIR"), "streams", 5, || {
+    script::check(env!("CARGO_MANIFEST_DIR"), "streams", 7, || {
         let mut script = Script::new();
         move |command| {
             script.run(command);
@@ -201,7 +203,15 @@ impl Script {
                 self.leader.host.blocks.insert(block, value);
                 self.written.push((index, block, value));
                 let range = SectorRange::new(block * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
-                self.leader.streams.applied(ME, &Effect::Write { chunk: CHUNK, range });
+                let chunk = self.leader.host.chunk;
+                self.leader.streams.applied(ME, &Effect::Write { chunk, range });
+            }
+            ["merged"] => {
+                self.lead().applied.0 += 2;
+                let (from, into) = (CHUNK.generation, GenerationId(2));
+                self.leader.host.chunk.generation = into;
+                let changes = [Change::Merge { from, into, through: u32::MAX }];
+                self.at_leader(|end| end.streams.tree_changed(&mut end.host, ME, &changes));
             }
             ["matched"] => {
                 let applied = self.lead().applied;
@@ -302,9 +312,9 @@ impl Script {
                 self.net.push_back((to.0, msg));
                 text
             }
-            Action::Read { read, range, .. } if end == "leader" => {
+            Action::Read { read, range, chunk, .. } if end == "leader" => {
                 self.leader.reads.push_back((read, range));
-                format!("reads {}", said(range))
+                format!("reads {}{}", said(range), of(chunk))
             }
             Action::Read { read, range, .. } => {
                 self.follower.reads.push_back((read, range));
@@ -339,12 +349,17 @@ fn differences(ours: &BTreeMap<u32, u8>, theirs: &BTreeMap<u32, u8>) -> Vec<u32>
     (0..4096).filter(|n| ours.get(n) != theirs.get(n)).collect()
 }
 
+/// Names a chunk other than the ordinary one.
+fn of(chunk: ChunkKey) -> String {
+    if chunk == CHUNK { String::new() } else { format!(" of {chunk}") }
+}
+
 fn told(body: &StreamBody) -> String {
     match body {
         StreamBody::Blocks { seq, range, payload, .. } if payload.is_empty() => {
             format!("> {seq}: zeros, {}", said(*range))
         }
-        StreamBody::Blocks { seq, range, .. } => format!("> {seq}: {}", said(*range)),
+        StreamBody::Blocks { seq, range, chunk, .. } => format!("> {seq}: {}{}", said(*range), of(*chunk)),
         StreamBody::Digests { seq, start, digests, .. } => {
             format!("> {seq}: {} digests from block {}", digests.len() / wire::DIGEST_LEN, start / SECTORS_PER_BLOCK)
         }
