@@ -112,7 +112,8 @@ impl Group {
             return Some(CutRefusal::Busy);
         }
         match order {
-            SnapshotOrder::Remove { .. } => None,
+            // The store may wait for merges: a removal makes another one.
+            SnapshotOrder::Remove { .. } => self.blocked.then_some(CutRefusal::Busy),
             SnapshotOrder::Cut(Cut { items, .. }) | SnapshotOrder::Release { items, .. } if !are_items(items) => {
                 Some(CutRefusal::Invalid)
             }

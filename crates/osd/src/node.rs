@@ -417,6 +417,8 @@ impl Osd {
     fn destage(&mut self) {
         // The engine must know when rounds are held back: otherwise a due round stays its deadline.
         self.engine.hold_rounds(self.phase != Phase::Running);
+        // Merges and streams read the same device, and streams come first.
+        self.engine.hold_merges(self.recovery.streams.running() > 0);
         if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
             return;
         }
