@@ -103,6 +103,7 @@ impl Engine {
             home.unstage(replica);
         }
         self.replicas.get_mut(&replica).into_iter().for_each(|r| r.stages = Stages::default());
+        self.look_for_merges();
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
         }
@@ -183,10 +184,8 @@ impl Engine {
             self.queue(Work::Commit { replica, commit });
         }
         let home = self.home.as_mut().expect("a running engine has a home");
-        if !tree.is_empty() {
-            // Blocks of generations that have ended since, or that its log begins.
-            home.retain_staged(replica, |generation| tree.get(generation).is_some());
-        }
+        // The others are of generations that have ended since, or that its log begins.
+        home.retain_staged(replica, |generation| tree.get(generation).is_some());
         let base = home.base_of(replica);
         // The record precedes the checkpoint that empties the base.
         base.into_iter().for_each(|base| self.end_past(base));

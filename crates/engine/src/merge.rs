@@ -61,6 +61,9 @@ pub(crate) struct Merges {
     not_before: Time,
     /// The chunk at which the walk goes on.
     walked: Option<(ReplicaId, ChunkKey)>,
+    /// The walk has begun at the first chunk, and no round has ended since; whether it has found anything.
+    is_whole_walk: bool,
+    has_found: bool,
     /// Number of the plan: reads of an earlier one do not count.
     number: u64,
     plan: Vec<Planned>,
@@ -90,6 +93,11 @@ impl Merges {
     /// Whether rounds to come may free space.
     pub fn may_free(&self) -> bool {
         self.due
+    }
+
+    /// Notes that the running round changes nothing.
+    pub fn round_full(&mut self) {
+        self.running = None;
     }
 
     /// Whether the plan has a chunk of this replica, and is ready.
@@ -166,8 +174,8 @@ impl Engine {
         let counts = self.replicas.get(&replica).filter(|r| r.destages() && r.lineage.has_dissolved());
         self.merges.due |= counts.is_some();
         home.set_heirs(replica, counts.map(|r| r.lineage.heirs()).unwrap_or_default());
-        let len = |r: &Replica| r.lineage.dissolved_len();
-        self.merges.longest = self.replicas.values().map(len).max().unwrap_or(0);
+        let destaged = self.replicas.values().filter(|r| r.destages());
+        self.merges.longest = destaged.map(|r| r.lineage.dissolved_len()).max().unwrap_or(0);
     }
 
     /// Takes generations of which the store keeps nothing from the lists of a replica. True when there were any.
@@ -257,8 +265,13 @@ impl Engine {
         }
         let Found { plan, left, forgets } = found;
         self.merges.end_plan();
-        // A walk that began in the middle goes on from the beginning.
-        self.merges.due = !plan.is_empty() || forgets || stopped.is_some() || from.is_some();
+        let merges = &mut self.merges;
+        let (began, found_now) = (from.is_none(), !plan.is_empty() || forgets);
+        merges.is_whole_walk |= began;
+        merges.has_found = found_now || (merges.has_found && !began);
+        // A walk that began in the middle, or found something, is followed by another one. Else nothing is merged before a round ends.
+        merges.due = stopped.is_some() || merges.has_found || !merges.is_whole_walk;
+        merges.is_whole_walk &= stopped.is_some();
         (self.merges.plan, self.merges.left, self.merges.forgets) = (plan, left, forgets);
         self.merges.walked = stopped;
     }
@@ -310,9 +323,15 @@ impl Engine {
         merges
     }
 
+    /// Lets the walk begin again, when there are dissolved generations: what kept a chunk waiting may be over.
+    pub(crate) fn look_for_merges(&mut self) {
+        self.merges.due = self.replicas.values().any(|r| r.lineage.has_dissolved());
+        self.merges.is_whole_walk = false;
+    }
+
     /// Notes that a round has ended. Returns the chunks of heirs into which it merged.
     pub(crate) fn merges_committed(&mut self) -> Vec<(ReplicaId, ChunkKey)> {
-        self.merges.due = self.replicas.values().any(|r| r.lineage.has_dissolved());
+        self.look_for_merges();
         let Some((heirs, before)) = self.merges.running.take() else { return Vec::new() };
         if self.home_stats().merged_aus == before {
             self.merges.not_before = self.now + PAUSE;

@@ -189,7 +189,7 @@ impl Replica {
     }
 
     /// Checks that a generation takes writes. While home does not count, a lookup asks the overlays of older generations behind those of
-    /// younger ones: that is right because a generation that is no head when the log begins has an empty overlay.
+    /// younger ones: that is right because a generation whose descendants have blocks at home has an empty overlay.
     pub fn check_head(&self, generation: GenerationId) {
         let is_head = self.lineage.node(generation).is_none_or(|node| matches!(node.role, Role::Head(_)));
         assert!(is_head, "{} writes to {generation}, which is no head", self.identity.replica);

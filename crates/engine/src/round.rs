@@ -466,6 +466,7 @@ impl Engine {
         let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a verdict outside its phase")
         };
+        self.merges.round_full();
         if let Some(replica) = run.install {
             return self.install_full(replica, run.begins);
         }

@@ -194,16 +194,19 @@ impl Options {
         steps.home_io_bytes_max = some(steps.home_io_bytes_max, [4 << 10, 64 << 10]);
     }
 
-    /// Time that the requests of a full queue may take when an OSD admits few of their parts at once: a drawn credit, units of a few
-    /// KiB, and a far network multiply. Without stripes a request has too few parts to matter.
+    /// Time that the requests of a full queue may take when an OSD admits few of their parts at once: a drawn credit or queue of a PG,
+    /// units of a few KiB, and a far network multiply. Without stripes a request has too few parts to matter.
     pub fn trickle(&self) -> Duration {
         if !self.stripe.is_striped() {
             return Duration::ZERO;
         }
         let longest = self.shape.sectors_max.max(AUS_MAX * AU_SECTORS) * SECTOR;
         let parts = self.shape.depth as u32 * longest.div_ceil(self.stripe.unit_bytes()) as u32;
+        let (queue, volume) = (self.tuned.osd.group.queue_ops_max as u32, &self.tuned.client.volume);
+        // A part that finds the queue full comes again after a pause.
+        let pause = if parts > queue { volume.backoff_short.max(volume.backoff_first) } else { Duration::ZERO };
         // To the leader, to its followers, and back.
-        4 * self.net.delay.1 * parts / self.tuned.osd.bus.credit_ops
+        (4 * self.net.delay.1 + pause) * parts / self.tuned.osd.bus.credit_ops.min(queue)
     }
 
     /// Lets several metadata servers elect a leader in some runs that are not aimed.

@@ -343,15 +343,25 @@ impl CarryOut for Tree {
     }
 }
 
-/// Returns bytes of a decision state, up to several pages long.
+/// Returns bytes of a decision state, up to several pages long, of a PG whose volumes have no snapshots.
 pub fn decision_bytes(replica: ReplicaId, index: Index) -> Bytes {
     decision_with(&Tree::default(), replica, index)
 }
 
-/// Returns bytes of a decision state with this tree.
+/// Returns the tree of the volumes that tests write to without orders.
+fn plain_tree() -> Tree {
+    let mut tree = Tree::default();
+    for n in [1, 2, 3, 7] {
+        tree.begin(VolumeId(n), GenerationId(n), None).expect("a new one");
+    }
+    tree
+}
+
+/// Returns bytes of a decision state with this tree. An empty one is that of a test without orders.
 pub fn decision_with(tree: &Tree, replica: ReplicaId, index: Index) -> Bytes {
     let mut bytes = BytesMut::new();
-    tree.encode_decision(&mut bytes);
+    let plain = plain_tree();
+    if tree.is_empty() { &plain } else { tree }.encode_decision(&mut bytes);
     bytes.extend_from_slice(format!("decision of {replica} at {index}").repeat(1 + index.0 as usize % 200).as_bytes());
     bytes.freeze()
 }

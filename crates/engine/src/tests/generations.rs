@@ -220,6 +220,41 @@ fn blocks_of_generations_that_end_before_the_log_begins_are_dropped() {
     rig.restart_and_check();
 }
 
+/// The last volume of the PG ends while its blocks are on their way: the log of the target begins behind that, and will not say it.
+#[test]
+fn blocks_of_the_last_volume_of_a_pg_are_dropped_with_it() {
+    for exact in [false, true] {
+        let mut leader = quiet(33);
+        write(&mut leader, 0, 16);
+        let mut rig = follower(33);
+        let mut stream = Stream::new(R1, u64::MAX);
+        let mut end =
+            leader.models[&R1].ahead(vec![Effect::Unmap { generation: GenerationId(1), from_chunk: 0 }]).decision();
+        let mut bytes = bytes::BytesMut::new();
+        types::tree::Tree::default().encode_decision(&mut bytes);
+        end.bytes = bytes.freeze();
+        if exact {
+            bring(&leader, &mut rig, &mut stream).expect("no crash");
+            rig.engine.install_as_of(end);
+        } else {
+            rig.models.remove(&R1);
+            stream.begin(&mut rig, leader.models[&R1].ahead(Vec::new())).expect("no crash");
+            bring(&leader, &mut rig, &mut stream).expect("no crash");
+            rig.models.remove(&R1);
+            rig.engine.fill(end);
+            rig.settle();
+            assert_eq!(rig.seen.filling.len(), 1);
+            rig.engine.install(R1);
+        }
+        rig.settle();
+        let home = rig.engine.home.as_ref().expect("mounted");
+        assert_eq!(home.chunks(R1).count(), 0, "nothing of the volume is left");
+        assert_eq!(rig.seen.refused, []);
+        rig.engine.audit().expect("the books balance");
+        rig.models.clear();
+    }
+}
+
 /// Contents that come first are of generations that the target does not know.
 #[test]
 fn generation_that_no_tree_has_is_refused_unless_the_stream_brings_it() {
