@@ -14,13 +14,14 @@ use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
 use std::sync::Arc;
 use types::control::Attach;
+use types::cut::{Cut, CutEnd, CutItem};
 use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
 use types::tree::{Role, Tree};
 use types::{
-    ClusterId, Epoch, GenerationId, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
-    SectorRange, SegmentIndex, SessionId, Stripe, VolumeChunk, VolumeId,
+    ClusterId, CutId, Epoch, GenerationId, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
+    SectorRange, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeChunk, VolumeId,
 };
 
 /// Memory of a tree for each byte of it: a node of three bytes is one of 72 bytes in a map.
@@ -108,7 +109,8 @@ pub fn tree_seed(rng: &mut Rng) -> Vec<u8> {
 
 /// Decodes command bytes.
 pub fn descriptor(data: &[u8]) -> Verdict {
-    let result = meter::bounded(data.len(), 0, 0, || Command::decode(data));
+    // The volumes of a cut are a list, and then a shared one with two counters. Nothing else is on the heap.
+    let result = meter::bounded(data.len(), 2, 16, || Command::decode(data));
     let len = payload_len(data);
     assert!(len <= PART_MAX && len.is_multiple_of(512));
     if let Ok(command) = &result {
@@ -123,7 +125,12 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
     let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: rng.below(300), watermark: rng.below(50) };
     let chunk = VolumeChunk { volume: VolumeId(2), index: rng.below(100) as u32 };
     let range = SectorRange::new(rng.below(32) as u32 * 1024, rng.between(1, 1024) as u32);
-    let command = match rng.below(5) {
+    let items: Arc<[CutItem]> =
+        (1..=1 + rng.below(3)).map(|n| CutItem { volume: VolumeId(n), to: GenerationId(100 + n) }).collect();
+    let command = match rng.below(8) {
+        5 => Command::Snap(Cut { id: CutId(101), created_ms: rng.below(9), items }),
+        6 => Command::Release { cut: CutId(101), end: CutEnd::Release, items },
+        7 => Command::Remove { volume: VolumeId(2), snapshot: SnapshotId(101) },
         0 => Command::Zero { chunk, range, stamp },
         1 => Command::Skip { volume: chunk.volume, stamp },
         2 => Command::Attach(Attach {
