@@ -273,7 +273,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "a leader proposes writes that wait behind the begin of a cut (R14)",
-        "no metadata server orders a cut yet; `three_replicas_keep_every_law_over_streams` shows it",
+        "no metadata server orders a cut yet; `write_that_waits_when_a_cut_begins_comes_again_and_is_held` shows it",
     ),
     (
         "the begin of a cut that was given up takes effect when it comes late (R14)",

@@ -1,13 +1,14 @@
 //! Meta of a storm: it cuts the volume, gives some cuts up, and removes snapshots, through faults and leaders that change.
 
 use crate::client::CHUNK;
-use crate::rig::MS;
+use crate::rig::{MS, Rig};
 use crate::watch::Sector;
 use crate::world::{Event, World};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
 use types::{CutId, GenerationId, SnapshotId};
+use wire::{Reject, ReplyBody};
 
 /// Most snapshots at a time.
 const SNAPSHOTS_MAX: usize = 5;
@@ -129,4 +130,46 @@ fn removed(world: &mut World, snapshot: SnapshotId, result: Result<(), CutRefusa
         world.watch.snapshot_gone(snapshot.0);
         world.cuts.counts[2] += 1;
     }
+}
+
+/// Gives an order about cut 10 to replica 1 of a rig.
+fn rig_order(rig: &mut Rig, end: Option<CutEnd>) {
+    let (cut, items) = (CutId(10), items(10));
+    let what = match end {
+        None => SnapshotOrder::Cut(Cut { id: cut, created_ms: 0, items }),
+        Some(end) => SnapshotOrder::Release { cut, end, items },
+    };
+    rig.call(1, |group, now, actions| group.handle_snapshot_order(now, what, actions));
+}
+
+#[test]
+fn write_that_waits_when_a_cut_begins_comes_again_and_is_held() {
+    let mut rig = Rig::led(3, true);
+    rig.groups.get_mut(&1).expect("it leads").set_pressure(false, true);
+    let waits = rig.write(1, 0);
+    rig.pump();
+    assert_eq!(rig.answer(waits), None);
+    rig_order(&mut rig, None);
+    assert_eq!(rig.answer(waits), Some(Err(Reject::Busy)), "its space was counted for the head before the cut (R13)");
+    rig.groups.get_mut(&1).expect("it leads").set_pressure(false, false);
+    let held = rig.write(1, 0);
+    rig.pump();
+    assert_eq!((rig.answer(held), rig.landed(1)), (None, 0), "the cut is open");
+    rig_order(&mut rig, Some(CutEnd::Release));
+    rig.pump();
+    assert_eq!((rig.answer(held), rig.landed(1)), (Some(Ok(ReplyBody::Done)), 1));
+}
+
+#[test]
+fn held_writes_leave_half_of_the_queue_to_other_volumes() {
+    let mut rig = Rig::led(3, true);
+    rig_order(&mut rig, None);
+    rig.pump();
+    let many: Vec<u64> = (0..3000).map(|seq| rig.write(1, seq)).collect();
+    let refused = many.iter().filter(|id| rig.answer(**id) == Some(Err(Reject::Busy))).count();
+    assert_eq!(refused, many.len() - 1024);
+    rig_order(&mut rig, Some(CutEnd::Abort));
+    rig.pump();
+    let answered = many.iter().filter(|id| rig.answer(**id).is_some()).count();
+    assert_eq!(answered, many.len(), "each request has its answer");
 }
