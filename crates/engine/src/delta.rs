@@ -13,8 +13,10 @@ use crate::lineage::View;
 use crate::overlay::{Source, block_range};
 use crate::replica::Replica;
 use crate::resolve::Sources;
+use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{ChunkDelta, Own};
+use types::tree::Tree;
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{BlockPlace, ChunkKey, Index, ReplicaId, SectorRange};
 
@@ -68,10 +70,15 @@ impl Engine {
         found.iter().any(|f| matches!(f.source, Source::Home(key) if key == other))
     }
 
+    /// Returns the generations as applied.
+    pub fn tree(&self, replica: ReplicaId) -> Option<Arc<Tree>> {
+        self.replicas.get(&replica).map(|r| r.lineage.tree())
+    }
+
     /// Whether the tree as of this index has every generation into which one was merged since: then contents as applied here are contents for
     /// a log that begins there.
     pub fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool {
-        self.replicas.get(&replica).is_some_and(|r| r.lineage.has_only_first() || r.tree_index <= index)
+        self.replicas.get(&replica).is_some_and(|r| r.lineage.has_only_first() || r.merge_index <= index)
     }
 }
 

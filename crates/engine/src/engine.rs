@@ -133,6 +133,8 @@ pub struct Engine {
     pub(crate) progress: crate::progress::Progress,
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
+    /// End of the last round that was not one of merges alone.
+    pub(crate) last_destage: Time,
     pub(crate) now: Time,
     /// Replicas whose log is to begin behind the index of a stream, and installations that wait for their round (R12, R16).
     pub(crate) fills: VecDeque<DecisionState>,
@@ -189,6 +191,7 @@ impl Engine {
             progress: crate::progress::Progress::default(),
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
+            last_destage: Time::ZERO,
             now: Time::ZERO,
             fills: VecDeque::new(),
             installs: VecDeque::new(),
@@ -332,6 +335,7 @@ impl Engine {
             self.drops.add_replica(gone);
         }
         self.unstage(replica);
+        self.note_heirs(replica);
         self.fills.retain(|decision| decision.replica != replica);
         self.tombstones.insert(replica);
         self.destroyed.insert(replica);
@@ -540,6 +544,9 @@ impl Engine {
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.may_take_part(), "{replica} takes no part and applies");
         (r.applied, r.tree_index) = (index, index);
+        if changes.iter().any(|change| matches!(change, Change::Merge { .. })) {
+            r.merge_index = index;
+        }
         let before = r.reaches();
         let gone = Arc::make_mut(&mut r.lineage).apply(tree, changes);
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -554,6 +561,7 @@ impl Engine {
         self.releasing |= !gone.is_empty();
         self.judge_reached(replica, &before);
         if !changes.is_empty() {
+            self.judge_heirs(replica, changes);
             self.note_heirs(replica);
         }
     }

@@ -15,6 +15,7 @@ use crate::overlay::Overlay;
 use crate::replica::{Older, Replica, ReplicaState};
 use layout::log::RECORD_DECISION_MAX;
 use std::sync::Arc;
+use types::limits::FILL_DECISION_MAX;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState, Recovered};
 use types::tree::Tree;
@@ -24,8 +25,8 @@ use types::{Index, ReplicaId};
 const LOG_SHARE: u64 = 4;
 /// Payload bytes of older contents that a replica keeps while it is filled: the log holds their entries no longer.
 const OLDER_MAX: u64 = 32 << 20;
-/// Longest decision state at which a log can begin.
-pub const FILL_DECISION_MAX: usize = RECORD_DECISION_MAX;
+
+const _: () = assert!(FILL_DECISION_MAX <= RECORD_DECISION_MAX, "a record has room for the decision state");
 
 /// Room in the log of a replica that is being filled, in bytes of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +88,6 @@ impl Engine {
         if !r.is_filling() {
             r.bad.clear();
             r.set_older(overlay);
-        }
-        if r.begins_later(&decision) {
-            // Queued entries are not acknowledged: they go with the old group.
-            let unwritten = r.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
-            unwritten.into_iter().for_each(|from| drop(r.log.truncate(from)));
         }
         self.note_heirs(replica);
         let log = self.log.as_mut().expect("a running engine has a log");
@@ -165,6 +161,9 @@ impl Replica {
         let DecisionState { index, term, .. } = *decision;
         let mut commit = index;
         if self.begins_later(decision) {
+            // Queued entries are not acknowledged: they go with the old group.
+            let unwritten = self.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
+            unwritten.into_iter().for_each(|from| drop(self.log.truncate(from)));
             drop(self.log.take_below(Index(index.0 + 1)));
             commit = index.max(self.written_hard_state.commit);
         } else {
@@ -176,7 +175,8 @@ impl Replica {
             (next.term, next.vote) = (term.max(next.term), None);
         }
         (self.hard_state, self.written_hard_state) = (next, next);
-        (self.checkpoint, self.applied, self.tree_index) = ((index, term), index, index);
+        (self.checkpoint, self.applied) = ((index, term), index);
+        self.tree_since(index);
         // At the beginning no generation is dissolved here: a stream brings the blocks of live ones.
         let lineage = Lineage::decode(&decision.bytes, &[]).expect("it was decoded before the batch was queued");
         self.lineage = Arc::new(lineage);

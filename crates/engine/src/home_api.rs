@@ -63,6 +63,9 @@ pub struct ChunkDirty {
     pub family: GenerationId,
     /// A parent shows where the chunk is open: blocks of zeros become zero marks.
     pub marks: bool,
+    /// Dissolved generations that show below the chunk, the newest first: where the chunk gets its first data, their AUs are taken before
+    /// free ones. None while the round cuts the chunk: until its checkpoint the cut hides what the chunk has at home.
+    pub older: Vec<GenerationId>,
     pub blocks: Vec<(u16, BlockData)>,
     /// Numbers (0..256) of AUs of the chunk, ascending, and the units of the device that hold their bytes already: payloads of the
     /// log. All blocks of such an AU are in `blocks`, and home does not write them.

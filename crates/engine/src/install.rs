@@ -86,7 +86,7 @@ impl Engine {
         let (family, marks) = self.replicas.get_mut(&replica).expect("it is usable").stages_as(chunk);
         let home = self.home.as_mut().expect("a running engine has a home");
         let adopts = Vec::new();
-        let dirty = ChunkDirty { replica, chunk, family, marks, blocks, adopts };
+        let dirty = ChunkDirty { replica, chunk, family, marks, older: Vec::new(), blocks, adopts };
         let staged = home.stage(token, dirty, &mut self.ops, &mut events);
         let is_full = !staged && home.is_staging_full();
         self.home_events(events);
@@ -148,9 +148,9 @@ impl Engine {
             _ if !r.stages.fit(&tree) => false,
             (None, _) => r.is_filling() && r.fills_from.is_some(),
             (Some(decision), ReplicaState::Running) => decision.index > r.hard_state.commit,
-            // It has kept its log until now: nothing in it is above the new beginning.
+            // It has kept its log until now: nothing in it is above the new beginning, or the log goes on.
             (Some(decision), ReplicaState::Filling { .. }) => {
-                decision.index > r.applied && decision.index >= r.log.last()
+                decision.index > r.applied && decision.index >= r.log.last() || r.begins_later(decision)
             }
             _ => false,
         };
@@ -272,7 +272,8 @@ impl Engine {
         let evicted = home.evict_staged();
         let some = !evicted.is_empty();
         for replica in evicted {
-            let awaited = !on(Bug::InstallOfNothing) && self.cancel_install(replica);
+            let is_awaited = self.installs.iter().any(|install| install.replica == replica);
+            let awaited = is_awaited && !on(Bug::InstallOfNothing) && self.cancel_install(replica);
             self.events.push(match awaited {
                 true => EngineEvent::InstallRefused { replica },
                 false => EngineEvent::Unstaged { replica },

@@ -49,7 +49,7 @@ pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, Step
 pub use contents::{Contents, Foreign, LogRoom};
 pub use disks::Disks;
 pub use engine::{CREATE_LOST, Engine};
-pub use fill::{FILL_DECISION_MAX, FillRoom};
+pub use fill::FillRoom;
 pub use format::{
     DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
     format_image, inspect, mark_behind, read_superblock,

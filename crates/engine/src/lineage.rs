@@ -124,6 +124,11 @@ impl Lineage {
         std::iter::once(from).chain(own).chain(older)
     }
 
+    /// Returns the dissolved generations that show below a chunk and belong to the same generation of the tree, the newest first.
+    pub fn older_of(&self, chunk: ChunkKey) -> impl Iterator<Item = GenerationId> + '_ {
+        self.steps(chunk.generation, chunk.index, View::Delta).skip(1)
+    }
+
     /// Returns the dissolved generations whose blocks belong to this one.
     pub fn dissolved_of(&self, heir: GenerationId) -> impl Iterator<Item = GenerationId> + '_ {
         self.dissolved.get(&heir).into_iter().flatten().map(|d| d.generation)
@@ -199,6 +204,10 @@ impl Lineage {
     /// Whether blocks of older generations show where the chunk has none of its own.
     pub fn shows_older(&self, chunk: ChunkKey) -> bool {
         chunk.index < self.reach(chunk.generation)
+    }
+
+    pub fn tree(&self) -> Arc<Tree> {
+        self.tree.clone()
     }
 
     /// Whether each generation is the first one of its family.

@@ -15,7 +15,7 @@ use crate::lineage::Lineage;
 use crate::replica::{Replica, ReplicaState};
 use crate::round::Run;
 use layout::dissolved::Dissolved;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::limits::DISSOLVED_LEN_MAX;
 use types::store::ReadData;
@@ -72,8 +72,8 @@ pub(crate) struct Merges {
     reading: usize,
     /// A round would take a generation from a list.
     forgets: bool,
-    /// Bytes of the longest list of dissolved generations.
-    longest: usize,
+    /// Bytes of the list of dissolved generations of each replica that has one.
+    lists: BTreeMap<ReplicaId, usize>,
     /// Chunks of heirs in the running round, and the AUs that were merged before it.
     running: Option<(Vec<(ReplicaId, ChunkKey)>, u64)>,
 }
@@ -87,7 +87,8 @@ impl Merges {
 
     /// How near the longest list of dissolved generations is to half of its limit.
     pub fn level(&self) -> f32 {
-        self.longest as f32 / (DISSOLVED_LEN_MAX / 2) as f32
+        let longest = self.lists.values().max().copied().unwrap_or(0);
+        longest as f32 / (DISSOLVED_LEN_MAX / 2) as f32
     }
 
     /// Whether rounds to come may free space.
@@ -163,19 +164,22 @@ impl Replica {
 }
 
 impl Engine {
-    /// Sets whether the OSD's loop holds merges back: a stream of some replica runs. A plan that was made waits.
+    /// Sets whether the OSD's loop holds merges back: a stream of some replica runs. A plan that was made waits. While the loop lacks space
+    /// to grant, merges go on.
     pub fn hold_merges(&mut self, held: bool) {
-        self.merges.held = held;
+        self.merges.held = held && !self.space_wanted;
     }
 
     /// Notes that the lists of dissolved generations of a replica may have changed, or whether they count.
     pub(crate) fn note_heirs(&mut self, replica: ReplicaId) {
-        let Some(home) = &mut self.home else { return };
         let counts = self.replicas.get(&replica).filter(|r| r.destages() && r.lineage.has_dissolved());
-        self.merges.due |= counts.is_some();
-        home.set_heirs(replica, counts.map(|r| r.lineage.heirs()).unwrap_or_default());
-        let destaged = self.replicas.values().filter(|r| r.destages());
-        self.merges.longest = destaged.map(|r| r.lineage.dissolved_len()).max().unwrap_or(0);
+        match counts {
+            Some(r) => {
+                self.merges.due = true;
+                self.merges.lists.insert(replica, r.lineage.dissolved_len());
+            }
+            None => drop(self.merges.lists.remove(&replica)),
+        }
     }
 
     /// Takes generations of which the store keeps nothing from the lists of a replica. True when there were any.
@@ -242,6 +246,11 @@ impl Engine {
     /// Time of the next round that only merges.
     pub(crate) fn merge_round_at(&self) -> Time {
         self.last_round + GAP
+    }
+
+    /// Whether a round that only merges is to begin.
+    pub(crate) fn is_merge_round_due(&self, now: Time) -> bool {
+        self.merges.is_ready() && now >= self.merge_round_at()
     }
 
     /// Walks over the chunks of dissolved generations, and makes a plan of what it finds.

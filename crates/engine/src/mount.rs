@@ -512,7 +512,7 @@ impl Engine {
         ids.iter().for_each(|id| self.judge_all_space(*id));
         ids.into_iter().for_each(|id| self.note_heirs(id));
         self.state = State::Running;
-        self.last_round = self.now;
+        (self.last_round, self.last_destage) = (self.now, self.now);
         self.find_freeable();
         self.events.push(EngineEvent::Mounted(recovered));
     }

@@ -218,11 +218,11 @@ impl Overlay {
         self.layers().any(|layer| layer.has_blocks_of(generation))
     }
 
-    /// Returns the AUs that the chunks of this generation need at home, as last counted.
-    pub fn aus_needed_by(&self, generation: GenerationId) -> u64 {
+    /// Returns the number of AUs in which the layers have data of this generation.
+    pub fn aus_of(&self, generation: GenerationId) -> u64 {
         let key = |index| ChunkKey { generation, index };
         let chunks = self.layers().flat_map(|layer| layer.chunks.range(key(0)..=key(u32::MAX)));
-        chunks.map(|(_, chunk)| chunk.need.aus).sum()
+        chunks.map(|(_, chunk)| chunk.takes(true).len()).sum()
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {
@@ -245,7 +245,7 @@ impl Overlay {
                 let Some(layer) = frozen.chunks.get(&chunk) else { return below };
                 let taken = layer.takes(held.shows_older);
                 let listed = below.listed || held.shows_older || !taken.is_empty();
-                Held { aus: below.aus.or(taken), listed, ..held }
+                Held { aus: below.aus.or(taken), listed, ..below }
             }
         }
     }

@@ -83,6 +83,8 @@ pub(crate) struct Replica {
     pub lineage: Arc<Lineage>,
     /// The last entry that may have changed the tree: it is the same at every index from there to the applied one.
     pub tree_index: Index,
+    /// The last entry that may have merged a generation into another one.
+    pub merge_index: Index,
     /// Decides how the blocks of a stream are staged.
     pub stages: Stages,
     pub state: ReplicaState,
@@ -114,6 +116,7 @@ impl Replica {
             overlay: Overlay::default(),
             lineage: Arc::default(),
             tree_index: Index(0),
+            merge_index: Index(0),
             stages: Stages::default(),
             state: ReplicaState::Running,
             revived: None,
@@ -149,6 +152,11 @@ impl Replica {
         self.failure().is_some()
     }
 
+    /// Notes that entries up to this one may have changed the tree, and may have merged generations.
+    pub fn tree_since(&mut self, index: Index) {
+        (self.tree_index, self.merge_index) = (index, index);
+    }
+
     pub fn is_filling(&self) -> bool {
         matches!(self.state, ReplicaState::Filling { .. })
     }
@@ -160,8 +168,8 @@ impl Replica {
         Sources { replica: self.identity.replica, home, overlay, frozen: false, lineage }
     }
 
-    /// Returns the AUs that dissolved generations will take when they are destaged: until the merge, their heirs may need as many again,
-    /// without a grant.
+    /// Returns the AUs in which the overlay has data of dissolved generations: a round that writes them cannot give them to their heirs,
+    /// which may need as many, without a grant.
     pub fn aus_of_dissolved(&self) -> u64 {
         if !self.lineage.has_dissolved() {
             return 0;
@@ -169,7 +177,7 @@ impl Replica {
         let layers = [Some(self.overlay.active()), self.overlay.frozen()];
         let ids: BTreeSet<GenerationId> = layers.into_iter().flatten().flat_map(|layer| layer.generations()).collect();
         let dissolved = ids.into_iter().filter(|id| self.lineage.owner(*id) != *id);
-        dissolved.map(|id| self.overlay.aus_needed_by(id)).sum()
+        dissolved.map(|id| self.overlay.aus_of(id)).sum()
     }
 
     /// Returns the generations in the active layer, each with the index below which its chunks show older ones.

@@ -106,6 +106,8 @@ pub(crate) struct Run {
     released: BTreeMap<ReplicaId, Vec<u32>>,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
+    /// The round takes only replicas of which it merges something.
+    only_merges: bool,
     /// Log work that the group of the installed replica had queued, if its log begins with the installation.
     begins: Option<Vec<Work>>,
 }
@@ -116,7 +118,7 @@ impl Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
         let (lineages, released) = (BTreeMap::new(), BTreeMap::new());
-        Run { states, lineages, destroyed, horizon, released, install: Some(replica), begins }
+        Run { states, lineages, destroyed, horizon, released, install: Some(replica), only_merges: false, begins }
     }
 
     /// Returns the lineage as of the checkpoint index of a replica that the round destages.
@@ -176,11 +178,15 @@ impl Engine {
         if self.rounds_held || !self.is_round_idle() || now < self.last_round + self.round_gap() {
             return false;
         }
-        let since = self.last_apply.max(self.last_round);
+        self.wants_destage(now) || self.is_merge_round_due(now)
+    }
+
+    /// Whether all dirty replicas are due.
+    fn wants_destage(&self, now: Time) -> bool {
+        let since = self.last_apply.max(self.last_destage);
         self.is_pressed()
             || (now >= since + self.config.round_idle && self.maybe_dirty)
             || (now >= self.freeing_at() && self.frees_space())
-            || (now >= self.merge_round_at() && self.merges.is_ready())
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
@@ -188,7 +194,8 @@ impl Engine {
             RoundStep::Idle if self.rounds_held => Time::NEVER,
             RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
-            RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
+            RoundStep::Idle if self.maybe_dirty => (self.last_apply.max(self.last_destage) + self.config.round_idle)
+                .max(self.last_round + self.round_gap()),
             // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,
             RoundStep::Home { .. } if self.home.as_ref().is_some_and(Home::wants_step) => self.now,
@@ -213,6 +220,7 @@ impl Engine {
             return;
         }
         let (mut kept, mut lineages) = (BTreeMap::new(), BTreeMap::new());
+        let only_merges = self.is_merge_round_due(now) && !self.wants_destage(now);
         // After a round that did not fit, a smaller share of the replicas is taken, in turn.
         let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
         for decision in from.into_iter().chain(before) {
@@ -226,24 +234,16 @@ impl Engine {
                 continue;
             }
             let merges = self.forget_merged(decision.replica) || self.merges.takes(decision.replica);
-            let r = self.replicas.get_mut(&decision.replica).expect("seen above");
+            let r = &self.replicas[&decision.replica];
             assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
-            if decision.index == r.checkpoint.0 && r.overlay.active().is_empty() && !merges {
+            let is_clean = decision.index == r.checkpoint.0 && r.overlay.active().is_empty();
+            if !merges && (is_clean || only_merges) {
                 continue;
             }
-            r.overlay.freeze();
-            if on(Bug::LogReusedEarly) {
-                r.checkpoint = (decision.index, decision.term);
-            }
-            let commit = r.written_hard_state.commit.max(decision.index);
-            if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
-                // R2: a commit at or above the new checkpoint index is durable before home is touched.
-                self.queue(Work::Commit { replica: decision.replica, commit });
-            }
-            let lineage = self.replicas[&decision.replica].lineage.clone();
-            let dissolved = lineage.dissolved_bytes();
-            lineages.insert(decision.replica, lineage);
-            kept.insert(decision.replica, RoundState { decision, commit, dissolved });
+            let replica = decision.replica;
+            lineages.insert(replica, r.lineage.clone());
+            let as_it_is = self.state_at_home(replica).filter(|_| only_merges);
+            kept.insert(replica, as_it_is.unwrap_or_else(|| self.freeze(decision)));
         }
         if self.brings_nothing(kept.is_empty()) {
             self.last_round = now;
@@ -254,14 +254,43 @@ impl Engine {
             log.checkpoint_segment = log.ring.newest().map_or(0, |s| s.opened);
             self.find_freeable();
         }
-        (self.maybe_dirty, self.k_lags) = (false, false);
-        self.round_releases = self.releasing;
-        self.releasing &= self.round_replicas_max != usize::MAX;
-        let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
+        let (mut horizon, newest) = (self.horizon, self.log.as_ref().and_then(|log| log.ring.newest()));
+        if !only_merges {
+            horizon = newest.map_or(0, |segment| segment.opened);
+            (self.maybe_dirty, self.k_lags) = (false, false);
+            self.round_releases = self.releasing;
+            self.releasing &= self.round_replicas_max != usize::MAX;
+        }
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());
-        let run = Run { states: kept, lineages, destroyed, horizon, released, install: None, begins: None };
+        let run =
+            Run { states: kept, lineages, destroyed, horizon, released, install: None, only_merges, begins: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
+    }
+
+    /// Freezes what a replica has applied; returns its state for the round.
+    fn freeze(&mut self, decision: DecisionState) -> RoundState {
+        let replica = decision.replica;
+        let r = self.replicas.get_mut(&replica).expect("the round takes it");
+        r.overlay.freeze();
+        if on(Bug::LogReusedEarly) {
+            r.checkpoint = (decision.index, decision.term);
+        }
+        let commit = r.written_hard_state.commit.max(decision.index);
+        let dissolved = r.lineage.dissolved_bytes();
+        if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
+            // R2: a commit at or above the new checkpoint index is durable before home is touched.
+            self.queue(Work::Commit { replica, commit });
+        }
+        RoundState { decision, commit, dissolved }
+    }
+
+    /// Returns the state of a replica as of its checkpoint index, for a round that only merges. `None`: the tree has changed since, so what it
+    /// merges may not be dissolved there.
+    fn state_at_home(&self, replica: ReplicaId) -> Option<RoundState> {
+        let r = self.replicas.get(&replica).filter(|r| r.tree_index <= r.checkpoint.0)?;
+        let state = self.home.as_ref()?.state(replica).filter(|state| state.decision.index == r.checkpoint.0)?;
+        Some(RoundState { dissolved: r.lineage.dissolved_bytes(), ..state.clone() })
     }
 
     /// Whether this round of no replica would free nothing. The first ones free the space and segments retired by the
@@ -389,7 +418,8 @@ impl Engine {
                 let adopts = frozen.chunks[&chunk].adoptable().collect();
                 let lineage = &run.lineages[&replica];
                 let (family, marks) = (lineage.family(chunk.generation), lineage.shows_older(chunk));
-                chunks.push(ChunkDirty { replica, chunk, family, marks, blocks: Vec::new(), adopts });
+                let older = if frozen.hides(chunk) { Vec::new() } else { lineage.older_of(chunk).collect() };
+                chunks.push(ChunkDirty { replica, chunk, family, marks, older, blocks: Vec::new(), adopts });
             }
             let dirty = chunks.last_mut().expect("its first part has begun it");
             let before = dirty.blocks.len();
@@ -482,6 +512,7 @@ impl Engine {
         }
         run.states.keys().for_each(|id| self.judge_all_space(*id));
         (self.releasing, self.round_releases) = (true, false);
+        self.last_destage = self.now;
         self.round_replicas_max = (run.states.len() / 2).max(1);
         // Contents of removed replicas are dropped first, then staged blocks of streams; only without both the device counts
         // as full.
@@ -539,8 +570,12 @@ impl Engine {
         self.last_round = self.now;
         self.stats.rounds += 1;
         match run.install {
-            None => (self.round_replicas_max, self.round_refused) = (usize::MAX, false),
             Some(replica) => self.note_heirs(replica),
+            None if run.only_merges => {}
+            None => (self.round_replicas_max, self.round_refused) = (usize::MAX, false),
+        }
+        if !run.only_merges {
+            self.last_destage = self.now;
         }
         self.find_freeable();
         self.copy_forward();

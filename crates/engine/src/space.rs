@@ -12,7 +12,9 @@ use crate::lineage::View;
 use crate::overlay::Source;
 use crate::replica::Replica;
 use crate::resolve::Sources;
+use std::ops::RangeInclusive;
 use std::time::Duration;
+use types::tree::Change;
 use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
 use types::{ChunkKey, GenerationId, ReplicaId, SectorRange, Time};
 
@@ -85,6 +87,8 @@ impl AuSet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub aus: AuSet,
+    /// AUs that the chunk has not, and that it takes from dissolved generations with its first data there.
+    pub inherits: AuSet,
     /// The chunk has its map page and its place in a directory.
     pub listed: bool,
     /// Older generations show where the chunk is open: zeros of it take a place in its map page.
@@ -112,7 +116,8 @@ impl Need {
         if new.is_empty() && (held.listed || !held.shows_older) {
             return Need::default();
         }
-        Need { aus: new.len(), slots: if held.listed { 0 } else { 2 } + new.quarters_beyond(&held.aus) }
+        let slots = if held.listed { 0 } else { 2 } + new.quarters_beyond(&held.aus);
+        Need { aus: new.without(held.inherits).len(), slots }
     }
 
     pub fn add(&mut self, other: Need) {
@@ -231,12 +236,16 @@ impl Engine {
             if now == *reach {
                 continue;
             }
-            let key = |index| ChunkKey { generation: *generation, index };
-            let changed = key(now.min(*reach))..=key(now.max(*reach));
-            let keys: Vec<ChunkKey> = r.overlay.active().chunks.range(changed).map(|(key, _)| *key).collect();
-            for chunk in keys {
-                let held = held(home, r, chunk);
-                r.overlay.judge(chunk, held);
+            judge_range(r, home, *generation, now.min(*reach)..=now.max(*reach));
+        }
+    }
+
+    /// Counts again what the chunks of heirs in a replica's active layer need: they inherit from more generations than before.
+    pub(crate) fn judge_heirs(&mut self, replica: ReplicaId, changes: &[Change]) {
+        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        for change in changes {
+            if let Change::Merge { into, .. } = change {
+                judge_range(r, home, *into, 0..=u32::MAX);
             }
         }
     }
@@ -262,10 +271,25 @@ impl Engine {
     }
 }
 
+fn judge_range(r: &mut Replica, home: &Home, generation: GenerationId, indexes: RangeInclusive<u32>) {
+    let key = |index| ChunkKey { generation, index };
+    let range = key(*indexes.start())..=key(*indexes.end());
+    let keys: Vec<ChunkKey> = r.overlay.active().chunks.range(range).map(|(key, _)| *key).collect();
+    for chunk in keys {
+        let held = held(home, r, chunk);
+        r.overlay.judge(chunk, held);
+    }
+}
+
 /// Returns the space of the chunk at home that the overlay's data can use. Contents that a stream will replace do not count.
 fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
-    let held = if r.is_filling() { Held::default() } else { home.held(r.identity.replica, chunk) };
-    Held { shows_older: r.lineage.shows_older(chunk), ..held }
+    let shows_older = r.lineage.shows_older(chunk);
+    if r.is_filling() {
+        return Held { shows_older, ..Held::default() };
+    }
+    let id = r.identity.replica;
+    let older: Vec<GenerationId> = r.lineage.older_of(chunk).collect();
+    Held { shows_older, inherits: home.inheritable(id, chunk, &older), ..home.held(id, chunk) }
 }
 
 /// Whether data of this AU shows in the delta of the chunk's generation.

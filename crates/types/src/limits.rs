@@ -20,6 +20,8 @@ pub const BATCH_PAYLOAD_MAX: usize = 1 << 20;
 pub const BATCH_PLACED_MAX: usize = 4 << 20;
 /// Most bytes of the decision state of a PG, in a checkpoint and in a stream.
 pub const DECISION_LEN_MAX: usize = 4 << 20;
+/// Most bytes of a decision state at which a log begins before its contents are whole (R16): a log record has it.
+pub const FILL_DECISION_MAX: usize = 64 << 10;
 /// Most bytes of the list of dissolved generations of a replica, in a checkpoint.
 pub const DISSOLVED_LEN_MAX: usize = 1 << 20;
 /// Payload that a leader proposes for one PG in one turn.

@@ -250,6 +250,10 @@ registry! {
         "a round merges a position that it writes, too";
     MergeFreesEarly, "merge-frees-early", "R8",
         "the AU of a merged chunk is free before the checkpoint is durable";
+    HiddenInherited, "hidden-inherited", "§7.2",
+        "a chunk that takes the AU of an older generation takes blocks that a younger one hides";
+    WrittenInherited, "written-inherited", "R2",
+        "a round gives an AU to an heir, and writes it for its own generation, too";
     StreamMissesMerge, "stream-misses-merge", "R12",
         "a merge of generations during a stream is not noted";
     RepairByGeneration, "repair-by-generation", "R15",

@@ -33,13 +33,13 @@ impl Home {
     }
 
     /// Returns the AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and
-    /// repair. A write that needs no grant because a dissolved generation has an AU there may still take one.
+    /// repair.
     pub fn room(&self) -> FreeSpace {
         let taken = self.round.as_ref().map(|round| round.taken).unwrap_or_default();
         let aus = u64::from(self.aus.free_count()) + taken.aus;
         let slots = u64::from(self.slots.free_count()) + taken.slots;
         FreeSpace {
-            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16)) + self.debts.total()),
+            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16))),
             slots: slots.saturating_sub(u64::from(self.geometry.slot_count / 4)),
         }
     }

@@ -91,7 +91,7 @@ impl Home {
     fn aus_for_staging(&self) -> u32 {
         let promised = self.round.as_ref().map_or(0, |round| round.aus_promised);
         let kept = u64::from((self.geometry.au_count / 20).max(16));
-        u64::from(self.aus.free_count()).saturating_sub(kept + promised + self.debts.total()) as u32
+        u64::from(self.aus.free_count()).saturating_sub(kept + promised) as u32
     }
 
     /// Whether a piece of a stream may find no space.
@@ -177,7 +177,6 @@ impl Home {
     pub fn empty(&mut self, replica: ReplicaId) {
         assert!(self.round.is_none(), "{replica} is emptied during a round");
         let Some(gone) = self.replicas.remove(&replica) else { return };
-        self.debts.forget(replica);
         gone.chunks.keys().for_each(|key| self.spoil(replica, *key, |_| true));
         gone.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
         gone.chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.drop_au(au));

@@ -25,7 +25,7 @@ const MERGE_COST: u32 = 64;
 /// Fate of an AU of a dissolved generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The round writes its place in the heir's chunk, or a copy is missing.
+    /// The round writes its place in the heir's chunk, which then inherits it, or a copy is missing.
     Stay,
     /// The heir shows nothing of it.
     Drop,
@@ -44,7 +44,7 @@ fn step_of(older: MapSlot, newer: MapSlot, written: u16) -> Step {
     let shown = older.valid & open;
     match newer.valid {
         _ if shown == 0 => Step::Drop,
-        0 if written != 0 && !on(Bug::MergedWhileDirty) => Step::Stay,
+        0 if written != 0 => Step::Stay,
         0 => Step::Move(shown),
         _ if shown & written != 0 && on(Bug::MergedWhileDirty) => Step::Copy(shown),
         _ => Step::Copy(shown & !written),

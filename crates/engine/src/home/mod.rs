@@ -12,8 +12,8 @@
 
 mod audit;
 mod chunk;
-mod debts;
 mod grants;
+mod inherit;
 mod install;
 mod inventory;
 mod keep;
@@ -114,8 +114,6 @@ pub struct Home {
     double_owned: DoubleOwned,
     /// AUs with payloads of the log.
     placed: placed::Placed,
-    /// AUs that heirs of dissolved generations may take without a grant.
-    debts: debts::Debts,
     in_flight: Table<InFlight>,
     reads: Table<read::Read>,
     readers: Readers,
@@ -166,7 +164,6 @@ impl Home {
             pending_free: PendingFree::default(),
             double_owned: DoubleOwned::default(),
             placed: placed::Placed::default(),
-            debts: debts::Debts::default(),
             in_flight: Table::new(),
             reads: Table::new(),
             readers: Readers::default(),

@@ -69,7 +69,7 @@ impl Home {
         }
         let promised = self.round.as_ref().map_or(0, |round| round.aus_promised);
         let kept = u64::from(self.geometry.au_count / 20).max(log_bytes / AU);
-        u64::from(self.aus.free_count()).saturating_sub(promised + needed + kept + self.debts.total())
+        u64::from(self.aus.free_count()).saturating_sub(promised + needed + kept)
     }
 
     /// Takes AUs for a payload of the replica.

@@ -9,6 +9,7 @@
 //! only inside blocks of this round, which the log redoes (R2).
 
 use super::chunk::{BlockSet, Replica};
+use super::inherit::Heirs;
 use super::stage::verified;
 use super::{Home, HomeLimits, InFlight};
 use crate::home_api::{BlockData, ChunkDirty, ChunkMerge, HomeEvent, Round, RoundState};
@@ -232,7 +233,9 @@ impl Home {
             assert!(!other, "{id} is installed and changed");
         }
         let mut seen = BTreeSet::new();
+        assert!(round.chunks.is_sorted_by_key(|dirty| (dirty.replica, dirty.chunk)), "older generations come first");
         for dirty in &round.chunks {
+            assert!(dirty.older.iter().all(|older| *older < dirty.chunk.generation), "{:?} above", dirty.older);
             assert!(replicas.contains(&dirty.replica), "{} has no state", dirty.replica);
             assert!(seen.insert((dirty.replica, dirty.chunk)), "{} of {} twice", dirty.chunk, dirty.replica);
         }
@@ -259,21 +262,25 @@ impl Home {
                 self.replicas.get(&cut.replica).map_or(0, |r| chunks_from(r, cut.generation, cut.from_chunk).count());
             entries.entry(cut.replica).or_default().0 += gone as u64;
         }
+        let heirs = Heirs::of(round);
         for dirty in &round.chunks {
             let is_cut = round.unmaps.iter().any(|cut| cut.drops(dirty.replica, dirty.chunk));
+            let inherited = self.inheritance(round, &heirs, dirty);
+            let sources = inherited.values().collect::<BTreeSet<_>>().len() as u64;
             let held = self.chunk(dirty.replica, dirty.chunk).filter(|_| !is_cut);
             let (mut quarters, mut last_au) = (0u8, usize::MAX);
             for (block, _) in dirty.blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
                 let au = *block as usize / BLOCKS_PER_AU as usize;
                 quarters |= 1 << (*block as usize / CRCS_PER_PAGE);
                 let adopted = || dirty.adopts.binary_search_by_key(&(au as u16), |(at, _)| *at).is_ok();
-                let fresh = au != last_au && held.is_none_or(|chunk| chunk.map[au].valid == 0) && !adopted();
+                let has_place = || adopted() || inherited.contains_key(&au);
+                let fresh = au != last_au && held.is_none_or(|chunk| chunk.map[au].valid == 0) && !has_place();
                 demand.aus += u64::from(fresh);
                 last_au = au;
             }
-            demand.slots += 1 + u64::from(quarters.count_ones());
+            demand.slots += 1 + u64::from(quarters.count_ones()) + sources;
             let entry = entries.entry(dirty.replica).or_default();
-            *entry = (entry.0 + 1, entry.1 + u64::from(held.is_none()));
+            *entry = (entry.0 + 1 + sources, entry.1 + u64::from(held.is_none()));
         }
         // A merge takes no AU: an AU moves, or blocks go to one that the heir has.
         for merge in &round.merges {

@@ -22,7 +22,7 @@ const PER_AU: usize = BLOCKS_PER_AU as usize;
 impl Home {
     /// Puts the dirty blocks of a chunk into their places at home.
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty, hashes: Vec<u32>) {
-        let ChunkDirty { replica: id, chunk: key, marks, blocks, adopts, .. } = dirty;
+        let ChunkDirty { replica: id, chunk: key, marks, older, blocks, adopts, .. } = dirty;
         assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {key} are not ascending");
         self.spoil(id, key, |au| blocks.iter().any(|(block, _)| u32::from(*block) / BLOCKS_PER_AU == au));
         self.clock += 1;
@@ -34,6 +34,7 @@ impl Home {
         let mut changed = [held.is_none(), false, false, false, false];
         let mut chunk = held.unwrap_or_else(|| Chunk::new(replica.place(key)));
         chunk.touched = self.clock;
+        changed[0] |= self.inherit(id, (key, &mut *chunk), &older, &blocks);
         let owned = chunk.map.map(|slot| slot.valid != 0);
         let adopted = AuSet::of(adopts.iter().map(|(at, _)| u32::from(*at)));
         changed[0] |= !adopts.is_empty();
@@ -141,7 +142,6 @@ impl Home {
             self.running().dirty_directory.insert((id, chunk.place.page));
         }
         self.replicas.get_mut(&id).expect("it is there").chunks.insert(key, chunk);
-        self.count_debts(id, key);
     }
 
     /// Drops a chunk with all that it holds.
@@ -161,13 +161,11 @@ impl Home {
         chunk.pages.iter().flatten().for_each(|ptr| self.drop_slot(*ptr));
         self.replicas.get_mut(&id).expect("it is there").unplace(key, chunk.place);
         self.running().dirty_directory.insert((id, chunk.place.page));
-        self.count_debts(id, key);
     }
 
     /// Drops a replica whose chunks have been dropped.
     pub(super) fn forget(&mut self, id: ReplicaId) {
         let replica = self.replicas.remove(&id).expect("it was there when the round began");
-        self.debts.forget(id);
         assert!(replica.chunks.is_empty(), "{id} still has chunks");
         replica.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
         self.running().dirty_directory.retain(|(owner, _)| *owner != id);

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod inherit;
 mod marks;
 mod merge;
 mod placed;

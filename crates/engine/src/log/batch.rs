@@ -352,10 +352,13 @@ impl Fill {
             && let Some(r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())
         {
             let DecisionState { replica, index, term, .. } = *decision;
+            let goes_on = r.begins_later(decision);
             r.begin_at(decision);
             // The checkpoint has the decision state, and the contents.
             (r.first_decision, r.fills_from) = (Bytes::new(), None);
-            self.put(Record::Reset { replica, index, term });
+            if !goes_on {
+                self.put(Record::Reset { replica, index, term });
+            }
             self.put(Record::HardState { replica, hard_state: r.hard_state });
         }
         if part.part == 0 {

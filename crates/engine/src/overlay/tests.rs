@@ -127,7 +127,8 @@ fn check_partial(layer: &Layer, from: u16) {
 #[test]
 fn zeros_that_cut_a_block_of_another_au_are_judged() {
     let mut overlay = Overlay::default();
-    let held = Held { aus: crate::space::AuSet::of([0].into_iter()), listed: true, shows_older: true };
+    let held =
+        Held { aus: crate::space::AuSet::of([0].into_iter()), listed: true, shows_older: true, ..Held::default() };
     // Sectors 120 to 127 are the last block of the first AU: the second write completes it, and cuts the next one.
     for (range, aus) in [(SectorRange::new(120, 4), 0), (SectorRange::new(124, 8), 1)] {
         if overlay.write(CHUNK, range, None) {

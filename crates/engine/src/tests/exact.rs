@@ -201,3 +201,56 @@ fn exact_installation_of_a_filling_replica_keeps_its_log_until_then() {
         rig.check_all_sectors();
     }
 }
+
+/// Its log goes on behind the index of the contents: the leader's tree has changed since it began, and no majority is known to have all
+/// contents without this replica.
+#[test]
+fn exact_installation_keeps_the_entries_that_follow_in_its_log() {
+    let (mut came, mut kept) = (0, 0);
+    for (seed, turns) in (0..8).flat_map(|seed| [0, 2, 8, 40, 200].map(|turns| (seed, turns))) {
+        let (mut rig, mut stream) = filling(seed);
+        stream.catch_up(&mut rig).expect("no crash");
+        let effects = (0..6).map(|_| rig.effect()).collect();
+        rig.extend(TARGET, effects);
+        rig.settle();
+        let (began, last) = (stream.begins.expect("it has"), rig.models[&TARGET].last());
+        rig.commit(TARGET, last - 2);
+        let index = rig.rng().between(began + 1, last);
+        // Some entries are queued, and not durable.
+        let more = (0..2).map(|_| rig.effect()).collect();
+        rig.extend(TARGET, more);
+        let model = rig.models.remove(&TARGET).expect("it fills");
+        let mut exact = model.unapplied();
+        while exact.applied < index {
+            exact.apply();
+        }
+        stage(&mut rig, &exact, &[], &mut 0);
+        rig.engine.install_as_of(exact.decision());
+        let mut is_whole = false;
+        for _ in 0..turns {
+            let completions = rig.rng().below(3);
+            step_others(&mut rig, completions);
+            assert_eq!(rig.seen.refused, [], "seed {seed}: {index} of {began} to {last}");
+            if let Some(begun) = rig.seen.filling.pop() {
+                assert!(!begun.fills && begun.checkpoint == exact.decision());
+                is_whole = true;
+                rig.models.insert(TARGET, model.clone());
+                rig.check_recovered(begun, false);
+                rig.check_all_sectors();
+            }
+        }
+        rig.disk.power_cut();
+        rig.restart();
+        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == TARGET).expect("it comes back");
+        assert!(found.fills != (found.checkpoint.index.0 >= index), "seed {seed}: filling, or whole as of that index");
+        assert!(!(is_whole && found.fills), "what was reported installed stays installed");
+        (came, kept) = (came + u64::from(!found.fills), kept + u64::from(!found.fills && !found.entries.is_empty()));
+        rig.models.entry(TARGET).or_insert(model);
+        for found in std::mem::take(&mut rig.seen.recovered) {
+            assert_eq!(found.failure, None);
+            rig.check_recovered(found, false);
+        }
+        rig.check_all_sectors();
+    }
+    assert!(came > 8 && kept > 4, "{came} came, {kept} with entries: the test lost its teeth");
+}

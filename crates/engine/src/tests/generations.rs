@@ -342,6 +342,7 @@ fn member_that_has_merged_repairs_one_that_has_not() {
         branch(&mut asks, 2);
         write(&mut asks, 16, 8);
         let second = asks.models[&R1].expected(key(1, 0), block(1));
+        destage(&mut asks);
         order(&mut asks, Order::Remove(GenerationId(1)));
         destage(&mut asks);
         if partly {

@@ -392,3 +392,25 @@ fn held_merges_wait_and_flat_lineages_have_none() {
     assert!(!rig.engine.merges.may_free(), "a snapshot alone has nothing to merge");
     check_space(&rig);
 }
+
+#[test]
+fn round_that_only_merges_leaves_other_data_in_the_log() {
+    let mut rig = removed(31);
+    // The checkpoint has the removal: what is merged is dissolved as of it.
+    destage(&mut rig);
+    write(&mut rig, 300, 8);
+    let before = (rig.engine.replicas[&R1].checkpoint, rig.engine.stats().rounds);
+    prepare(&mut rig);
+    rig.now = rig.now + Duration::from_millis(210);
+    assert!(rig.engine.wants_round(rig.now));
+    destage(&mut rig);
+    let r = &rig.engine.replicas[&R1];
+    assert_eq!((r.checkpoint, rig.engine.stats().rounds), (before.0, before.1 + 1), "no index moves");
+    assert!(r.overlay.active().has_blocks_of(GenerationId(2)) && rig.engine.maybe_dirty);
+    assert!(rig.engine.stats().home.merged_aus > 0);
+    rig.check_all_sectors();
+    rig.disk.power_cut();
+    rig.restart_and_check();
+    finish_merges(&mut rig);
+    rig.check_all_sectors();
+}

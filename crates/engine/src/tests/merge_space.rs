@@ -1,6 +1,7 @@
 //! Space beside merges (R13): members that merge at different times grant alike, and none is spent beyond what it has.
 
 use super::crash::config;
+use super::laws::put_wide;
 use super::lineage::{R1, V1, apply_all, branch, destage, finish_merges, order, quiet, write, zero};
 use super::rig::Rig;
 use crate::testing::{CHUNKS, Order, SECTORS};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use types::rng::Rng;
 use types::store::Effect;
 use types::tree::Role;
-use types::units::SECTORS_PER_AU;
+use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
 use types::{ChunkKey, GenerationId, SectorRange, VolumeId};
 
 /// Returns the heads of a store's tree.
@@ -27,11 +28,15 @@ fn new_aus(rig: &Rig) -> Vec<(ChunkKey, u32, u32)> {
     all.map(|(chunk, au)| (chunk, au, rig.engine.new_aus(R1, chunk, SectorRange::of_au(au)))).collect()
 }
 
-/// Checks that units which heads may take without a grant are deducted from what is granted.
+/// Checks that units which heads may take without a grant are there, or are deducted from what is granted.
 fn check_deducted(rig: &Rig) {
     let (home, r) = (rig.engine.home.as_ref().expect("mounted"), &rig.engine.replicas[&R1]);
     let takes = |(chunk, au, new): &(ChunkKey, u32, u32)| {
-        *new == 0 && !home.holds(R1, *chunk, *au) && !r.overlay.has_data(*chunk, *au)
+        let older: Vec<GenerationId> = r.lineage.older_of(*chunk).collect();
+        let in_log =
+            older.iter().any(|generation| r.overlay.has_data(ChunkKey { generation: *generation, ..*chunk }, *au));
+        let inherits = !in_log && home.inheritable(R1, *chunk, &older).contains(*au);
+        *new == 0 && !inherits && !home.holds(R1, *chunk, *au) && !r.overlay.has_data(*chunk, *au)
     };
     let ungranted = new_aus(rig).iter().filter(|unit| takes(unit)).count() as u64;
     // The reserve of a device this small is 16 units.
@@ -101,6 +106,58 @@ fn no_device_is_spent_beyond_what_it_has() {
         }
     }
     assert!(differed > 100 && merged > 100, "{differed} differences, {merged} units: the test lost its teeth");
+}
+
+/// Returns a write of a block of each of the first units of volume 1.
+fn writes(generation: u64, count: u64) -> Vec<(ChunkKey, SectorRange)> {
+    let write = |n: u32| {
+        let chunk = ChunkKey { generation: GenerationId(generation), index: n / AUS_PER_CHUNK };
+        (chunk, SectorRange::new(n % AUS_PER_CHUNK * SECTORS_PER_AU + n % 3 * 8, 8))
+    };
+    (0..count as u32).map(write).collect()
+}
+
+#[test]
+fn heir_overwrites_a_full_device_while_merges_are_held() {
+    let mut rig = quiet(4);
+    rig.engine.hold_merges(true);
+    let left = |rig: &Rig| rig.engine.space().free_aus - rig.engine.space().dirty_new_aus;
+    let put = |rig: &mut Rig, some: &[(ChunkKey, SectorRange)]| {
+        put_wide(rig, some.iter().map(|(chunk, range)| Effect::Write { chunk: *chunk, range: *range }).collect());
+    };
+    let round = |rig: &mut Rig| {
+        rig.round();
+        rig.settle();
+        rig.engine.audit().expect("the books balance");
+        assert_eq!(rig.engine.recount_space(), rig.engine.counted_space());
+        assert!(!rig.engine.space().refused);
+    };
+    let count = left(&rig) - 8;
+    for some in writes(1, count).chunks(100) {
+        put(&mut rig, some);
+        round(&mut rig);
+    }
+    let before = (rig.engine.stats().home.used_bytes, left(&rig));
+    assert_eq!(before.1, 8, "a second AU for each does not fit");
+    branch(&mut rig, 2);
+    order(&mut rig, Order::Remove(GenerationId(1)));
+    assert_eq!(left(&rig), 8, "the removal takes nothing");
+    for some in writes(2, count).chunks(100) {
+        let new: u32 = some.iter().map(|(chunk, range)| rig.engine.new_aus(R1, *chunk, *range)).sum();
+        put(&mut rig, some);
+        assert_eq!((new, left(&rig)), (0, 8), "no write needs a grant");
+        round(&mut rig);
+    }
+    assert_eq!((rig.engine.stats().home.used_bytes, left(&rig)), before);
+    assert_eq!(rig.engine.stats().home.merged_aus, 0);
+    rig.engine.hold_merges(false);
+    for _ in 0..40 {
+        rig.now = rig.now + Duration::from_millis(210);
+        rig.turn(16);
+        rig.settle();
+    }
+    assert!(!rig.engine.replicas[&R1].lineage.has_dissolved());
+    assert_eq!(rig.engine.stats().home.used_bytes, before.0);
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) states: Vec<(ReplicaId, u64)>,
     /// Generations with a parent: a zero block of theirs is a zero mark, which the model keeps as stamp 0.
     pub(super) marks: BTreeSet<GenerationId>,
+    /// Generations above dissolved ones, the newest of these first.
+    pub(super) older: BTreeMap<GenerationId, Vec<GenerationId>>,
 }
 
 pub(super) struct Rig {
@@ -112,7 +114,8 @@ impl Plan {
                     let of = self.adopts.range((replica, chunk, 0)..=(replica, chunk, u16::MAX));
                     let adopts = of.map(|((.., at), unit)| (*at, *unit)).collect();
                     let marks = self.marks.contains(&chunk.generation);
-                    ChunkDirty { replica, chunk, family: FAMILY, marks, blocks, adopts }
+                    let older = self.older.get(&chunk.generation).cloned().unwrap_or_default();
+                    ChunkDirty { replica, chunk, family: FAMILY, marks, older, blocks, adopts }
                 })
                 .collect(),
             destroyed: self.destroyed.clone(),
@@ -131,7 +134,11 @@ impl Plan {
     pub(super) fn apply(&self, base: &mut BTreeMap<Key, u64>) {
         base.retain(|key, _| !self.drops(key));
         self.merges.iter().for_each(|merge| self.merge(merge, base));
+        let mut place = None;
         for (key, stamp) in &self.blocks {
+            if place.replace((key.0, key.1, key.2 / 16)) != Some((key.0, key.1, key.2 / 16)) {
+                self.inherit((key.0, key.1, key.2 / 16), base);
+            }
             if *stamp == 0 && !self.marks.contains(&key.1.generation) {
                 base.remove(key);
             } else {
@@ -142,6 +149,45 @@ impl Plan {
 }
 
 impl Plan {
+    /// Returns the blocks of a place of the round, with their stamps.
+    pub(super) fn written(&self, (replica, chunk, place): Key) -> impl Iterator<Item = (u16, u64)> {
+        let blocks = self.blocks.range((replica, chunk, place * 16)..(replica, chunk, place * 16 + 16));
+        blocks.map(|((.., block), stamp)| (*block, *stamp))
+    }
+
+    /// Moves the blocks of an older generation, whose AU the round takes for its data in a place.
+    fn inherit(&self, (replica, chunk, place): Key, base: &mut BTreeMap<Key, u64>) {
+        let blocks_of = |base: &BTreeMap<Key, u64>, chunk| {
+            let all = base.range((replica, chunk, place * 16)..(replica, chunk, place * 16 + 16));
+            all.map(|((.., block), stamp)| (*block, *stamp)).collect::<Vec<_>>()
+        };
+        let has_data = |blocks: &[(u16, u64)]| blocks.iter().any(|(_, stamp)| *stamp > 0);
+        let written: Vec<(u16, u64)> = self.written((replica, chunk, place)).collect();
+        let own = blocks_of(base, chunk);
+        if has_data(&own) || !has_data(&written) {
+            return;
+        }
+        let mut hidden: BTreeSet<u16> = own.iter().map(|(block, _)| *block).collect();
+        for older in self.older.get(&chunk.generation).into_iter().flatten() {
+            let older = ChunkKey { generation: *older, ..chunk };
+            let blocks = blocks_of(base, older);
+            if has_data(&blocks) {
+                if has_data(&self.written((replica, older, place)).collect::<Vec<_>>()) {
+                    return;
+                }
+                hidden.extend(written.iter().filter(|(_, stamp)| *stamp > 0).map(|(block, _)| *block));
+                for (block, stamp) in blocks.into_iter().filter(|(_, stamp)| *stamp > 0) {
+                    base.remove(&(replica, older, block));
+                    if !hidden.contains(&block) {
+                        base.insert((replica, chunk, block), stamp);
+                    }
+                }
+                return;
+            }
+            hidden.extend(blocks.iter().map(|(block, _)| *block));
+        }
+    }
+
     /// Applies a merge to the model, as far as rules M1 to M4 let the round carry it out.
     fn merge(&self, merge: &ChunkMerge, base: &mut BTreeMap<Key, u64>) {
         let ChunkMerge { replica, from, into, hidden, marks, ref copies, .. } = *merge;
