@@ -9,7 +9,7 @@
 use crate::node::{Osd, ReadOwner, Touch};
 use crate::pgs::{Pgs, Slot, State};
 use bus::{Bus, LinkId};
-use engine::{Engine, FILL_DECISION_MAX};
+use engine::Engine;
 use group::Group;
 use group::descriptor::Command;
 use group::pairs::Pairs;
@@ -17,10 +17,12 @@ use recovery::{
     ANY_REPLICA, Action, BlockKey, Follow, Host, Lead, Named, Part, PayloadRepairs, Recovery, Staged, answer_fetch,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use types::control::{LostExtent, PgReport};
 use types::map::Member;
 use types::store::{ChunkDelta, DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
+use types::tree::Tree;
 use types::{BlockPlace, ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
@@ -37,6 +39,7 @@ pub(crate) struct Here<'a> {
     bus: &'a Bus,
     engine: &'a mut Engine,
     pairs: &'a Pairs,
+    fill_decision_max: usize,
     actions: Vec<Action>,
 }
 
@@ -144,7 +147,7 @@ impl Host for Here<'_> {
 
     fn fill_state(&mut self, replica: ReplicaId, follower: ReplicaId, end: Option<Index>) -> Option<DecisionState> {
         let group = self.pgs.group(self.pgs.by_replica(replica)?)?;
-        group.fill_state(self.now, follower, end).filter(|state| state.bytes.len() <= FILL_DECISION_MAX)
+        group.fill_state(self.now, follower, end).filter(|state| state.bytes.len() <= self.fill_decision_max)
     }
 
     fn chunks(&self, replica: ReplicaId) -> Vec<ChunkKey> {
@@ -153,6 +156,10 @@ impl Host for Here<'_> {
 
     fn delta(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkDelta {
         self.engine.delta(replica, chunk)
+    }
+
+    fn tree(&self, replica: ReplicaId) -> Option<Arc<Tree>> {
+        self.engine.tree(replica)
     }
 
     fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool {
@@ -290,7 +297,9 @@ impl Osd {
     pub(crate) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Here<'_>)) {
         let (now, osd) = (self.now, self.config.osd);
         let (pgs, engine) = (&mut self.pgs, &mut self.engine);
-        let mut here = Here { now, osd, pgs, bus: &self.bus, engine, pairs: &self.pairs, actions: Vec::new() };
+        let fill_decision_max = self.config.tuning.streams.fill_decision_max;
+        let (bus, pairs, actions) = (&self.bus, &self.pairs, Vec::new());
+        let mut here = Here { now, osd, pgs, bus, engine, pairs, fill_decision_max, actions };
         step(&mut self.recovery, &mut here);
         here.actions.into_iter().for_each(|action| self.perform_recovery(action));
     }

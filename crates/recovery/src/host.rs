@@ -3,9 +3,11 @@
 use crate::block::{BlockKey, HeldRead};
 use crate::digest::DigestAnswer;
 use crate::stream::{BaseRead, PartRead};
+use std::sync::Arc;
 use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{BlockCopy, ChunkDelta, DecisionState, ReadData, ReadError};
+use types::tree::Tree;
 use types::{BlockPlace, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::Message;
 
@@ -78,6 +80,9 @@ pub trait Host {
 
     /// Returns the delta of a chunk of a live generation.
     fn delta(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkDelta;
+
+    /// Returns the generations of a local replica as applied.
+    fn tree(&self, replica: ReplicaId) -> Option<Arc<Tree>>;
 
     /// Whether the present contents of a local replica are contents for a log that begins at this index: no generation has been
     /// merged since.

@@ -4,7 +4,7 @@ use crate::query::ANSWER_MAX;
 use std::time::Duration;
 use types::BLOCK;
 use types::config::{Check, ConfigFaults};
-use types::limits::PART_MAX;
+use types::limits::{FILL_DECISION_MAX, PART_MAX};
 
 /// Tunables of the streams (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,9 @@ pub struct StreamTuning {
     pub catch_up_max: Duration,
     /// Longest wait of a stream for blocks that are bad at the leader. Default 5 s.
     pub mend_max: Duration,
+    /// Longest decision state, in bytes, at which a follower's log begins before its contents are whole (R16). Default and most 64 KiB.
+    /// With 0 the contents always come first.
+    pub fill_decision_max: usize,
 }
 
 impl Default for StreamTuning {
@@ -51,6 +54,7 @@ impl Default for StreamTuning {
             rest_max: s(30),
             catch_up_max: s(1),
             mend_max: s(5),
+            fill_decision_max: FILL_DECISION_MAX,
         }
     }
 }
@@ -66,6 +70,7 @@ impl StreamTuning {
         check.within("senders_max", self.senders_max, 1..=256);
         check.within("receivers_max", self.receivers_max, 1..=256);
         check.within("needed_max", self.needed_max, 1..=1024);
+        check.within("fill_decision_max", self.fill_decision_max, 0..=FILL_DECISION_MAX);
         check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
         for (field, time) in [
             ("asked_max", self.asked_max),

@@ -32,6 +32,11 @@ pub const REPAIR_FROM: u64 = 2_000_000;
 /// The same percentages for the tunables of recovery.
 const REPAIR_PCT: u64 = 50;
 const REPAIR_FIELD_PCT: u64 = 30;
+/// From this seed on, contents of streams come before the log in some runs; below, the percentage of them, and of runs that are aimed
+/// at an installation.
+pub const CONTENTS_FIRST_FROM: u64 = 2_180_000;
+const CONTENTS_FIRST_PCT: u64 = 12;
+const CONTENTS_FIRST_AIMED_PCT: u64 = 50;
 
 /// Tunables of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -97,7 +102,11 @@ macro_rules! fields {
 
 /// Returns the tunables of this seed's run, with a line for each that is not a default.
 pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
-    let (tuned, lines) = draw_usual(seed, overrides);
+    let (mut tuned, mut lines) = draw_usual(seed, overrides);
+    if !overrides.default_tunables && come_first(seed) {
+        tuned.osd.streams.fill_decision_max = 0;
+        lines.push("osd.streams.fill_decision_max = 0".to_owned());
+    }
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"recovery"));
     if overrides.default_tunables || seed < REPAIR_FROM || !rng.chance(REPAIR_PCT, 100) {
         return (tuned, lines);
@@ -105,6 +114,18 @@ pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     let mut draw = Draw { rng, field_pct: REPAIR_FIELD_PCT, tuned, lines };
     draw_repair(&mut draw);
     (draw.tuned, draw.lines)
+}
+
+/// Whether no log begins in this seed's run before its contents are whole.
+fn come_first(seed: u64) -> bool {
+    let percentage = match Aim::draw(seed).map(|aim| aim.class) {
+        // Its checks are of logs that have begun.
+        Some(Class::FillingCounts) => 0,
+        Some(Class::CrashInInstall | Class::FilledBehind) => CONTENTS_FIRST_AIMED_PCT,
+        _ => CONTENTS_FIRST_PCT,
+    };
+    let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"contents"));
+    seed >= CONTENTS_FIRST_FROM && rng.chance(percentage, 100)
 }
 
 /// Draws all tunables but those of recovery.

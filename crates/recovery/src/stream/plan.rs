@@ -11,6 +11,7 @@ mod heirs;
 
 use heirs::Heirs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use types::limits::PART_MAX;
 use types::planted::{Bug, on};
 use types::store::{ChunkDelta, Effect, Own};
@@ -156,9 +157,9 @@ impl Plan {
         }
     }
 
-    /// Sets the tree behind which the follower's log begins; `None`: it gets the contents as of the end.
-    pub fn begin_at(&mut self, tree: Option<Tree>, delta: impl FnMut(ChunkKey) -> ChunkDelta) {
-        let moved = self.heirs.begin_at(tree);
+    /// Sets the tree behind which the follower's log begins, or that of this round, if the contents come before the log.
+    pub fn begin_at(&mut self, tree: Option<Arc<Tree>>, come_first: bool, delta: impl FnMut(ChunkKey) -> ChunkDelta) {
+        let moved = self.heirs.begin_at(tree, come_first);
         let is_moved = |chunk: &&ChunkKey| moved.contains(&chunk.generation);
         let chunks: Vec<ChunkKey> = self.known.iter().filter(is_moved).copied().collect();
         // They were sent as blocks of generations that this tree lacks.

@@ -9,6 +9,7 @@ use super::{PartRead, Streams};
 use crate::host::{Action, Host, Lead, Read, ReadResult};
 use crate::tuning::StreamTuning;
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::{ReadData, ReadError};
@@ -295,18 +296,20 @@ impl Sender {
         true
     }
 
-    /// Notes where the follower's log begins, if it does. `begun`: the decision state there, if it is not that of the present tree.
+    /// Notes the tree of the contents: that behind which the follower's log begins, or that of this round. `begun`: the decision state there,
+    /// if it is not that of the present tree.
     fn begin_at(&mut self, host: &mut impl Host, begun: Option<Bytes>) {
-        let state = if begun.is_none() { host.decision(self.replica) } else { None };
-        let bytes = begun.or_else(|| Some(state.as_ref()?.bytes.clone()));
-        let tree = bytes.and_then(|bytes| Tree::of_decision(&bytes).ok());
-        let is_first = |tree: &Tree| tree.iter().all(|(id, node)| node.family == id);
+        let tree = match begun {
+            Some(bytes) => Tree::of_decision(&bytes).ok().map(Arc::new),
+            None => host.tree(self.replica),
+        };
+        let are_first = |tree: &Arc<Tree>| tree.iter().all(|(id, node)| node.family == id);
+        let come_first = self.fills_from.is_none();
         // Contents that come first are of generations that the follower may not know.
-        let needs_tree = self.fills_from.is_none() && !tree.as_ref().is_some_and(is_first);
-        self.tree = state.filter(|_| needs_tree);
-        let tree = tree.filter(|_| self.fills_from.is_some());
+        let needs_tree = come_first && !tree.as_ref().is_some_and(are_first);
+        self.tree = if needs_tree { host.decision(self.replica) } else { None };
         let replica = self.replica;
-        self.plan.begin_at(tree, |chunk| host.delta(replica, chunk));
+        self.plan.begin_at(tree, come_first, |chunk| host.delta(replica, chunk));
     }
 
     /// Begins the next round, with what has changed.

@@ -2,6 +2,7 @@
 
 use recovery::{Action, BlockKey, Follow, Host, Lead, Part, Staged};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{ChunkDelta, DecisionState, Own, ReadData};
@@ -193,6 +194,9 @@ impl Host for Fake {
         let all = 0..SECTORS_PER_CHUNK / SECTORS_PER_BLOCK;
         let own = |n| if self.blocks.contains_key(&n) && chunk == self.chunk { Own::Data } else { Own::Open };
         ChunkDelta { runs: all.map(|n| (SECTORS_PER_BLOCK, own(n))).collect(), is_deep: false }
+    }
+    fn tree(&self, _: ReplicaId) -> Option<Arc<Tree>> {
+        Tree::of_decision(&state(self.chunk.generation)).ok().map(Arc::new)
     }
     fn has_tree_since(&self, _: ReplicaId, _: Index) -> bool {
         true

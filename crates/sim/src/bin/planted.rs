@@ -8,9 +8,10 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{FILLED_FROM, LATE_FROM, REDIRECT_FROM, aimed_seeds, class_named};
+use sim::aim::{DAMAGE_FROM, FILLED_FROM, LATE_FROM, REDIRECT_FROM, aimed_seeds, class_named};
 use sim::faults::Class;
 use sim::run::run;
+use sim::tuned::CONTENTS_FIRST_FROM;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -55,8 +56,17 @@ const AIMED: [(Bug, Class); 30] = [
     (Bug::RepairOverNewer, Class::RottenBlocks),
 ];
 
-/// Bugs of payloads at home: only later seeds place some.
-const PLACED: [Bug; 4] = [Bug::PlaceAdoptedInPart, Bug::PlaceNotClaimed, Bug::PlaceFlushLinked, Bug::PlaceUnverified];
+/// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, or have
+/// contents come before the log.
+const LATER: [(Bug, u64); 7] = [
+    (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
+    (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
+    (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
+    (Bug::PlaceNotClaimed, REDIRECT_FROM),
+    (Bug::PlaceFlushLinked, REDIRECT_FROM),
+    (Bug::PlaceUnverified, REDIRECT_FROM),
+    (Bug::UnreadableLogAsZeros, DAMAGE_FROM),
+];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.
 #[derive(Parser)]
@@ -155,10 +165,10 @@ fn aim_of(bug: Bug, args: &Args) -> Option<Class> {
 /// Returns the seeds to try. Only later seeds draw later aims.
 fn seeds(bug: Bug, args: &Args) -> Vec<u64> {
     let count = args.seeds_max as usize;
-    match (args.start, aim_of(bug, args)) {
+    let later = LATER.iter().find(|(later, _)| *later == bug).map(|(_, from)| *from);
+    match (args.start.or(later), aim_of(bug, args)) {
         (start, Some(class)) => aimed_seeds(class, start).take(count).collect(),
         (Some(start), None) => (start..).take(count).collect(),
-        (None, None) if PLACED.contains(&bug) => (REDIRECT_FROM..).take(count).collect(),
         (None, None) => (0..args.seeds_max).map(|n| [1, LATE_FROM, FILLED_FROM][(n % 3) as usize] + n / 3).collect(),
     }
 }

@@ -10,7 +10,7 @@ use types::units::SECTORS_PER_CHUNK;
 const USED: usize = 24;
 const APART: usize = 8;
 const CHUNKS: u32 = 2;
-const GENERATIONS_MAX: u64 = 24;
+const GENERATIONS_MAX: u64 = 40;
 const V1: VolumeId = VolumeId(1);
 
 /// A block: open, zeros, or a value.
@@ -119,11 +119,18 @@ struct Copy {
     wanted: Vec<(ChunkKey, usize)>,
     /// The tree behind which the follower's log begins, with the operations since; `None`: contents come first.
     log: Option<(Tree, Vec<Op>)>,
+    /// The last tree that the follower got before contents, and the generations that it has staged without knowing them.
+    tree: Tree,
+    alone: BTreeSet<GenerationId>,
+    /// The log begins with the end.
+    come_first: bool,
     /// The log begins behind the start of this round.
     begun: bool,
     changed: bool,
     next: u64,
     merges: u32,
+    /// Cuts that were taken back.
+    undone: u32,
 }
 
 fn used(range: SectorRange) -> impl Iterator<Item = usize> {
@@ -147,10 +154,14 @@ impl Copy {
             reads: Vec::new(),
             wanted: Vec::new(),
             log: None,
+            tree: Tree::default(),
+            alone: BTreeSet::new(),
+            come_first: false,
             begun: false,
             changed: false,
             next: 2,
             merges: 0,
+            undone: 0,
         };
         (0..120).for_each(|_| copy.change());
         copy
@@ -160,17 +171,29 @@ impl Copy {
         let chunks: Vec<ChunkKey> = self.leader.deltas.keys().copied().collect();
         self.plan = Plan::new(chunks, self.rng.chance(1, 2));
         self.merges = 0;
-        if self.rng.chance(3, 4) {
+        self.come_first = self.rng.chance(1, 4);
+        if !self.come_first {
             self.begin_log();
         }
         self.begun = false;
+        self.begin_round();
+    }
+
+    /// Contents that come before the log are of the tree of their round.
+    fn begin_round(&mut self) {
+        if self.log.is_none() {
+            self.tree = self.leader.tree.clone();
+            let Copy { plan, leader, .. } = self;
+            plan.begin_at(Some(Arc::new(leader.tree.clone())), true, |chunk| leader.delta(chunk));
+        }
     }
 
     /// The follower's log begins here.
     fn begin_log(&mut self) {
         self.log = Some((self.leader.tree.clone(), Vec::new()));
         let Copy { plan, leader, .. } = self;
-        plan.begin_at(Some(leader.tree.clone()), |chunk| leader.delta(chunk));
+        plan.begin_at(Some(Arc::new(leader.tree.clone())), false, |chunk| leader.delta(chunk));
+        self.tree = self.leader.tree.clone();
         self.begun = true;
     }
 
@@ -189,7 +212,7 @@ impl Copy {
         let mut tree = self.leader.tree.clone();
         let to = GenerationId(self.next);
         let op = match (self.rng.below(40), snapshot) {
-            (0, _) if fresh => {
+            (0 | 38, _) if fresh => {
                 tree.branch(volume, head, to, CHUNKS, 1).expect("it fits");
                 Op::Tree(tree, Vec::new())
             }
@@ -200,6 +223,11 @@ impl Copy {
             (2, Some((snapshot, of))) if fresh => {
                 let Some(head) = tree.iter().map(|(id, _)| id).find(|id| tree.is_head_of(of, *id)) else { return };
                 let changes = tree.turn_back(head, Some(snapshot), to).expect("it fits");
+                Op::Tree(tree, changes)
+            }
+            (39, Some(_)) if self.leader.deltas.keys().all(|key| key.generation != head) => {
+                let Ok(changes) = tree.undo_branch(head) else { return };
+                self.undone += 1;
                 Op::Tree(tree, changes)
             }
             (3..=4, Some((id, _))) => {
@@ -237,6 +265,9 @@ impl Copy {
     }
 
     fn stage(&mut self, chunk: ChunkKey, block: usize, value: u64) {
+        if self.tree.get(chunk.generation).is_none() {
+            self.alone.insert(chunk.generation);
+        }
         self.staged.entry(chunk).or_insert_with(|| vec![None; USED])[block] = Some(value);
     }
 
@@ -282,7 +313,7 @@ impl Copy {
             if busy && self.rng.chance(1, 2) {
                 self.change();
             }
-            if busy && self.rng.chance(1, 60) {
+            if busy && !self.come_first && self.rng.chance(1, 60) {
                 self.begin_log();
             }
         }
@@ -293,6 +324,8 @@ impl Copy {
     fn installed(&self) -> Store {
         let (tree, ops) = self.log.clone().unwrap_or_else(|| (self.leader.tree.clone(), Vec::new()));
         let is_known = |key: &ChunkKey| tree.get(key.generation).is_some();
+        let fits = |id: &GenerationId| tree.get(*id).is_none_or(|node| node.family == *id);
+        assert!(self.alone.iter().all(fits), "the installation refuses {:?}", self.alone);
         let deltas = self.staged.iter().filter(|(key, _)| is_known(key)).map(|(key, states)| (*key, states.clone()));
         let mut store = Store { deltas: deltas.collect(), tree: tree.clone() };
         ops.iter().for_each(|op| store.apply(op));
@@ -302,7 +335,7 @@ impl Copy {
 
 #[test]
 fn copy_under_writes_and_tree_changes_ends_up_equal() {
-    let (mut merges, mut again) = (0, 0);
+    let (mut merges, mut again, mut firsts, mut undone) = (0, 0, 0, 0);
     // The last one unmaps a generation, and merges it in the round that was to say so.
     for seed in (0..1000).chain([13_319]) {
         let mut copy = Copy::new(seed);
@@ -317,18 +350,22 @@ fn copy_under_writes_and_tree_changes_ends_up_equal() {
             if may_end {
                 break;
             }
-            if busy && copy.rng.chance(1, 3) {
+            if busy && !copy.come_first && copy.rng.chance(1, 3) {
                 again += u32::from(copy.log.is_some());
                 copy.begin_log();
                 copy.begun = false;
             }
             copy.plan.next_round();
+            copy.begin_round();
         }
+        firsts += u32::from(copy.come_first && copy.merges > 0);
         merges += copy.merges;
+        undone += copy.undone;
         // The follower's log has all that the leader has done since.
         assert!(copy.installed().shown() == copy.leader.shown(), "seed {seed} differs");
     }
-    assert!(merges > 500 && again > 100, "{merges} merges, {again} logs that began again: the test lost its teeth");
+    let teeth = (merges > 500, again > 100, firsts > 100, undone > 100);
+    assert!(teeth == (true, true, true, true), "{merges} merges, {again} logs that began again, {firsts}, {undone}");
 }
 
 #[test]
