@@ -429,7 +429,14 @@ impl Run {
         self.until(limit, "all PGs are active again", all_active)?;
         self.cluster.hurry();
         let trickle = self.cluster.options.trickle();
-        self.until(limit + trickle, "everything is answered", Cluster::work_done)?;
+        // The number of requests that are left is drawn, and where each may take so long, each answer renews the limit.
+        match trickle.is_zero() {
+            true => self.until(limit, "everything is answered", Cluster::work_done)?,
+            false => {
+                let limit = limit + trickle;
+                self.until_at_rest(limit, "everything is answered", Cluster::owners_answers, Cluster::work_done)?;
+            }
+        }
         let workload = self.cluster.owner().workload.as_mut().expect("it was begun");
         workload.finish();
         // The length of the volumes and the speed of the network are drawn, so each answer renews the limit. How long one

@@ -6,19 +6,27 @@ use super::Cluster;
 use crate::faults::Class;
 use types::{PgId, ReplicaId};
 
+/// A replica that a schedule has failed, and the life of its OSD in which it did.
+#[derive(Clone, Copy, Debug)]
+pub struct FailedReplica {
+    replica: ReplicaId,
+    osd: usize,
+    life: u32,
+}
+
 impl Cluster {
     /// Fails the replica of the PG on the i-th OSD. `None`: no group of it runs there.
-    pub fn fail_replica(&mut self, i: usize, pg: PgId) -> Option<ReplicaId> {
-        let failed = self.osds[i].running.as_mut()?.0.fail_for_tools(pg)?;
+    pub fn fail_replica(&mut self, i: usize, pg: PgId) -> Option<FailedReplica> {
+        let replica = self.osds[i].running.as_mut()?.0.fail_for_tools(pg)?;
         self.budget.note_aimed(i, Class::FailedReplicas);
         self.turn_osd(i);
-        Some(failed)
+        Some(FailedReplica { replica, osd: i, life: self.osds[i].life })
     }
 
-    /// Notes that the device of a failed replica had time to record that, unless the replica runs again: its OSD then died
-    /// before.
-    pub fn note_failed(&mut self, replica: ReplicaId) {
-        if !self.runs(replica) {
+    /// Notes that the device of a failed replica had time to record that, unless its OSD died meanwhile.
+    pub fn note_failed(&mut self, FailedReplica { replica, osd, life }: FailedReplica) {
+        let node = &self.osds[osd];
+        if node.running.is_some() && node.life == life && !self.runs(replica) {
             self.failed.insert(replica);
         }
     }
