@@ -12,8 +12,8 @@ use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
 use types::stripe::{self, BadStripe, Stripe};
 use types::{
-    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term,
-    VolumeId,
+    ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex,
+    SessionId, Term, VolumeId,
 };
 
 /// A malformed message, with its fault.
@@ -376,6 +376,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             session: attach.session.0,
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
+            head: attach.head.0,
         }),
         OsdDown::Snapshots { pg, order } => Body::Snapshots(crate::convert_snapshots::order_out(pg, order)),
         OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
@@ -421,6 +422,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     session: SessionId(a.session),
                     epoch: Epoch(a.epoch),
                     chunk_count: a.chunk_count,
+                    head: GenerationId(a.head),
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
             }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use telemetry::Registry;
 use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
-use types::{Epoch, Incarnation, OsdId, PgId, PoolId, ReplicaId, SessionId, VolumeChunk, VolumeId};
+use types::{Epoch, GenerationId, Incarnation, OsdId, PgId, PoolId, ReplicaId, SessionId, VolumeChunk, VolumeId};
 use wire::{Hello, Message, Peer};
 
 const DEVICE: &str = "device";
@@ -263,6 +263,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
                 session: SessionId(1),
                 epoch: Epoch(1),
                 chunk_count: 4,
+                head: GenerationId(1),
             };
             table.tell(OsdDown::Attach { pg: PG, attach });
         }

@@ -16,8 +16,8 @@ use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    Entry, EntryKind, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time,
-    VolumeChunk, VolumeId,
+    Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term,
+    Time, VolumeChunk, VolumeId,
 };
 use wire::{Message, RaftKind, RaftMsg, RenewalItem, ReplyBody, Request, RequestBody, samples};
 
@@ -262,6 +262,7 @@ impl Table {
             session: SessionId(1),
             epoch: Epoch(1),
             chunk_count: source.below(4),
+            head: GenerationId(source.number(1)),
         };
         self.call(to, |g, now, actions| g.handle_attach(now, attach, actions));
     }
@@ -434,6 +435,7 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
                 session: SessionId(1),
                 epoch: Epoch(source.number(1)),
                 chunk_count: source.below(3),
+                head: GenerationId(source.number(1)),
             }),
             IoBuf::EMPTY,
         ),

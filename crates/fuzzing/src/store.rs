@@ -43,7 +43,14 @@ pub fn decision(data: &[u8]) -> Verdict {
         }
         let order = decision.order.saturating_add(1);
         let (session, epoch) = (SessionId(1), Epoch(1));
-        decision.decide(&Command::Attach(Attach { order, volume, session, epoch, chunk_count: 1 }));
+        decision.decide(&Command::Attach(Attach {
+            order,
+            volume,
+            session,
+            epoch,
+            chunk_count: 1,
+            head: GenerationId(0),
+        }));
     }
     let again = Decision::decode(&decision.encode());
     assert!(again.as_ref() == Ok(&decision), "decided states are stored and read again");
@@ -139,6 +146,7 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
             session: SessionId(3),
             epoch: Epoch(4),
             chunk_count: 5,
+            head: GenerationId(7),
         }),
         _ => Command::Write { chunk, range, stamp },
     };

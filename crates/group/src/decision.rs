@@ -209,7 +209,8 @@ impl Decision {
             return Decided { outcome: done, changes: self.end(attach.volume) };
         }
         let old = self.volumes.get(&attach.volume).cloned();
-        let first = GenerationId::first_of(attach.volume);
+        // Only bytes of a peer name one below that of the volume.
+        let first = GenerationId::first_of(attach.volume).max(attach.head);
         if old.is_none() && !self.begin(attach.volume, first) {
             return Outcome::TooMany.into();
         }

@@ -29,20 +29,21 @@ const REMOVE: u8 = 8;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
-const ATTACH_LEN: usize = 40;
+const ATTACH_LEN: usize = 48;
 const MEMBERS_LEN: usize = 40;
 /// Without the items, which have [`ITEM_LEN`] each.
 const SNAP_LEN: usize = 24;
 const RELEASE_LEN: usize = 16;
 const ITEM_LEN: usize = 16;
 const REMOVE_LEN: usize = 20;
-/// Place of the stamp in a write, and of its sequence number. Only orders of cuts are long enough to have other bytes there.
+/// Place of the stamp in a write, and of its sequence number. Only attach records and orders of cuts are long
+/// enough to have other bytes there.
 const STAMP_AT: usize = 24;
 const SEQ_AT: usize = STAMP_AT + 16;
 
 const _: () = assert!(WRITE_LEN <= types::limits::DESCRIPTOR_MAX);
 const _: () = assert!(SNAP_LEN + types::cut::CUT_ITEMS_MAX * ITEM_LEN <= types::limits::DESCRIPTOR_MAX);
-const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && ATTACH_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
+const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
 
 /// Session of a write, and its number in it (R6, R7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +158,7 @@ impl Command {
                 out.put_u64_le(attach.session.0);
                 out.put_u64_le(attach.epoch.0);
                 out.put_u32_le(attach.chunk_count);
+                out.put_u64_le(attach.head.0);
             }
             Command::Members { expected, step } => {
                 head(out, MEMBERS);
@@ -246,6 +248,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             session: SessionId(u64_at(20)),
             epoch: Epoch(u64_at(28)),
             chunk_count: u32_at(36),
+            head: GenerationId(u64_at(40)),
         })),
         MEMBERS => {
             let (what, reserved) = (bytes[32], u32_at(33) & 0xff_ffff);
@@ -392,8 +395,9 @@ mod tests {
                     session: SessionId(3),
                     epoch: Epoch(4),
                     chunk_count: 5,
+                    head: GenerationId(6),
                 }),
-                "01040000010000000000000002000000000000000300000000000000040000000000000005000000",
+                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000",
             ),
             (
                 members(MembersStep::AddLearner(Member { replica: ReplicaId(0x21), osd: OsdId(4) })),

@@ -148,7 +148,7 @@ mod tests {
     use types::control::Attach;
     use types::map::{Member, MembersStep};
     use types::store::{DecisionState, Failure, HardState, ReplicaIdentity};
-    use types::{Epoch, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeChunk, VolumeId};
+    use types::{Epoch, GenerationId, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeChunk, VolumeId};
 
     const REPLICA: ReplicaId = ReplicaId(4);
     const NONE: Applied = Applied::Effect(Effect::None);
@@ -169,7 +169,7 @@ mod tests {
 
     fn attach(order: u64) -> Command {
         let (volume, session, epoch) = (VolumeId(1), SessionId(9), Epoch(1));
-        Command::Attach(Attach { volume, session, epoch, chunk_count: 4, order })
+        Command::Attach(Attach { volume, session, epoch, chunk_count: 4, order, head: GenerationId::first_of(volume) })
     }
 
     fn zero(seq: u64, session: u64) -> Command {

@@ -5,8 +5,8 @@
 
 use crate::cut::{SnapshotAnswer, SnapshotOrder};
 use crate::ids::{
-    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term, VolumeChunk,
-    VolumeId,
+    ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
+    VolumeChunk, VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
 use crate::qos::QosLimits;
@@ -294,6 +294,9 @@ pub struct Attach {
     pub epoch: Epoch,
     /// Number of chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
     pub chunk_count: u32,
+    /// The head with which the volume comes to a PG that does not have it: at or above every number that an order of the volume has named.
+    /// So snapshots that are older than its presence there show zeros, and an order of a cut that comes late has no effect.
+    pub head: GenerationId,
 }
 
 /// The number of chunks in the attach record of a volume whose length is in doubt: more than any volume has, so a PG drops none.

@@ -152,7 +152,10 @@ fn downs() -> Vec<OsdDown> {
             },
         },
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
-        OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
+        OsdDown::Attach {
+            pg,
+            attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0, head: GenerationId(9) },
+        },
         OsdDown::Limits {
             part: LimitsPart { begins: true, goes_on: false, ends: true },
             volumes: vec![(volume, limits()), (VolumeId(9), QosLimits::NONE)],

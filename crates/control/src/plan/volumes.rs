@@ -21,7 +21,7 @@ use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Stripe, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Stripe, VolumeId};
 
 /// Segments that one step clears or erases.
 const SEGMENTS_PER_STEP: usize = 48;
@@ -349,7 +349,9 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 /// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let chunk_count = volume.attached_chunks();
-    Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count }
+    // No order names another generation yet.
+    let head = GenerationId::first_of(volume.id);
+    Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count, head }
 }
 
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is

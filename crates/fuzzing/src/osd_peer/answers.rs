@@ -11,7 +11,9 @@ use group::descriptor::{Command, Stamp};
 use std::collections::BTreeMap;
 use types::control::Attach;
 use types::store::Crcs;
-use types::{Entry, EntryKind, Epoch, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
+use types::{
+    Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c,
+};
 use wire::{
     Lack, LeaseAck, MEND_BLOCKS_MAX, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody,
     StreamMsg,
@@ -199,6 +201,7 @@ impl Peers {
                 session: SessionId(1),
                 epoch: Epoch(1),
                 chunk_count: 4,
+                head: GenerationId(1),
             }),
             0 => Command::Empty,
             1 => Command::Zero { chunk: CHUNK, range, stamp },

@@ -267,7 +267,8 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
         6 => {
             let (order, volume, session) = (source.number(1), VolumeId(source.number(1)), SessionId(source.number(1)));
             let (epoch, chunk_count) = (Epoch(source.number(1)), source.number(4) as u32);
-            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count } }
+            let head = GenerationId(source.number(1));
+            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count, head } }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },
         8 => {

@@ -2,11 +2,11 @@
 
 use super::*;
 use types::rng::Rng;
-use types::{ChunkKey, SectorRange, VolumeChunk};
+use types::{ChunkKey, GenerationId, SectorRange, VolumeChunk};
 
 fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
     let (session, epoch) = (SessionId(session), Epoch(epoch));
-    Command::Attach(Attach { order, volume: VolumeId(1), session, epoch, chunk_count })
+    Command::Attach(Attach { order, volume: VolumeId(1), session, epoch, chunk_count, head: GenerationId(1) })
 }
 
 fn write(session: u64, epoch: u64, seq: u64, chunk: u32) -> Command {
@@ -139,7 +139,14 @@ fn tree_is_exact_at_each_applied_index() {
         let (volume, session) = (VolumeId(rng.between(1, 4)), SessionId(rng.between(1, 3)));
         // An old order has no effect, and 0 chunks end the volume.
         let order = order - rng.below(3);
-        Command::Attach(Attach { order, volume, session, epoch: Epoch(1), chunk_count: rng.below(4) as u32 })
+        Command::Attach(Attach {
+            order,
+            volume,
+            session,
+            epoch: Epoch(1),
+            chunk_count: rng.below(4) as u32,
+            head: GenerationId::first_of(volume),
+        })
     };
     let commands: Vec<Command> = (3..200).map(|order| command(order, &mut rng)).collect();
     let states = |mut d: Decision, commands: &[Command]| -> Vec<Bytes> {

@@ -7,8 +7,8 @@ use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    Entry, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time, VolumeChunk,
-    VolumeId,
+    Entry, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time,
+    VolumeChunk, VolumeId,
 };
 use wire::{Contents, Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
 
@@ -282,7 +282,8 @@ impl Rig {
 
     pub fn attach(&mut self, leader: u32, order: u64, session: u64) {
         let (session, epoch) = (SessionId(session), Epoch(session));
-        let attach = Attach { order, volume: CHUNK.volume, session, epoch, chunk_count: 4 };
+        let volume = CHUNK.volume;
+        let attach = Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume) };
         self.call(leader, |g, now, actions| g.handle_attach(now, attach, actions));
         self.pump();
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use types::control::Attach;
 use types::rng::Rng;
 use types::store::Effect;
-use types::{Epoch, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
+use types::{Epoch, GenerationId, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
 use wire::{Contents, Message, Reply, ReplyBody, Request};
 
 pub const PG: PgId = PgId { pool: PoolId(1), n: 3 };
@@ -448,7 +448,14 @@ impl World {
         self.next_order += 1;
         self.opening = Some((session, order));
         let (volume, chunk_count) = (CHUNK.volume, 8);
-        let attach = Attach { order, volume, session: SessionId(session), epoch: Epoch(session), chunk_count };
+        let attach = Attach {
+            order,
+            volume,
+            session: SessionId(session),
+            epoch: Epoch(session),
+            chunk_count,
+            head: GenerationId::first_of(volume),
+        };
         let life = self.nodes[&id].life;
         self.turn(id, life, |group, _, now, actions| group.handle_attach(now, attach, actions));
     }

@@ -17,8 +17,8 @@ use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
 use types::units::SECTORS_PER_BLOCK;
 use types::{
-    ClusterId, Epoch, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SessionId, Time,
-    VolumeChunk, VolumeId,
+    ClusterId, Epoch, GenerationId, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange,
+    SessionId, Time, VolumeChunk, VolumeId,
 };
 use wire::{Request, RequestBody};
 
@@ -269,7 +269,8 @@ impl Rig {
 
     pub fn attach_again(&mut self, pg: PgId, order: u64) {
         let leader = self.leader(pg);
-        let attach = Attach { order, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+        let (volume, head) = (VOLUME, GenerationId::first_of(VOLUME));
+        let attach = Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head };
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
@@ -277,7 +278,8 @@ impl Rig {
     pub fn attach_others(&mut self, pg: PgId, count: u64) {
         for n in 0..count {
             let (leader, volume) = (self.leader(pg), VolumeId(VOLUME.0 + 1 + n));
-            let attach = Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+            let head = GenerationId::first_of(volume);
+            let attach = Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head };
             self.tell(leader, OsdDown::Attach { pg, attach });
             self.run(ms(1));
         }

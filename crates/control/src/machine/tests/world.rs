@@ -11,7 +11,7 @@ use types::control::{
 };
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
-use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, QosLimits, Term};
+use types::{ClusterId, Epoch, GenerationId, Incarnation, Index, OsdUuid, QosLimits, Term};
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -553,7 +553,8 @@ impl World {
             }
         }
         let (order, chunk_count) = (0, 0);
-        let told = Attach { order, volume: opened.volume, session: opened.session, epoch: opened.epoch, chunk_count };
+        let (volume, session, epoch) = (opened.volume, opened.session, opened.epoch);
+        let told = Attach { order, volume, session, epoch, chunk_count, head: GenerationId::first_of(volume) };
         self.told.insert(opened.volume, told);
     }
 

@@ -5,7 +5,7 @@ use crate::descriptor::{Command, Stamp};
 use types::control::Attach;
 use types::map::Member;
 use types::store::Effect;
-use types::{Epoch, OsdId, ReplicaId, SectorRange, SessionId};
+use types::{Epoch, GenerationId, OsdId, ReplicaId, SectorRange, SessionId};
 
 const V: VolumeId = VolumeId(1);
 const W: VolumeId = VolumeId(2);
@@ -16,7 +16,7 @@ fn two_volumes() -> Decision {
     let mut d = Decision::fresh(Epoch(1), &members);
     for (order, volume) in [(1, V), (2, W)] {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        let attach = Attach { order, volume, session, epoch, chunk_count: 4 };
+        let attach = Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume) };
         assert_eq!(d.decide(&Command::Attach(attach)).changes, Some(vec![]), "the store learns the new head");
     }
     d
@@ -197,7 +197,8 @@ fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
     snap(&mut d, &of);
     let remove = Command::Remove { volume: V, snapshot: SnapshotId(10) };
     assert_eq!(d.decide(&remove), refused(CutRefusal::Open));
-    let gone = Attach { order: 9, volume: V, session: SessionId(0), epoch: Epoch(2), chunk_count: 0 };
+    let gone =
+        Attach { order: 9, volume: V, session: SessionId(0), epoch: Epoch(2), chunk_count: 0, head: GenerationId(0) };
     let discards = vec![Change::Discard(g(10)), Change::Discard(g(1))];
     assert_eq!(d.decide(&Command::Attach(gone)).changes, Some(discards));
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
@@ -209,7 +210,14 @@ fn too_many_open_cuts_are_refused_and_each_is_in_the_checkpoint() {
     let mut d = two_volumes();
     for n in 0..OPEN_CUTS_MAX as u64 + 2 {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        let attach = Attach { order: 10 + n, volume: VolumeId(100 + n), session, epoch, chunk_count: 1 };
+        let attach = Attach {
+            order: 10 + n,
+            volume: VolumeId(100 + n),
+            session,
+            epoch,
+            chunk_count: 1,
+            head: GenerationId(100 + n),
+        };
         d.decide(&Command::Attach(attach));
         let decided = snap(&mut d, &[(VolumeId(100 + n), 1000 + n)]);
         let fits = n < OPEN_CUTS_MAX as u64;
@@ -250,4 +258,28 @@ fn checkpoint_of_an_open_cut_is_exact_and_no_other_is_read() {
     ] {
         assert_eq!(refused, Err(DecisionError::Shape));
     }
+}
+
+#[test]
+fn volume_that_comes_after_a_cut_has_a_younger_head() {
+    let mut d = two_volumes();
+    let late = VolumeId(5);
+    let attach = |order, head| {
+        let (session, epoch) = (SessionId(7), Epoch(1));
+        Command::Attach(Attach { order, volume: late, session, epoch, chunk_count: 4, head: g(head) })
+    };
+    assert_eq!(d.decide(&attach(3, 10)).changes, Some(vec![]));
+    assert_eq!(write(&mut d, late, 0), g(10));
+    assert_eq!(snap(&mut d, &[(late, 10)]), refused(CutRefusal::Stale), "it was here before the order");
+    let read = |d: &Decision, id| d.in_snapshot(VolumeChunk { volume: late, index: 0 }, SnapshotId(id));
+    assert_eq!((read(&d, 8), read(&d, 10), read(&d, 11)), (Ok(None), Ok(None), Err(Errno::Gone)));
+    // The session of another holder: what is here stays, and a number that is named since may still come.
+    assert_eq!(d.decide(&attach(4, 20)).changes, None);
+    assert_eq!((write(&mut d, late, 1), read(&d, 20)), (g(10), Err(Errno::Gone)));
+    assert_eq!(snap(&mut d, &[(late, 20)]).outcome, Outcome::Cut(CutStep::Snapped));
+    assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
+    // A head below the volume's own number comes from no metadata server.
+    let mut other = two_volumes();
+    other.decide(&attach(3, 4));
+    assert_eq!(write(&mut other, late, 0), g(5));
 }
