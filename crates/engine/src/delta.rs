@@ -78,7 +78,7 @@ impl Engine {
     /// Whether the tree as of this index has every generation into which one was merged since: then contents as applied here are contents for
     /// a log that begins there.
     pub fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool {
-        self.replicas.get(&replica).is_some_and(|r| r.lineage.has_only_first() || r.merge_index <= index)
+        self.replicas.get(&replica).is_some_and(|r| r.lineage.has_only_first() || r.tree_index <= index)
     }
 }
 

@@ -544,9 +544,6 @@ impl Engine {
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.may_take_part(), "{replica} takes no part and applies");
         (r.applied, r.tree_index) = (index, index);
-        if changes.iter().any(|change| matches!(change, Change::Merge { .. })) {
-            r.merge_index = index;
-        }
         let before = r.reaches();
         let gone = Arc::make_mut(&mut r.lineage).apply(tree, changes);
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());

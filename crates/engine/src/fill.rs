@@ -156,14 +156,18 @@ impl Replica {
     }
 
     /// Begins the log behind the index of this state, while the batch that says so is built: from here on no entry of the old log
-    /// can reach the new one. Raising the term forgets no vote that was cast in it; a vote of a lower term does not bind any more.
-    pub(crate) fn begin_at(&mut self, decision: &DecisionState) {
+    /// can reach the new one. Raising the term forgets no vote that was cast in it; a vote of a lower term does not bind any more. True when
+    /// the log goes on with later entries of its own.
+    pub(crate) fn begin_at(&mut self, decision: &DecisionState) -> bool {
         let DecisionState { index, term, .. } = *decision;
         let mut commit = index;
         if self.begins_later(decision) {
             // Queued entries are not acknowledged: they go with the old group.
             let unwritten = self.log.iter().find(|kept| kept.segment == u64::MAX).map(|kept| kept.index);
             unwritten.into_iter().for_each(|from| drop(self.log.truncate(from)));
+        }
+        let goes_on = self.begins_later(decision);
+        if goes_on {
             drop(self.log.take_below(Index(index.0 + 1)));
             commit = index.max(self.written_hard_state.commit);
         } else {
@@ -175,8 +179,7 @@ impl Replica {
             (next.term, next.vote) = (term.max(next.term), None);
         }
         (self.hard_state, self.written_hard_state) = (next, next);
-        (self.checkpoint, self.applied) = ((index, term), index);
-        self.tree_since(index);
+        (self.checkpoint, self.applied, self.tree_index) = ((index, term), index, index);
         // At the beginning no generation is dissolved here: a stream brings the blocks of live ones.
         let lineage = Lineage::decode(&decision.bytes, &[]).expect("it was decoded before the batch was queued");
         self.lineage = Arc::new(lineage);
@@ -185,6 +188,7 @@ impl Replica {
             *bytes = self.log.iter().map(Kept::log_len).sum();
         }
         (self.first_decision, self.fills_from) = (decision.bytes.clone(), Some((index, term)));
+        goes_on
     }
 }
 

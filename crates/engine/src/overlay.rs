@@ -14,11 +14,11 @@ pub(crate) use chunk::{ChunkLayer, Cover, Found, Source, block_range};
 pub(crate) use intervals::Intervals;
 
 use crate::payload::Payload;
-use crate::space::{Held, Need};
+use crate::space::{AuSet, Held, Need};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::units::SECTORS_PER_BLOCK;
+use types::units::{AUS_PER_CHUNK, SECTORS_PER_BLOCK};
 use types::{ChunkKey, GenerationId, SectorRange};
 
 /// One layer of one replica.
@@ -216,6 +216,20 @@ impl Overlay {
     /// Whether a layer has blocks of this generation.
     pub fn has_blocks_of(&self, generation: GenerationId) -> bool {
         self.layers().any(|layer| layer.has_blocks_of(generation))
+    }
+
+    /// Returns those of these AUs of the chunk in which no layer covers a sector.
+    pub fn untouched(&self, chunk: ChunkKey, aus: AuSet) -> AuSet {
+        if self.hides(chunk) {
+            return AuSet::default();
+        }
+        let layers: Vec<&ChunkLayer> = self.layers().filter_map(|layer| layer.chunks.get(&chunk)).collect();
+        let is_free = |au: &u32| !layers.iter().any(|layer| layer.touches(SectorRange::of_au(*au)));
+        if layers.is_empty() {
+            aus
+        } else {
+            AuSet::of((0..AUS_PER_CHUNK).filter(|au| aus.contains(*au)).filter(is_free))
+        }
     }
 
     /// Returns the number of AUs in which the layers have data of this generation.

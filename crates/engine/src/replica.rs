@@ -83,8 +83,6 @@ pub(crate) struct Replica {
     pub lineage: Arc<Lineage>,
     /// The last entry that may have changed the tree: it is the same at every index from there to the applied one.
     pub tree_index: Index,
-    /// The last entry that may have merged a generation into another one.
-    pub merge_index: Index,
     /// Decides how the blocks of a stream are staged.
     pub stages: Stages,
     pub state: ReplicaState,
@@ -116,7 +114,6 @@ impl Replica {
             overlay: Overlay::default(),
             lineage: Arc::default(),
             tree_index: Index(0),
-            merge_index: Index(0),
             stages: Stages::default(),
             state: ReplicaState::Running,
             revived: None,
@@ -150,11 +147,6 @@ impl Replica {
 
     pub fn has_failed(&self) -> bool {
         self.failure().is_some()
-    }
-
-    /// Notes that entries up to this one may have changed the tree, and may have merged generations.
-    pub fn tree_since(&mut self, index: Index) {
-        (self.tree_index, self.merge_index) = (index, index);
     }
 
     pub fn is_filling(&self) -> bool {

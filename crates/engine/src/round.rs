@@ -220,7 +220,8 @@ impl Engine {
             return;
         }
         let (mut kept, mut lineages) = (BTreeMap::new(), BTreeMap::new());
-        let only_merges = self.is_merge_round_due(now) && !self.wants_destage(now);
+        // After a round that did not fit, merges come first: they take no space, and free some.
+        let only_merges = self.is_merge_round_due(now) && (self.round_refused || !self.wants_destage(now));
         // After a round that did not fit, a smaller share of the replicas is taken, in turn.
         let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
         for decision in from.into_iter().chain(before) {
@@ -554,6 +555,10 @@ impl Engine {
             frozen.into_iter().for_each(|layer| self.drops.add_layer(layer));
             self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+            // What dissolved generations had in the frozen layer decides what their heirs inherit.
+            if r.lineage.has_dissolved() {
+                rebased.extend(r.overlay.active().chunks.keys().map(|chunk| (replica, *chunk)));
+            }
             advanced.push((replica, state.decision.index));
             self.forget_bad_of_gone(replica);
         }
@@ -574,8 +579,10 @@ impl Engine {
             None if run.only_merges => {}
             None => (self.round_replicas_max, self.round_refused) = (usize::MAX, false),
         }
-        if !run.only_merges {
-            self.last_destage = self.now;
+        match run.only_merges {
+            // It has dropped what was destroyed.
+            true => self.releasing &= self.maybe_dirty,
+            false => self.last_destage = self.now,
         }
         self.find_freeable();
         self.copy_forward();

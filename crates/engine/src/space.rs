@@ -240,12 +240,13 @@ impl Engine {
         }
     }
 
-    /// Counts again what the chunks of heirs in a replica's active layer need: they inherit from more generations than before.
+    /// Counts again what chunks of merged generations and of their heirs in a replica's active layer need: they inherit from others than
+    /// before.
     pub(crate) fn judge_heirs(&mut self, replica: ReplicaId, changes: &[Change]) {
         let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         for change in changes {
-            if let Change::Merge { into, .. } = change {
-                judge_range(r, home, *into, 0..=u32::MAX);
+            if let Change::Merge { from, into, .. } = change {
+                [*from, *into].into_iter().for_each(|id| judge_range(r, home, id, 0..=u32::MAX));
             }
         }
     }
@@ -289,7 +290,12 @@ fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
     }
     let id = r.identity.replica;
     let older: Vec<GenerationId> = r.lineage.older_of(chunk).collect();
-    Held { shows_older, inherits: home.inheritable(id, chunk, &older), ..home.held(id, chunk) }
+    let mut inherits = home.inheritable(id, chunk, &older);
+    for generation in older {
+        // What the overlay has of it may empty the AU, or keep a round from giving it away.
+        inherits = r.overlay.untouched(ChunkKey { generation, ..chunk }, inherits);
+    }
+    Held { shows_older, inherits, ..home.held(id, chunk) }
 }
 
 /// Whether data of this AU shows in the delta of the chunk's generation.

@@ -331,9 +331,7 @@ impl Fill {
     fn put_fill(&mut self, decision: &DecisionState, replicas: &mut BTreeMap<ReplicaId, Replica>) {
         let DecisionState { replica, index, term, .. } = *decision;
         let Some(r) = replicas.get_mut(&replica).filter(|r| r.is_filling()) else { return };
-        let goes_on = r.begins_later(decision);
-        r.begin_at(decision);
-        if !goes_on {
+        if !r.begin_at(decision) {
             self.put(Record::Reset { replica, index, term });
         }
         self.put(Record::ReplicaState(r.record()));
@@ -352,8 +350,7 @@ impl Fill {
             && let Some(r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())
         {
             let DecisionState { replica, index, term, .. } = *decision;
-            let goes_on = r.begins_later(decision);
-            r.begin_at(decision);
+            let goes_on = r.begin_at(decision);
             // The checkpoint has the decision state, and the contents.
             (r.first_decision, r.fills_from) = (Bytes::new(), None);
             if !goes_on {

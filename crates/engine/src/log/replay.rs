@@ -519,8 +519,7 @@ impl Replayed {
         let mut joined = Replica::new(identity.clone(), decision);
         (joined.hard_state, joined.written_hard_state) = (hard_state, hard_state);
         (joined.checkpoint, joined.lineage) = ((checkpoint.index, checkpoint.term), lineage);
-        (joined.applied, joined.shows) = (checkpoint.index, shows);
-        joined.tree_since(checkpoint.index);
+        (joined.applied, joined.shows, joined.tree_index) = (checkpoint.index, shows, checkpoint.index);
         joined.born = true;
         if failure.as_ref().is_none_or(|failure| failure.is_past) {
             joined.lay_blocks(blocks);

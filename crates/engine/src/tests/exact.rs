@@ -215,8 +215,8 @@ fn exact_installation_keeps_the_entries_that_follow_in_its_log() {
         rig.settle();
         let (began, last) = (stream.begins.expect("it has"), rig.models[&TARGET].last());
         rig.commit(TARGET, last - 2);
-        let index = rig.rng().between(began + 1, last);
-        // Some entries are queued, and not durable.
+        // Some entries are queued, and not durable, perhaps even that at the index.
+        let index = rig.rng().between(began + 1, last + 2);
         let more = (0..2).map(|_| rig.effect()).collect();
         rig.extend(TARGET, more);
         let model = rig.models.remove(&TARGET).expect("it fills");

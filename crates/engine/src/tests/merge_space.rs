@@ -119,8 +119,7 @@ fn writes(generation: u64, count: u64) -> Vec<(ChunkKey, SectorRange)> {
 
 #[test]
 fn heir_overwrites_a_full_device_while_merges_are_held() {
-    let mut rig = quiet(4);
-    rig.engine.hold_merges(true);
+    let (mut rig, count) = filled(4, 8);
     let left = |rig: &Rig| rig.engine.space().free_aus - rig.engine.space().dirty_new_aus;
     let put = |rig: &mut Rig, some: &[(ChunkKey, SectorRange)]| {
         put_wide(rig, some.iter().map(|(chunk, range)| Effect::Write { chunk: *chunk, range: *range }).collect());
@@ -132,11 +131,6 @@ fn heir_overwrites_a_full_device_while_merges_are_held() {
         assert_eq!(rig.engine.recount_space(), rig.engine.counted_space());
         assert!(!rig.engine.space().refused);
     };
-    let count = left(&rig) - 8;
-    for some in writes(1, count).chunks(100) {
-        put(&mut rig, some);
-        round(&mut rig);
-    }
     let before = (rig.engine.stats().home.used_bytes, left(&rig));
     assert_eq!(before.1, 8, "a second AU for each does not fit");
     branch(&mut rig, 2);
@@ -158,6 +152,68 @@ fn heir_overwrites_a_full_device_while_merges_are_held() {
     }
     assert!(!rig.engine.replicas[&R1].lineage.has_dissolved());
     assert_eq!(rig.engine.stats().home.used_bytes, before.0);
+}
+
+/// Fills a quiet store with a block in each unit of generation 1, up to `left` units.
+fn filled(seed: u64, left: u64) -> (Rig, u64) {
+    let mut rig = quiet(seed);
+    rig.engine.hold_merges(true);
+    let count = rig.engine.space().free_aus - left;
+    for some in writes(1, count).chunks(100) {
+        put_wide(&mut rig, some.iter().map(|(chunk, range)| Effect::Write { chunk: *chunk, range: *range }).collect());
+        rig.round();
+        rig.settle();
+    }
+    (rig, count)
+}
+
+#[test]
+fn zeros_in_the_log_count_before_an_heir_writes_in_their_place() {
+    let (mut rig, count) = filled(5, 8);
+    let zero = |(chunk, range): (ChunkKey, SectorRange)| Effect::Zero { chunk, range };
+    put_wide(&mut rig, writes(1, count).into_iter().map(zero).collect());
+    branch(&mut rig, 2);
+    order(&mut rig, Order::Remove(GenerationId(1)));
+    let mut admitted = 0;
+    for (chunk, range) in writes(2, count) {
+        let new = u64::from(rig.engine.new_aus(R1, chunk, range));
+        assert_eq!(new, 1, "the zeros are as good as at home");
+        if new <= rig.engine.space().available_aus {
+            put_wide(&mut rig, vec![Effect::Write { chunk, range }]);
+            admitted += 1;
+        }
+    }
+    assert_eq!(rig.engine.recount_space(), rig.engine.counted_space());
+    assert!((1..=8).contains(&admitted), "{admitted} of {count}");
+    rig.round();
+    rig.settle();
+    assert!(!rig.engine.space().refused);
+    rig.engine.audit().expect("the books balance");
+}
+
+#[test]
+fn removal_during_a_round_leaves_counts_that_equal_a_recount() {
+    for zeros in [false, true] {
+        let mut rig = quiet(6);
+        rig.engine.hold_merges(true);
+        let range = SectorRange::new(0, 8);
+        write(&mut rig, 0, 8);
+        if zeros {
+            destage(&mut rig);
+            zero(&mut rig, 0, 8);
+        }
+        rig.round();
+        // The round is under way: what it has of the generation is not at home yet, or still there.
+        branch(&mut rig, 2);
+        order(&mut rig, Order::Remove(GenerationId(1)));
+        write(&mut rig, 16, 8);
+        rig.settle();
+        assert_eq!(rig.engine.recount_space(), rig.engine.counted_space(), "zeros {zeros}");
+        let chunk = ChunkKey { generation: GenerationId(2), index: 0 };
+        assert_eq!(rig.engine.new_aus(R1, chunk, range), 0);
+        destage(&mut rig);
+        rig.check_all_sectors();
+    }
 }
 
 #[test]
