@@ -555,7 +555,7 @@ impl Engine {
             frozen.into_iter().for_each(|layer| self.drops.add_layer(layer));
             self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-            // What dissolved generations had in the frozen layer decides what their heirs inherit.
+            // Their heirs inherit less, or more, than while dissolved generations had blocks in the frozen layer.
             if r.lineage.has_dissolved() {
                 rebased.extend(r.overlay.active().chunks.keys().map(|chunk| (replica, *chunk)));
             }

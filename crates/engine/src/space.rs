@@ -292,7 +292,7 @@ fn held(home: &Home, r: &Replica, chunk: ChunkKey) -> Held {
     let older: Vec<GenerationId> = r.lineage.older_of(chunk).collect();
     let mut inherits = home.inheritable(id, chunk, &older);
     for generation in older {
-        // What the overlay has of it may empty the AU, or keep a round from giving it away.
+        // Blocks of it in the overlay may empty the AU, or keep a round from giving it away.
         inherits = r.overlay.untouched(ChunkKey { generation, ..chunk }, inherits);
     }
     Held { shows_older, inherits, ..home.held(id, chunk) }
