@@ -18,7 +18,7 @@ use types::planted::{Bug, on};
 use types::store::{ChunkDelta, Own};
 use types::tree::Tree;
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{BlockPlace, ChunkKey, Index, ReplicaId, SectorRange};
+use types::{BlockPlace, ChunkKey, Index, ReplicaId, SectorRange, VolumeChunk};
 
 impl Engine {
     /// Returns the delta of a chunk as applied.
@@ -49,6 +49,13 @@ impl Engine {
     pub fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey {
         let names_own = || on(Bug::RepairByGeneration);
         self.replicas.get(&replica).filter(|_| !names_own()).map_or(chunk, |r| r.lineage.owner_of(chunk))
+    }
+
+    /// Returns the chunk of a volume to which the blocks of this one belong: they are those of the volume, or of one of its snapshots.
+    pub fn volume_chunk(&self, replica: ReplicaId, chunk: ChunkKey) -> VolumeChunk {
+        let lineage = self.replicas.get(&replica).map(|r| &r.lineage);
+        let node = lineage.and_then(|lineage| lineage.node(lineage.owner(chunk.generation)));
+        node.map_or(chunk.of_first(), |node| VolumeChunk { volume: node.role.volume(), index: chunk.index })
     }
 
     /// Returns the place that seeds the checksum of a block.

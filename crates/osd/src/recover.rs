@@ -23,7 +23,7 @@ use types::control::{LostExtent, PgReport};
 use types::map::Member;
 use types::store::{ChunkDelta, DecisionState, Entry, Failure, Recovered, ReplicaIdentity};
 use types::tree::Tree;
-use types::{BlockPlace, ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{BlockPlace, ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk};
 use wire::{Lack, MendBody, MendMsg, Message, RepairBody, RepairMsg, StreamAbort, StreamBody, StreamMsg};
 
 /// Bytes that wait on a connection, from which queries of that peer are dropped: it will ask again.
@@ -172,6 +172,10 @@ impl Host for Here<'_> {
 
     fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey {
         self.engine.owner_of(replica, chunk)
+    }
+
+    fn volume_chunk(&self, replica: ReplicaId, chunk: ChunkKey) -> VolumeChunk {
+        self.engine.volume_chunk(replica, chunk)
     }
 
     fn place_of(&self, (replica, chunk, block): BlockKey) -> BlockPlace {

@@ -72,14 +72,16 @@ impl Osd {
     /// only once a heartbeat, and so is part of the comparison.
     pub(crate) fn changed_reports(&mut self) -> Vec<PgReport> {
         let mut changed = Vec::new();
+        let engine = &self.engine;
+        let volume_chunk = |replica, chunk| engine.volume_chunk(replica, chunk);
         for key in self.pgs.keys() {
             let end = self.end_without_group(key);
             let slot = self.pgs.get_mut(key);
             let floor = slot.members.floor;
             let report = match &slot.state {
                 State::Running(group) => {
-                    let [unread, lost] =
-                        [Named::Here, Named::Everywhere].map(|n| self.recovery.blocks.named(slot.identity.replica, n));
+                    let [unread, lost] = [Named::Here, Named::Everywhere]
+                        .map(|n| self.recovery.blocks.named(slot.identity.replica, n, volume_chunk));
                     PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Paused(_) => continue,

@@ -29,14 +29,15 @@ impl Osd {
 
     /// Returns the complaint of each replica that does not serve all of its contents; meta gets the same.
     pub fn complaints_for_tools(&self) -> Vec<(PgId, String)> {
+        let volume_chunk = |replica, chunk| self.engine.volume_chunk(replica, chunk);
         let of = |slot: &crate::pgs::Slot| {
             let replica = slot.identity.replica;
             let lost = match &slot.state {
                 State::Failed(failure) => return Some(format!("quarantined: {}", failure.reason)),
                 State::Repairing => report_of_repair(&self.recovery.payloads, &slot.identity).lost,
-                _ => self.recovery.blocks.named(replica, Named::Everywhere),
+                _ => self.recovery.blocks.named(replica, Named::Everywhere, volume_chunk),
             };
-            let unread = self.recovery.blocks.named(replica, Named::Here);
+            let unread = self.recovery.blocks.named(replica, Named::Here, volume_chunk);
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),

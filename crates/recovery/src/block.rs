@@ -23,7 +23,7 @@ use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::map::Member;
 use types::store::{BlockCopy, MendRefusal};
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, GenerationId, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time};
+use types::{BLOCK, ChunkKey, GenerationId, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, VolumeChunk};
 use wire::{MEND_BLOCKS_MAX, MendBody, MendMsg, Message};
 
 /// Blocks of the queries on their way, from which no further query is sent. All of their copies may reach the log at once.
@@ -101,9 +101,9 @@ fn can_lack_one_more(members: usize, idle: usize) -> bool {
     idle == 0 || members - 1 - idle > members / 2
 }
 
-fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
+fn extent(chunk: VolumeChunk, block: u16) -> LostExtent {
     let len_bytes = BLOCK as u32;
-    LostExtent { chunk: chunk.of_first(), offset_bytes: u32::from(block) * len_bytes, len_bytes }
+    LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
 }
 
 /// Returns the first block of the window of a block.
@@ -201,10 +201,15 @@ impl BlockRepairs {
         }
     }
 
-    /// Returns the blocks of this replica that are named so, as far as a report lists them.
-    pub fn named(&self, replica: ReplicaId, named: Named) -> Vec<LostExtent> {
+    /// Returns the blocks of this replica that are named so, as far as a report lists them, each as one of the chunk that `of` returns.
+    pub fn named(
+        &self,
+        replica: ReplicaId,
+        named: Named,
+        of: impl Fn(ReplicaId, ChunkKey) -> VolumeChunk,
+    ) -> Vec<LostExtent> {
         let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named == named);
-        all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(*chunk, *block)).collect()
+        all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(of(replica, *chunk), *block)).collect()
     }
 
     /// Iterates over the bad blocks.
@@ -533,7 +538,7 @@ impl BlockRepairs {
             return;
         }
         bad.named = named;
-        let (pg, lost) = (part.pg, extent(key.1, key.2));
+        let (pg, lost) = (part.pg, extent(host.volume_chunk(key.0, key.1), key.2));
         match named {
             Named::Here => {
                 tracing::error!(%pg, %lost, away = ?others, "no replica that is up has a good copy of this block")

@@ -8,7 +8,7 @@ use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{BlockCopy, ChunkDelta, DecisionState, ReadData, ReadError};
 use types::tree::Tree;
-use types::{BlockPlace, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{BlockPlace, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk};
 use wire::Message;
 
 /// The result of a read.
@@ -94,6 +94,9 @@ pub trait Host {
 
     /// Returns the chunk of a live generation that has the blocks of this one.
     fn owner_of(&self, replica: ReplicaId, chunk: ChunkKey) -> ChunkKey;
+
+    /// Returns the chunk of a volume to which the blocks of this one belong.
+    fn volume_chunk(&self, replica: ReplicaId, chunk: ChunkKey) -> VolumeChunk;
 
     /// Returns the place that seeds the checksum of a block.
     fn place_of(&self, block: BlockKey) -> BlockPlace;

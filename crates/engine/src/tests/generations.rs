@@ -356,6 +356,8 @@ fn member_that_has_merged_repairs_one_that_has_not() {
         // The names on the way: that of the heir, which both have.
         let named = asks.engine.owner_of(R1, key(1, 0));
         assert_eq!(named, key(2, 0));
+        let volume = |chunk| asks.engine.volume_chunk(R1, chunk).to_string();
+        assert_eq!([volume(key(1, 0)), volume(named)], ["v1/0", "v1/0"], "reports name the volume");
         assert!(
             peer.engine.is_open(R1, key(1, 0), block(1)),
             "it does not know the snapshot, and tells no zeros of it"

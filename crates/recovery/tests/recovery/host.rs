@@ -10,7 +10,7 @@ use types::tree::Tree;
 use types::units::{AU, BLOCK, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{
     BlockPlace, ChunkKey, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, Time,
-    VolumeId,
+    VolumeChunk, VolumeId,
 };
 
 pub const ME: ReplicaId = ReplicaId(1);
@@ -206,6 +206,9 @@ impl Host for Fake {
     }
     fn owner_of(&self, _: ReplicaId, chunk: ChunkKey) -> ChunkKey {
         ChunkKey { generation: self.heirs.get(&chunk.generation).copied().unwrap_or(chunk.generation), ..chunk }
+    }
+    fn volume_chunk(&self, _: ReplicaId, chunk: ChunkKey) -> VolumeChunk {
+        chunk.of_first()
     }
     fn place_of(&self, (_, chunk, block): BlockKey) -> BlockPlace {
         chunk.in_own_family(block)

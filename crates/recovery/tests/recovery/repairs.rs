@@ -264,7 +264,8 @@ impl Script {
             Action::Fail { reason, .. } => format!("fail: {reason}"),
             Action::Report => {
                 let lost = self.payloads.get(ME).map_or(Vec::new(), |(_, lost)| lost.to_vec());
-                let [unread, everywhere] = [Named::Here, Named::Everywhere].map(|n| self.blocks.named(ME, n));
+                let [unread, everywhere] =
+                    [Named::Here, Named::Everywhere].map(|n| self.blocks.named(ME, n, |_, chunk| chunk.of_first()));
                 let lost = [&lost[..], &everywhere[..]].concat();
                 format!("report {} lost and {} unread extents", lost.len(), unread.len())
             }
