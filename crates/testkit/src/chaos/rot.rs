@@ -5,29 +5,22 @@
 
 use super::report::Summary;
 use super::{HEAL_MAX, Storm};
-use crate::scenario::difference::{piece, wait_home};
-use crate::session::{Open, Session};
+use crate::cluster::POOL;
+use crate::scenario::difference::{CHUNKS, piece, written};
+use crate::session::Session;
 use crate::surgeon::{Device, Harm};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use device::{Answer, Request};
 use types::units::CHUNK;
 use types::{ChunkKey, GenerationId, VolumeId};
 
-const CHUNKS: u64 = 3;
 /// Number of blocks in each chunk that rot while the OSD is down, and that rot while it runs.
 const BLOCKS: usize = 2;
 
 pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
-    let name = storm.cluster.volume(&format!("rot{}", summary.rounds), 64 << 20)?;
-    let info = storm.cluster.basalt.json(&["volume", "info", &name])?;
-    let volume = VolumeId(info["volume"].as_u64().context("the volume's id")?);
-    let metas = storm.cluster.basalt.metas().to_vec();
-    let mut session = Session::open(&metas, &name, Open::default())?;
-    for chunk in 0..CHUNKS {
-        let request = Request::Write { offset: chunk * CHUNK, buf: piece(chunk).freeze(), fua: true };
-        session.call(request)?.map_err(|e| anyhow!("writing chunk {chunk}: {e}"))?;
-    }
-    wait_home(&storm.cluster, volume)?;
+    let volume_name = format!("rot{}", summary.rounds);
+    let name = format!("{POOL}/{volume_name}");
+    let (mut session, volume) = written(&storm.cluster, &volume_name)?;
     let osd = storm.data_osd()?;
     storm.cluster.osd(osd).kill();
     summary.stopped_flips += flip(storm, osd, volume)?;

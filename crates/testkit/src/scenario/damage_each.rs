@@ -6,6 +6,7 @@
 
 use super::Settings;
 use super::back::{copy, stop_osd, write_on};
+use super::difference::written;
 use crate::clock;
 use crate::cluster::{Cluster, READY_MAX, Shape, wait_listening};
 use crate::http;
@@ -16,6 +17,7 @@ use crate::surgeon::{self, Device, Harm};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use types::{ChunkKey, GenerationId, VolumeId};
 
 /// Requests per second of each area of the load.
 const RATE: u64 = 150;
@@ -25,6 +27,9 @@ const WRITES: u64 = 1000;
 const HEAL_MAX: Duration = Duration::from_secs(60);
 /// Longest time until a checkpoint names data at home.
 const HOME_MAX: Duration = Duration::from_secs(60);
+
+/// The block that rots, in a chunk whose first MiB is written.
+const BLOCK_HARMED: usize = 13;
 
 /// Line of an OSD that has read the records of a batch from a copy.
 const COPIED: &str = "its records are those of the next one's copy";
@@ -71,10 +76,13 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let mut cluster = Cluster::up(&settings.base, "damage-each", shape)?;
     let mut load = StampedLoad::new(&cluster, "v", settings.seed)?;
     load.config.rate_per_s = RATE;
+    // The load overwrites its own blocks, and what it has overwritten is no damage any more.
+    let (session, still) = written(&cluster, "still")?;
+    session.close()?;
     for (n, (name, damage, effect)) in ALL.into_iter().enumerate() {
         let ids = cluster.ids();
         let osd = ids[n % ids.len()];
-        match one(&mut cluster, &mut load, osd, damage, effect) {
+        match one(&mut cluster, &mut load, (osd, still), damage, effect) {
             Ok(told) => outcome.figure(format!("{name:<34} osd.{osd}: {told}")),
             Err(error) => {
                 outcome.faults.push(format!("{name} on osd.{osd}: {error:#}"));
@@ -94,12 +102,18 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Damages one device under load and waits until all is whole again. Returns the line of the report.
-fn one(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damage, effect: Effect) -> Result<String> {
+fn one(
+    cluster: &mut Cluster,
+    load: &mut StampedLoad,
+    (osd, still): (u32, VolumeId),
+    damage: Damage,
+    effect: Effect,
+) -> Result<String> {
     load.start()?;
     write_on(load, WRITES)?;
     let replicas = replicas_of(cluster, osd)?;
     ensure!(!replicas.is_empty(), "it holds no replica");
-    let (place, new) = strike(cluster, load, osd, damage)?;
+    let (place, new) = strike(cluster, load, (osd, still), damage)?;
     write_on(load, WRITES / 2).context("with two OSDs")?;
     let since = clock::now();
     let addr = cluster.osd_addr(new);
@@ -113,7 +127,7 @@ fn one(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damage, 
     write_on(load, WRITES / 2).context("when it was whole again")?;
     load.kill()?;
     let compared = match damage {
-        // Nothing else reads a block of a follower.
+        // Nothing else reads it.
         Damage::Block => verify_until_equal(cluster)?,
         _ => cluster.basalt.verify_deep()?,
     };
@@ -124,8 +138,13 @@ fn one(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damage, 
     Ok(format!("{place}; whole after {} ms; {seen}; {checked} blocks read, 0 lost; {compared}", took.as_millis()))
 }
 
-/// Kills an OSD and damages its device. Returns the place of the damage, and the OSD that is to be started.
-fn strike(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damage) -> Result<(String, u32)> {
+/// Kills an OSD and damages its device. `still`: a volume that nobody uses. Returns the place of the damage, and the OSD that is to be started.
+fn strike(
+    cluster: &mut Cluster,
+    load: &mut StampedLoad,
+    (osd, still): (u32, VolumeId),
+    damage: Damage,
+) -> Result<(String, u32)> {
     let path = cluster.device(osd);
     if let Damage::OlderCopy = damage {
         let old = cluster.dir.join("old.device");
@@ -139,8 +158,14 @@ fn strike(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damag
         std::fs::remove_file(&old)?;
         return Ok((format!("{WRITES} writes older"), osd));
     }
+    let chunk = ChunkKey { generation: GenerationId::first_of(still), index: 0 };
+    let has_data = || {
+        let Ok(device) = Device::open(&path) else { return Ok(false) };
+        let place =
+            if let Damage::Block = damage { device.find(chunk) } else { device.any().ok().map(|(place, _)| place) };
+        Ok(place.is_some())
+    };
     if let Damage::MapPage | Damage::Block = damage {
-        let has_data = || Ok(Device::open(&path).is_ok_and(|device| device.any().is_ok()));
         clock::wait_until("data at home", HOME_MAX, has_data)?;
     }
     cluster.osd(osd).kill();
@@ -154,9 +179,9 @@ fn strike(cluster: &mut Cluster, load: &mut StampedLoad, osd: u32, damage: Damag
         }
         Damage::Block => {
             let device = Device::open(&path)?;
-            let (place, block) = device.any()?;
-            device.harm(&place, block, Harm::Rotten)?;
-            format!("block {block} of {place}")
+            let place = device.find(chunk).context("it was at home")?;
+            device.harm(&place, BLOCK_HARMED, Harm::Rotten)?;
+            format!("block {BLOCK_HARMED} of {place}")
         }
         Damage::Superblock => {
             surgeon::harm_superblock(&path)?;

@@ -3,7 +3,7 @@
 
 use super::Settings;
 use crate::clock;
-use crate::cluster::{Cluster, READY_MAX, Shape};
+use crate::cluster::{Cluster, POOL, READY_MAX, Shape};
 use crate::report::Outcome;
 use crate::session::{Open, Session};
 use crate::surgeon::{Device, Harm};
@@ -16,6 +16,8 @@ use types::units::CHUNK;
 use types::{ChunkKey, GenerationId, IoBufMut, VolumeId};
 
 const VOLUME: u64 = 64 << 20;
+/// Number of its chunks that are written.
+pub(crate) const CHUNKS: u64 = 3;
 /// Number of bytes written of each chunk: less than one CRC page covers.
 const PIECE: u64 = 1 << 20;
 const BLOCKS: u32 = (PIECE / types::BLOCK) as u32;
@@ -39,17 +41,9 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
 }
 
 fn all(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
-    let name = cluster.volume("v", VOLUME)?;
-    let info = cluster.basalt.json(&["volume", "info", &name])?;
-    let volume = VolumeId(info["volume"].as_u64().context("the volume's id")?);
-    let metas = cluster.basalt.metas().to_vec();
-    let mut session = Session::open(&metas, &name, Open::default())?;
-    for chunk in 0..3 {
-        let request = Request::Write { offset: chunk * CHUNK, buf: piece(chunk).freeze(), fua: true };
-        session.call(request)?.map_err(|e| anyhow::anyhow!("writing chunk {chunk}: {e}"))?;
-    }
+    let name = format!("{POOL}/v");
+    let (session, volume) = written(cluster, "v")?;
     session.close()?;
-    wait_home(cluster, volume)?;
     cluster.basalt.verify_deep().context("before anything was planted")?;
 
     cluster.osds.values_mut().for_each(|osd| osd.kill());
@@ -69,6 +63,21 @@ fn all(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     users(cluster, &name, outcome)
 }
 
+/// Creates a volume with a piece in each of its chunks, and waits until each device has them at home. Returns a session with it.
+pub(crate) fn written(cluster: &Cluster, name: &str) -> Result<(Session, VolumeId)> {
+    let name = cluster.volume(name, VOLUME)?;
+    let info = cluster.basalt.json(&["volume", "info", &name])?;
+    let volume = VolumeId(info["volume"].as_u64().context("the volume's id")?);
+    let metas = cluster.basalt.metas().to_vec();
+    let mut session = Session::open(&metas, &name, Open::default())?;
+    for chunk in 0..CHUNKS {
+        let request = Request::Write { offset: chunk * CHUNK, buf: piece(chunk).freeze(), fua: true };
+        session.call(request)?.map_err(|e| anyhow::anyhow!("writing chunk {chunk}: {e}"))?;
+    }
+    wait_home(cluster, volume)?;
+    Ok((session, volume))
+}
+
 /// Returns the first bytes of a chunk.
 pub(crate) fn piece(chunk: u64) -> IoBufMut {
     let mut buf = IoBufMut::new(PIECE as usize);
@@ -77,7 +86,7 @@ pub(crate) fn piece(chunk: u64) -> IoBufMut {
 }
 
 /// Waits until the checkpoint of every device names every block.
-pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
+fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
     for osd in cluster.basalt.data_osds()? {
         clock::wait_until(&format!("osd.{osd} to have destaged everything"), HOME_MAX, || {
             // A device in use may show a page that was just replaced.
@@ -86,7 +95,7 @@ pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
                 let place = device.find(ChunkKey { generation: GenerationId::first_of(volume), index });
                 place.is_some_and(|place| device.blocks(&place).is_ok_and(|blocks| blocks == BLOCKS))
             };
-            Ok((0..3).all(whole))
+            Ok((0..CHUNKS as u32).all(whole))
         })?;
     }
     Ok(())
