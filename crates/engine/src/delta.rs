@@ -82,8 +82,8 @@ impl Engine {
         self.replicas.get(&replica).map(|r| r.lineage.tree())
     }
 
-    /// Whether the tree as of this index has every generation into which one was merged since: then contents as applied here are contents for
-    /// a log that begins there.
+    /// Whether contents as applied here are contents for a log that begins at this index: the tree is the same since, or each of its
+    /// generations is the first of its volume, so that no generation was merged into another one.
     pub fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool {
         self.replicas.get(&replica).is_some_and(|r| r.lineage.has_only_first() || r.tree_index <= index)
     }

@@ -247,7 +247,7 @@ impl Engine {
             kept.insert(replica, as_it_is.unwrap_or_else(|| self.freeze(decision)));
         }
         if self.brings_nothing(kept.is_empty()) {
-            self.last_round = now;
+            (self.last_round, self.last_destage) = (now, now);
             return self.merges.give_up();
         }
         if on(Bug::LogReusedEarly) {

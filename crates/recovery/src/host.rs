@@ -84,8 +84,8 @@ pub trait Host {
     /// Returns the generations of a local replica as applied.
     fn tree(&self, replica: ReplicaId) -> Option<Arc<Tree>>;
 
-    /// Whether the present contents of a local replica are contents for a log that begins at this index: no generation has been
-    /// merged since.
+    /// Whether the present contents of a local replica are contents for a log that begins at this index: its tree is the same since, or
+    /// each of its generations is the first of its volume.
     fn has_tree_since(&self, replica: ReplicaId, index: Index) -> bool;
 
     /// Whether a peer that asks for these blocks learns nothing here: they are open in their generation, and the peer has merged more, or

@@ -166,6 +166,9 @@ impl Home {
 
     /// Returns the AUs of older chunks that rounds will take for data of this chunk.
     pub fn inheritable(&self, replica: ReplicaId, key: ChunkKey, older: &[GenerationId]) -> AuSet {
+        if older.is_empty() {
+            return AuSet::default();
+        }
         let own = self.chunk(replica, key);
         let has_source = |at: &u32| {
             let at = *at as usize;
@@ -176,7 +179,7 @@ impl Home {
             let shows = |(key, hidden): (ChunkKey, u16)| slot(key).is_some_and(|(slot, _)| slot.valid & !hidden != 0);
             own.valid == 0 && source(keys, own.zeros, slot).is_some_and(shows)
         };
-        AuSet::of((0..AUS_PER_CHUNK).filter(|at| !older.is_empty() && has_source(at)))
+        AuSet::of((0..AUS_PER_CHUNK).filter(has_source))
     }
 }
 

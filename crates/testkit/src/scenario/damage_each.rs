@@ -138,7 +138,8 @@ fn one(
     Ok(format!("{place}; whole after {} ms; {seen}; {checked} blocks read, 0 lost; {compared}", took.as_millis()))
 }
 
-/// Kills an OSD and damages its device. `still`: a volume that nobody uses. Returns the place of the damage, and the OSD that is to be started.
+/// Kills an OSD and damages its device. `still`: a volume without load. Returns the place of the damage, and
+/// the OSD that is to be started.
 fn strike(
     cluster: &mut Cluster,
     load: &mut StampedLoad,

@@ -1,6 +1,6 @@
 //! Inheritance: writes that take AUs of dissolved generations, over power cuts, and on a device without a free one.
 
-use super::rig::{Key, Plan, Rig, chunk, of_chunk};
+use super::rig::{Key, Plan, Rig, chunk, cut_at_steps, of_chunk};
 use crate::home::HomeLimits;
 use crate::home_api::At;
 use types::{ChunkKey, GenerationId, ReplicaId, SectorRange};
@@ -131,24 +131,7 @@ fn is_written(round: &Plan, (replica, key, block): &Key) -> bool {
 fn inheritance_equals_a_model_over_power_cuts() {
     let (mut cuts, mut inherited) = (0, 0);
     for seed in 0..60 {
-        for steps in (0..).step_by(1 + seed as usize % 5) {
-            let (mut rig, round) = prepared(seed);
-            rig.begin(round.clone());
-            (0..steps).for_each(|_| rig.step());
-            let ready = rig.take_ready();
-            rig.disk.power_cut();
-            if let Some(records) = ready.clone().filter(|_| seed % 2 == 0) {
-                round.apply(&mut rig.base);
-                rig.records = Some(records);
-            }
-            assert_eq!(rig.mount().1, vec![], "seed {seed}, {steps} steps");
-            rig.home.audit().unwrap();
-            rig.check_base(|key: &Key| is_written(&round, key));
-            cuts += 1;
-            if ready.is_some() {
-                break;
-            }
-        }
+        cuts += cut_at_steps(1 + seed as usize % 5, seed % 2 == 0, || prepared(seed), is_written);
         let (mut rig, round) = prepared(seed);
         let older = |rig: &Rig| of_chunk(&rig.base, R1, chunk(1, 0)).filter(|(_, stamp)| *stamp > 0).count();
         let had = older(&rig);

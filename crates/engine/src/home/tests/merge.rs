@@ -1,6 +1,6 @@
 //! Merges: what goes to the heir, beside the writes of their round, and over power cuts.
 
-use super::rig::{FAMILY, Key, Plan, Rig, START, bytes_of, chunk, of_chunk};
+use super::rig::{FAMILY, Key, Plan, Rig, START, bytes_of, chunk, cut_at_steps, of_chunk};
 use crate::home::HomeLimits;
 use crate::home_api::{At, ChunkMerge, HomeEvent, Piece};
 use std::ops::Range;
@@ -260,24 +260,7 @@ fn is_written(round: &Plan, (replica, chunk, block): &Key) -> bool {
 fn merge_beside_writes_equals_a_model_over_power_cuts() {
     let (mut cuts, mut kept) = (0, 0);
     for seed in 0..60 {
-        for steps in (0..).step_by(1 + seed as usize % 7) {
-            let (mut rig, round) = prepared(seed);
-            rig.begin(round.clone());
-            (0..steps).for_each(|_| rig.step());
-            let ready = rig.take_ready();
-            rig.disk.power_cut();
-            if let Some(records) = ready.clone().filter(|_| seed % 2 == 0) {
-                round.apply(&mut rig.base);
-                rig.records = Some(records);
-            }
-            assert_eq!(rig.mount().1, vec![], "seed {seed}, {steps} steps");
-            rig.home.audit().unwrap();
-            rig.check_base(|key: &Key| is_written(&round, key));
-            cuts += 1;
-            if ready.is_some() {
-                break;
-            }
-        }
+        cuts += cut_at_steps(1 + seed as usize % 7, seed % 2 == 0, || prepared(seed), is_written);
         let (mut rig, round) = prepared(seed);
         rig.round(round);
         rig.check_base(|_| false);

@@ -444,3 +444,33 @@ pub(super) fn check_piece(range: SectorRange, piece: &Piece, stamp_of: impl Fn(u
         }
     }
 }
+
+/// Cuts the power after each number of steps of a round, and checks what home has at the next mount. `keeps`: whether the checkpoint of a
+/// round that was ready is durable. `is_written`: whether the round may have written in place of a block. Returns the number of cuts.
+pub(super) fn cut_at_steps(
+    stride: usize,
+    keeps: bool,
+    prepared: impl Fn() -> (Rig, Plan),
+    is_written: impl Fn(&Plan, &Key) -> bool,
+) -> u32 {
+    let mut cuts = 0;
+    for steps in (0..).step_by(stride) {
+        let (mut rig, round) = prepared();
+        rig.begin(round.clone());
+        (0..steps).for_each(|_| rig.step());
+        let ready = rig.take_ready();
+        rig.disk.power_cut();
+        if let Some(records) = ready.clone().filter(|_| keeps) {
+            round.apply(&mut rig.base);
+            rig.records = Some(records);
+        }
+        assert_eq!(rig.mount().1, vec![], "{steps} steps");
+        rig.home.audit().unwrap();
+        rig.check_base(|key: &Key| is_written(&round, key));
+        cuts += 1;
+        if ready.is_some() {
+            break;
+        }
+    }
+    cuts
+}
