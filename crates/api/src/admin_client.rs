@@ -3,12 +3,13 @@
 use crate::convert::{Malformed, need, stripe_out, uuid};
 use crate::convert_admin::{text_out, volume};
 use crate::convert_qos::change_out;
+use crate::convert_snapshots::snapshots;
 use crate::follow::{Held, Metas, is_unresolved};
 use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
 use crate::{BY_KEY, MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
-use control::admin::{AdminAnswer, AdminAsk, PgMove};
+use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, SnapshotChange, VolumeRemove};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -312,8 +313,11 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::PoolRename { .. }
             | AdminAsk::PoolRemove { .. }
             | AdminAsk::VolumeCreate { .. }
-            | AdminAsk::VolumeRemove { .. }
+            | AdminAsk::VolumeRemove(_)
             | AdminAsk::VolumeRename { .. }
+            | AdminAsk::SnapshotCreate(_)
+            | AdminAsk::SnapshotRemove { .. }
+            | AdminAsk::SnapshotSet { .. }
             | AdminAsk::TrashRestore { .. }
             | AdminAsk::TrashPurge { .. }
             | AdminAsk::OsdRemove { .. }
@@ -469,8 +473,9 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.volume_info(pb::VolumeInfoRequest { name }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
-        AdminAsk::VolumeRemove { name, force, now } => {
-            let reply = rpc.volume_remove(pb::VolumeRemoveRequest { name, force, now }).await?.into_inner();
+        AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots }) => {
+            let request = pb::VolumeRemoveRequest { name, force, now, snapshots };
+            let reply = rpc.volume_remove(request).await?.into_inner();
             Ok(Ok(reply.trash.map_or(AdminAnswer::Done, |trash| AdminAnswer::Trashed(trash.into()))))
         }
         AdminAsk::VolumeRename { name, new } => {
@@ -488,6 +493,10 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         trash @ (AdminAsk::TrashList { .. } | AdminAsk::TrashRestore { .. } | AdminAsk::TrashPurge { .. }) => {
             send_trash(rpc, trash).await
         }
+        snapshot @ (AdminAsk::SnapshotCreate(_)
+        | AdminAsk::SnapshotList { .. }
+        | AdminAsk::SnapshotSet { .. }
+        | AdminAsk::SnapshotRemove { .. }) => send_snapshot(rpc, snapshot).await,
         health => send_health(rpc, health).await,
     }
 }
@@ -507,6 +516,30 @@ async fn send_trash(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             Ok(Ok(AdminAnswer::Done))
         }
         other => unreachable!("{other:?} is not about the trash"),
+    }
+}
+
+async fn send_snapshot(rpc: &mut Rpc, ask: AdminAsk) -> Called {
+    match ask {
+        AdminAsk::SnapshotCreate(CutAsk { names, text, .. }) => {
+            let request = pb::SnapshotCreateRequest { names, text: Some(text_out(text)) };
+            let reply = rpc.snapshot_create(request).await?.into_inner();
+            Ok(Ok(AdminAnswer::SnapshotsChanged(snapshots(reply))))
+        }
+        AdminAsk::SnapshotList { of } => {
+            let reply = rpc.snapshot_list(pb::SnapshotListRequest { of }).await?.into_inner();
+            Ok(Ok(AdminAnswer::Snapshots(snapshots(reply))))
+        }
+        AdminAsk::SnapshotSet { name, change: SnapshotChange { protect, name: new_name, text } } => {
+            let request = pb::SnapshotSetRequest { name, protect, new_name, text: Some(text_out(text)) };
+            let reply = rpc.snapshot_set(request).await?.into_inner();
+            Ok(Ok(AdminAnswer::SnapshotsChanged(snapshots(reply))))
+        }
+        AdminAsk::SnapshotRemove { name } => {
+            rpc.snapshot_remove(pb::SnapshotRemoveRequest { name }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        other => unreachable!("{other:?} is not about snapshots"),
     }
 }
 

@@ -260,6 +260,7 @@ impl From<VolumeView> for pb::VolumeView {
             resize_bytes: v.resize_bytes,
             limits: limits_out(&v.limits),
             limits_of: v.limits_of,
+            snapshots: v.snapshots,
         }
     }
 }
@@ -287,6 +288,7 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             resize_bytes: v.resize_bytes,
             limits: limits_in(v.limits)?,
             limits_of: v.limits_of,
+            snapshots: v.snapshots,
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Conversions of the orders about snapshots, and of their answers.
+//! Conversions of the orders about snapshots, of their answers, and of the snapshots that administrators see.
 
 use crate::convert::{Malformed, need, osd, pg};
 use crate::pb;
+use control::admin::SnapshotView;
 use std::sync::Arc;
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, are_items};
 use types::{CutId, GenerationId, PgId, SnapshotId, VolumeId};
@@ -134,4 +135,40 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
 
 fn removed(name: &pb::SnapshotName, result: Result<(), CutRefusal>) -> SnapshotAnswer {
     SnapshotAnswer::Removed { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot), result }
+}
+
+/// Returns the message of some snapshots.
+pub fn snapshots_out(views: Vec<SnapshotView>) -> pb::SnapshotsReply {
+    let view = |v: SnapshotView| pb::SnapshotView {
+        volume: v.volume.0,
+        snapshot: v.snapshot.0,
+        name: v.name,
+        len_bytes: v.len_bytes,
+        created_ms: v.created_ms,
+        state: v.state,
+        cut: v.cut.0,
+        protected: v.protected,
+        by: v.by,
+        description: v.description,
+        labels: v.labels.into_iter().collect(),
+    };
+    pb::SnapshotsReply { snapshots: views.into_iter().map(view).collect() }
+}
+
+/// Returns the snapshots of a message.
+pub(crate) fn snapshots(reply: pb::SnapshotsReply) -> Vec<SnapshotView> {
+    let view = |v: pb::SnapshotView| SnapshotView {
+        volume: VolumeId(v.volume),
+        snapshot: SnapshotId(v.snapshot),
+        name: v.name,
+        len_bytes: v.len_bytes,
+        created_ms: v.created_ms,
+        state: v.state,
+        cut: CutId(v.cut),
+        protected: v.protected,
+        by: v.by,
+        description: v.description,
+        labels: v.labels.into_iter().collect(),
+    };
+    reply.snapshots.into_iter().map(view).collect()
 }

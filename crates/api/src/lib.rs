@@ -28,6 +28,7 @@ pub use convert::stripe_in;
 pub use convert_admin::text_in;
 pub use convert_qos::change_in;
 pub use convert_recovery::{backup_parts, recover_in};
+pub use convert_snapshots::snapshots_out;
 pub use meta_info::{MetaInfo, meta_info};
 
 /// Generated from `proto/control.proto`.

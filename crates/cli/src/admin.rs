@@ -4,11 +4,12 @@ use crate::address::Address;
 use crate::args::Domain;
 use crate::errors::{UserError, refused};
 use crate::output;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView, PlannedMove,
-    PoolCreate, PoolView, QuotaChange, RecoverAsk, Status, StoreRecovery, TrashView, VolumeText, VolumeView,
+    AdminAnswer, AdminAsk, CutAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView,
+    PlannedMove, PoolCreate, PoolView, QuotaChange, RecoverAsk, SnapshotChange, SnapshotView, Status, StoreRecovery,
+    TrashView, VolumeRemove, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -201,8 +202,8 @@ impl Admin {
     }
 
     /// Removes a volume; returns its place in the trash unless it is deleted.
-    pub fn remove_volume(&self, name: &str, force: bool, now: bool) -> Result<Option<TrashView>> {
-        match self.ask(AdminAsk::VolumeRemove { name: name.to_owned(), force, now })? {
+    pub fn remove_volume(&self, ask: VolumeRemove) -> Result<Option<TrashView>> {
+        match self.ask(AdminAsk::VolumeRemove(ask))? {
             AdminAnswer::Trashed(trash) => Ok(Some(trash)),
             AdminAnswer::Done => Ok(None),
             other => bail!("meta answered {other:?}"),
@@ -220,6 +221,26 @@ impl Admin {
 
     pub fn resize_volume(&self, name: &str, len_bytes: u64) -> Result<VolumeView> {
         expect!(self, AdminAsk::VolumeResize { name: name.to_owned(), len_bytes }, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn snapshots(&self, of: &str) -> Result<Vec<SnapshotView>> {
+        expect!(self, AdminAsk::SnapshotList { of: of.to_owned() }, AdminAnswer::Snapshots(v) => v)
+    }
+
+    /// Makes snapshots at one point in time.
+    pub fn create_snapshots(&self, names: &[String], text: VolumeText) -> Result<Vec<SnapshotView>> {
+        let ask = CutAsk { names: names.to_vec(), text, ..CutAsk::default() };
+        expect!(self, AdminAsk::SnapshotCreate(ask), AdminAnswer::SnapshotsChanged(v) => v)
+    }
+
+    pub fn set_snapshot(&self, name: &str, change: SnapshotChange) -> Result<SnapshotView> {
+        let ask = AdminAsk::SnapshotSet { name: name.to_owned(), change };
+        let views: Result<Vec<SnapshotView>> = expect!(self, ask, AdminAnswer::SnapshotsChanged(v) => v);
+        views?.into_iter().next().context("meta answered with no snapshot")
+    }
+
+    pub fn remove_snapshot(&self, name: &str) -> Result<()> {
+        expect!(self, AdminAsk::SnapshotRemove { name: name.to_owned() }, AdminAnswer::Done => ())
     }
 
     pub fn trash(&self, pool: Option<&str>) -> Result<Vec<TrashView>> {

@@ -5,6 +5,7 @@ use crate::completion;
 pub use crate::disk_args::Disk;
 use crate::errors::UserError;
 pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
+pub use crate::snapshot_args::{Protect, Snapshot};
 pub use crate::volume_args::{Trash, Volume};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -150,6 +151,9 @@ pub enum Command {
     /// Volumes: create, ls, info, rename, set, resize, rm
     #[command(subcommand, visible_alias = "vol")]
     Volume(Volume),
+    /// Snapshots of volumes: create, ls, info, rename, set, rm
+    #[command(subcommand, visible_alias = "snap")]
+    Snapshot(Snapshot),
     /// Removed volumes whose data is still kept: ls, restore, purge
     #[command(subcommand)]
     Trash(Trash),

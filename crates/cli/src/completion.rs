@@ -114,6 +114,8 @@ macro_rules! completers {
 completers! {
     /// `POOL/VOLUME` of every volume.
     volumes: admin => admin.volumes(None)?.into_iter().map(|v| v.name).collect();
+    /// `POOL/VOLUME@SNAPSHOT` of every snapshot.
+    snapshots: admin => admin.snapshots("")?.into_iter().map(|s| s.name).collect();
     /// Ids of volumes in the trash.
     trash: admin => admin.trash(None)?.into_iter().map(|v| v.volume.0.to_string()).collect();
     /// Pools.

@@ -37,6 +37,8 @@ mod role;
 mod settings;
 mod show;
 mod size;
+mod snapshot_args;
+mod snapshots;
 mod stripes;
 mod top;
 mod usage;
@@ -170,6 +172,9 @@ fn run(cli: Cli) -> Result<Exit> {
         }
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => volumes::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
+        Command::Snapshot(command) => {
+            snapshots::snapshot(&connect(&common)?, &command, common.json).map(|()| Exit::Done)
+        }
         Command::Trash(command) => volumes::trash(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
             let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();

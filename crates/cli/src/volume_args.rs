@@ -158,6 +158,9 @@ pub enum Volume {
         /// Delete its data at once, without the trash
         #[arg(long)]
         now: bool,
+        /// With --now: delete its snapshots, too
+        #[arg(long, requires = "now")]
+        snapshots: bool,
     },
 }
 

@@ -7,7 +7,7 @@ use crate::errors::{advise, has_code};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{TrashView, VolumeView};
+use control::admin::{TrashView, VolumeRemove, VolumeView};
 use serde_json::{json, to_value};
 use types::{Stripe, codes};
 
@@ -68,13 +68,17 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume {name}: {}{client}", show(volume.len_bytes));
             Ok(())
         }
-        Volume::Rm { name, force, now } => remove(admin, name, *force, *now, as_json),
+        Volume::Rm { name, force, now, snapshots } => {
+            let (name, force, now, snapshots) = (name.clone(), *force, *now, *snapshots);
+            remove(admin, &VolumeRemove { name, force, now, snapshots }, as_json)
+        }
     }
 }
 
-fn remove(admin: &Admin, name: &str, force: bool, now: bool, as_json: bool) -> Result<()> {
+fn remove(admin: &Admin, ask: &VolumeRemove, as_json: bool) -> Result<()> {
+    let name = ask.name.as_str();
     let volume = admin.volume_info(name)?;
-    let removed = admin.remove_volume(name, force, now);
+    let removed = admin.remove_volume(ask.clone());
     let trash = removed.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
     if as_json {
         let until_ms = trash.as_ref().map(|trash| trash.until_ms);
@@ -104,6 +108,7 @@ fn show_info(volume: &VolumeView) {
     out!("size       {}{resize}", show(volume.len_bytes));
     out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
     out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
+    out!("snapshots  {}", volume.snapshots);
     out!("state      {}", volume.state);
     out!("epoch      {}", volume.epoch.0);
     out!("client     {}", holder(volume));

@@ -2,6 +2,7 @@
 
 use crate::events::Event;
 use crate::health::Check;
+pub use crate::plan::{CutAsk, SnapshotChange};
 use crate::records::StoredItem;
 use crate::settings::SettingView;
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,8 @@ use std::net::SocketAddr;
 use types::control::Watermarks;
 use types::qos::QosChange;
 use types::{
-    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, QosLimits, ReplicaId, SegmentIndex, SessionId, Stripe, Term,
-    VolumeId,
+    ClusterId, CutId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, QosLimits, ReplicaId, SegmentIndex, SessionId,
+    SnapshotId, Stripe, Term, VolumeId,
 };
 
 /// A query or command of an administrator.
@@ -80,12 +81,7 @@ pub enum AdminAsk {
     VolumeInfo {
         name: String,
     },
-    /// Moves a volume to the trash, or deletes it at once with `now`. `force` removes it even while a holder lives.
-    VolumeRemove {
-        name: String,
-        force: bool,
-        now: bool,
-    },
+    VolumeRemove(VolumeRemove),
     /// Gives a volume another name in its pool: `new`, or `pool/new`.
     VolumeRename {
         name: String,
@@ -99,6 +95,20 @@ pub enum AdminAsk {
     VolumeResize {
         name: String,
         len_bytes: u64,
+    },
+    /// Makes snapshots of some volumes at one point in time.
+    SnapshotCreate(CutAsk),
+    /// One snapshot, those of one volume, of the volumes of one pool, or all when `of` is empty.
+    SnapshotList {
+        of: String,
+    },
+    /// Deletes `pool/volume@snapshot`.
+    SnapshotRemove {
+        name: String,
+    },
+    SnapshotSet {
+        name: String,
+        change: SnapshotChange,
     },
     /// Volumes in the trash of one pool, or of all when `pool` is empty.
     TrashList {
@@ -241,6 +251,17 @@ pub struct QuotaChange {
     pub volumes: Option<u64>,
 }
 
+/// The removal of a volume: to the trash, or for good with `now`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeRemove {
+    pub name: String,
+    /// Remove it even while a holder lives.
+    pub force: bool,
+    pub now: bool,
+    /// Delete its snapshots with it. In the trash a volume keeps them.
+    pub snapshots: bool,
+}
+
 /// Changes of the description, the labels and the I/O limits of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeText {
@@ -280,6 +301,9 @@ pub enum AdminAnswer {
     /// The volume is in the trash.
     Trashed(TrashView),
     Trash(Vec<TrashView>),
+    Snapshots(Vec<SnapshotView>),
+    /// These were made, or changed.
+    SnapshotsChanged(Vec<SnapshotView>),
     Events(EventsPage),
 }
 
@@ -600,6 +624,9 @@ pub struct VolumeView {
     pub limits: QosLimits,
     #[serde(default)]
     pub limits_of: String,
+    /// Number of its snapshots.
+    #[serde(default)]
+    pub snapshots: u32,
 }
 
 /// One volume in the trash.
@@ -619,6 +646,27 @@ pub struct TrashView {
     /// Whether that time has come.
     pub expired: bool,
     /// The administrator that removed it.
+    pub by: String,
+    pub description: String,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotView {
+    pub volume: VolumeId,
+    pub snapshot: SnapshotId,
+    /// `pool/volume@snapshot`.
+    pub name: String,
+    /// Length of the volume at that time.
+    pub len_bytes: u64,
+    pub created_ms: u64,
+    /// `cutting`, `ready`, `deleting`.
+    pub state: String,
+    /// Snapshots of one cut are of the same point in time.
+    pub cut: CutId,
+    pub protected: bool,
+    /// The administrator that asked for it.
     pub by: String,
     pub description: String,
     pub labels: BTreeMap<String, String>,

@@ -34,6 +34,12 @@ pub struct ControlConfig {
     pub trash_grace: Duration,
     /// Time that the answer to a resize waits for the PGs of the volume. Default 6 s.
     pub resize_patience: Duration,
+    /// Time that a request for a snapshot waits until nothing else changes its volumes, and for which it is tried again. Default 2 s.
+    pub cut_patience: Duration,
+    /// Time within which all PGs of a cut must have their snapshots; that of a hold of a leader. Default 100 ms.
+    pub cut_hold_max: Duration,
+    /// Time within which all PGs must have ended their hold after that. Default 1 s.
+    pub cut_release_max: Duration,
     /// Interval at which moves are planned. Default 1 s.
     pub moves_every: Duration,
     /// Time for which a move waits for an OSD that is down. Default 60 s.
@@ -98,6 +104,9 @@ impl Default for ControlConfig {
             trash_every: s(1),
             trash_grace: s(3600),
             resize_patience: s(6),
+            cut_patience: s(2),
+            cut_hold_max: ms(100),
+            cut_release_max: s(1),
             moves_every: s(1),
             move_patience: s(60),
             avoid_for: s(600),
@@ -142,6 +151,9 @@ impl ControlConfig {
             ("trash_every", self.trash_every),
             ("trash_grace", self.trash_grace),
             ("resize_patience", self.resize_patience),
+            ("cut_patience", self.cut_patience),
+            ("cut_hold_max", self.cut_hold_max),
+            ("cut_release_max", self.cut_release_max),
             ("moves_every", self.moves_every),
             ("move_patience", self.move_patience),
             ("avoid_for", self.avoid_for),

@@ -116,6 +116,13 @@ pub const KINDS: &[Kind] = &[
     kind("volume.trashed", "an administrator removed a volume: its data is kept in the trash"),
     kind("volume.restored", "an administrator took a volume out of the trash"),
     kind("volume.purged", "the data of a volume in the trash is deleted: by command, or its time is over"),
+    kind("snapshot.created", "an administrator made snapshots of one volume, or of several at one point in time"),
+    kind("snapshot.failed", "snapshots were asked for and given up: a PG did not take them in time"),
+    kind(
+        "snapshot.changed",
+        "an administrator changed the name, the protection, the description or the labels of a snapshot",
+    ),
+    kind("snapshot.removed", "an administrator deleted a snapshot"),
     kind("volume.attached", "a client opened a volume for writing"),
     kind("volume.stolen", "a client force-attached a volume that another client had open"),
     kind("volume.detached", "a client closed a volume"),

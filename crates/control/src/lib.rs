@@ -31,8 +31,9 @@ pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord,
-    Poisoned, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord, StoredItem, Trash,
-    VolumeRecord, VolumeState, WatchRecord, Write, new_cluster, restored,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, Holder, Key, LoadError, MuteRecord,
+    OsdRecord, PgRecord, Poisoned, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord,
+    SnapshotRecord, SnapshotState, StoredItem, Trash, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
+    restored,
 };
 pub use refusal::refuse;

@@ -6,8 +6,10 @@
 //! transaction carries many requests when many wait.
 
 mod admin;
+mod aim;
 mod attach;
 mod clients;
+mod cuts;
 mod floors;
 mod flow;
 mod force;
@@ -20,6 +22,7 @@ mod past;
 mod reach;
 mod rebalance;
 mod recover;
+mod snapshots;
 mod status;
 mod upkeep;
 mod view;
@@ -34,10 +37,12 @@ use crate::records::{Records, Write};
 use crate::refusal::refuse;
 use attach::Attaching;
 use clients::Wait;
+use cuts::Cuts;
 use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
 use rebalance::Planned;
+use snapshots::Removals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::codes;
@@ -129,6 +134,8 @@ pub struct Control {
     /// OSDs that the holder of a volume cannot reach, as its last keepalive said.
     unreached: BTreeMap<VolumeId, Vec<OsdId>>,
     attaching: Attaching,
+    cuts: Cuts,
+    removals: Removals,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
     waits: Vec<Wait>,
@@ -206,6 +213,8 @@ impl Control {
             lease_from: BTreeMap::new(),
             unreached: BTreeMap::new(),
             attaching: Attaching::default(),
+            cuts: Cuts::default(),
+            removals: Removals::default(),
             unsettled: BTreeSet::new(),
             waits: Vec::new(),
             waits_due: false,
@@ -267,6 +276,8 @@ impl Control {
         for (volume, pg) in unfinished {
             self.attaching.begin(volume, pg);
         }
+        self.take_up_cuts();
+        self.take_up_removals();
         self.take_up_changes();
         self.take_up_past(now);
     }
@@ -384,7 +395,8 @@ impl Control {
             return now.mono;
         }
         let idle = now.mono + Duration::from_millis(500);
-        idle.min(self.attaching.wake()).max(now.mono + Duration::from_millis(1))
+        let orders = self.attaching.wake().min(self.cuts.wake()).min(self.removals.wake());
+        idle.min(orders).max(now.mono + Duration::from_millis(1))
     }
 
     fn take(&mut self, now: Now, input: Input) {
@@ -401,6 +413,7 @@ impl Control {
             Input::Cancel(token) => {
                 self.waits.retain(|w| w.token != token);
                 self.past.cancel(token);
+                self.cuts.cancel(token);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Names of pools and volumes.
+//! Names of pools, volumes and snapshots.
 
 use crate::refusal::refuse;
 use types::codes;
 use types::control::Refusal;
 use types::limits::NAME_LEN_MAX;
 
-/// Whether `name` is a legal name of a pool or a volume: `[a-z0-9][a-z0-9._-]{0,62}`.
+/// Whether `name` is a legal name of a pool, a volume or a snapshot: `[a-z0-9][a-z0-9._-]{0,62}`.
 pub fn is_valid(name: &str) -> bool {
     let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(b);
     let bytes = name.as_bytes();
@@ -25,6 +25,19 @@ pub fn checked<'a>(what: &str, name: &'a str) -> Result<&'a str, Refusal> {
     }
     let shown: String = name.chars().take(80).collect();
     Err(refuse(codes::BAD_NAME, format!("{shown:?} is not a valid name of a {what}")))
+}
+
+/// Splits `pool/volume@snapshot` into the name of the volume and that of the snapshot.
+///
+/// # Errors
+/// BSLT-2014.
+pub fn split_snapshot(full: &str) -> Result<(&str, &str), Refusal> {
+    let Some((volume, snapshot)) = full.split_once('@') else {
+        let shown: String = full.chars().take(140).collect();
+        return Err(refuse(codes::BAD_NAME, format!("{shown:?} is not of the form pool/volume@snapshot")));
+    };
+    split(volume)?;
+    Ok((volume, checked("snapshot", snapshot)?))
 }
 
 /// Splits `pool/volume`.
@@ -54,5 +67,9 @@ mod tests {
         }
         assert_eq!(split("p/v1"), Ok(("p", "v1")));
         assert!(split("pv1").is_err());
+        assert_eq!(split_snapshot("p/v1@s.1"), Ok(("p/v1", "s.1")));
+        for bad in ["p/v1", "p/v1@", "v1@s", "p/v1@S", "p/v1@a@b", "p/@s"] {
+            assert!(split_snapshot(bad).is_err(), "{bad}");
+        }
     }
 }

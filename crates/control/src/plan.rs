@@ -12,12 +12,13 @@ mod members;
 mod osds;
 mod pools;
 mod quota;
+mod snapshots;
 mod trash;
 mod volumes;
 
 pub use changes::{volume_rename, volume_resize, volume_set};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
-pub use labels::label_changes;
+pub use labels::{label_changes, text_changes};
 pub use limits::{limit_changes, limit_words, pool_set};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub use osds::{
@@ -28,6 +29,10 @@ pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
+pub use snapshots::{
+    CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
+    snapshot_remove, snapshot_set, snapshots_of_cut,
+};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub use volumes::{
     InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open,

@@ -5,6 +5,7 @@
 
 mod loads;
 mod pg;
+mod snapshot;
 mod volume;
 
 use crate::events::{EVENTS_MAX, Event};
@@ -20,10 +21,13 @@ use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::OsdAddr;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, SegmentIndex, VolumeId};
+use types::{
+    ClusterId, CutId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, SegmentIndex, SnapshotId, VolumeId,
+};
 
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
+pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
 pub use volume::{Holder, Resize, Trash, VolumeRecord, VolumeState};
 
 /// Version of every record that this program writes.
@@ -317,6 +321,8 @@ pub enum Key {
     Pg(PgId),
     Volume(VolumeId),
     Segment(VolumeId, SegmentIndex),
+    Snapshot(VolumeId, SnapshotId),
+    Cut(CutId),
     /// A place in the ring of events.
     Event(u32),
     Watch,
@@ -335,6 +341,8 @@ impl fmt::Display for Key {
             Key::Pg(pg) => write!(f, "pg/{:08x}/{:08x}", pg.pool.0, pg.n),
             Key::Volume(id) => write!(f, "volume/{:016x}", id.0),
             Key::Segment(id, index) => write!(f, "segment/{:016x}/{:08x}", id.0, index.0),
+            Key::Snapshot(id, snapshot) => write!(f, "snapshot/{:016x}/{:016x}", id.0, snapshot.0),
+            Key::Cut(id) => write!(f, "cut/{:016x}", id.0),
             Key::Event(slot) => write!(f, "event/{slot:04}"),
             Key::Watch => f.write_str("watch"),
             Key::Mute(code) => write!(f, "mute/{code}"),
@@ -353,6 +361,8 @@ pub enum Record {
     Pg(PgRecord),
     Volume(VolumeRecord),
     Segment(SegmentRecord),
+    Snapshot(SnapshotRecord),
+    Cut(CutRecord),
     Event(Event),
     Watch(WatchRecord),
     Mute(MuteRecord),
@@ -390,6 +400,8 @@ impl Record {
             Record::Pg(r) => Key::Pg(r.pg),
             Record::Volume(r) => Key::Volume(r.id),
             Record::Segment(r) => Key::Segment(r.volume, r.index),
+            Record::Snapshot(r) => Key::Snapshot(r.volume, r.snapshot),
+            Record::Cut(r) => Key::Cut(r.id),
             Record::Event(r) => Key::Event(r.slot()),
             Record::Watch(_) => Key::Watch,
             Record::Mute(r) => Key::Mute(crate::health::find_rule(&r.code).map_or("?", |rule| rule.code)),
@@ -407,6 +419,8 @@ impl Record {
             Record::Pg(r) => encode(r),
             Record::Volume(r) => encode(r),
             Record::Segment(r) => encode(r),
+            Record::Snapshot(r) => encode(r),
+            Record::Cut(r) => encode(r),
             Record::Event(r) => encode(r),
             Record::Watch(r) => encode(r),
             Record::Mute(r) => encode(r),
@@ -423,6 +437,8 @@ impl Record {
             "pg" => Record::Pg(decode(key, value)?),
             "volume" => Record::Volume(decode(key, value)?),
             "segment" => Record::Segment(decode(key, value)?),
+            "snapshot" => Record::Snapshot(decode(key, value)?),
+            "cut" => Record::Cut(decode(key, value)?),
             "event" => Record::Event(decode(key, value)?),
             "watch" => Record::Watch(decode(key, value)?),
             "mute" => Record::Mute(decode(key, value)?),
@@ -479,6 +495,9 @@ pub struct Records {
     pub pgs: BTreeMap<PgId, PgRecord>,
     pub volumes: BTreeMap<VolumeId, VolumeRecord>,
     pub segments: BTreeMap<(VolumeId, SegmentIndex), SegmentRecord>,
+    pub snapshots: BTreeMap<(VolumeId, SnapshotId), SnapshotRecord>,
+    /// Cuts that have not ended.
+    pub cuts: BTreeMap<CutId, CutRecord>,
     /// The newest `EVENTS_MAX`, by number.
     pub events: BTreeMap<u64, Event>,
     pub watch: WatchRecord,
@@ -520,6 +539,8 @@ impl Records {
         records.extend(self.pgs.values().cloned().map(Record::Pg));
         records.extend(self.volumes.values().cloned().map(Record::Volume));
         records.extend(self.segments.values().cloned().map(Record::Segment));
+        records.extend(self.snapshots.values().cloned().map(Record::Snapshot));
+        records.extend(self.cuts.values().cloned().map(Record::Cut));
         records.extend(self.events.values().cloned().map(Record::Event));
         records.extend(self.mutes.values().cloned().map(Record::Mute));
         records.push(Record::Watch(self.watch.clone()));
@@ -577,6 +598,12 @@ impl Records {
                 self.loads.add(&r);
                 self.segments.insert((r.volume, r.index), r);
             }
+            Record::Snapshot(r) => {
+                self.snapshots.insert((r.volume, r.snapshot), r);
+            }
+            Record::Cut(r) => {
+                self.cuts.insert(r.id, r);
+            }
             Record::Event(r) => {
                 self.events.remove(&r.seq.wrapping_sub(EVENTS_MAX));
                 self.events.insert(r.seq, r);
@@ -608,6 +635,7 @@ impl Records {
             }
             Key::Volume(id) => {
                 assert!(self.segments_of(id).next().is_none(), "{id} goes before its segments");
+                assert!(self.snapshots_of(id).next().is_none(), "{id} goes before its snapshots");
                 if let Some(volume) = self.volumes.remove(&id) {
                     self.volume_names.remove(&(volume.pool, volume.name));
                 }
@@ -619,6 +647,12 @@ impl Records {
                 if let Some(segment) = self.segments.remove(&(id, index)) {
                     self.loads.remove(&segment);
                 }
+            }
+            Key::Snapshot(id, snapshot) => {
+                self.snapshots.remove(&(id, snapshot));
+            }
+            Key::Cut(id) => {
+                self.cuts.remove(&id);
             }
         }
     }
@@ -677,6 +711,16 @@ impl Records {
     /// Returns the segments of a volume, ascending.
     pub fn segments_of(&self, volume: VolumeId) -> impl Iterator<Item = &SegmentRecord> {
         self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
+    }
+
+    /// Returns the snapshots of a volume, the oldest first, with those that are being made or deleted.
+    pub fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = &SnapshotRecord> + Clone {
+        self.snapshots.range((volume, SnapshotId(0))..=(volume, SnapshotId(u64::MAX))).map(|(_, s)| s)
+    }
+
+    /// Returns the cut of this volume that has not ended.
+    pub fn cut_of(&self, volume: VolumeId) -> Option<&CutRecord> {
+        self.cuts.values().find(|cut| cut.has(volume))
     }
 
     /// Returns the number of segments that lie in a PG wholly or with a column.

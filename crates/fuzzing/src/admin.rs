@@ -8,7 +8,9 @@ use crate::source::Source;
 use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
-use control::admin::{AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange};
+use control::admin::{
+    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeRemove,
+};
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,6 +134,19 @@ impl Meta {
                 let r = decoded::<pb::TrashRestoreRequest>(bytes)?;
                 AdminAsk::TrashRestore { which: r.which, name: r.name }
             }
+            6 => {
+                let r = decoded::<pb::SnapshotCreateRequest>(bytes)?;
+                let text = api::text_in(r.text).ok()?;
+                AdminAsk::SnapshotCreate(CutAsk { names: r.names, text, by: String::new() })
+            }
+            7 => {
+                let r = decoded::<pb::SnapshotSetRequest>(bytes)?;
+                let text = api::text_in(r.text).ok()?;
+                let change = SnapshotChange { protect: r.protect, name: r.new_name, text };
+                AdminAsk::SnapshotSet { name: r.name, change }
+            }
+            8 => AdminAsk::SnapshotRemove { name: decoded::<pb::SnapshotRemoveRequest>(bytes)?.name },
+            9 => AdminAsk::SnapshotList { of: decoded::<pb::SnapshotListRequest>(bytes)?.of },
             _ => AdminAsk::TrashPurge { which: decoded::<pb::TrashPurgeRequest>(bytes)?.which },
         })
     }
@@ -179,7 +194,8 @@ impl Meta {
             7 => Meta::change(bytes)?,
             8 => {
                 let r = decoded::<pb::VolumeRemoveRequest>(bytes)?;
-                AdminAsk::VolumeRemove { name: r.name, force: r.force, now: r.now }
+                let (name, force, now, snapshots) = (r.name, r.force, r.now, r.snapshots);
+                AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots })
             }
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),
@@ -238,8 +254,15 @@ fn load(store: &BTreeMap<String, (Vec<u8>, u64)>) -> Records {
 /// Returns a text that differs for different records.
 fn keys(records: &Records) -> String {
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?}",
-        records.counters, records.osds, records.pools, records.pgs, records.volumes, records.segments
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+        records.counters,
+        records.osds,
+        records.pools,
+        records.pgs,
+        records.volumes,
+        records.segments,
+        records.snapshots,
+        records.cuts
     )
 }
 
@@ -261,6 +284,10 @@ fn name(rng: &mut Rng) -> String {
 
 fn which(rng: &mut Rng) -> String {
     if rng.chance(1, 2) { name(rng) } else { rng.below(5).to_string() }
+}
+
+fn snapshot(rng: &mut Rng) -> String {
+    format!("{}@{}", name(rng), ["s", "t", "", "S"][rng.below(4) as usize])
 }
 
 fn some_text(rng: &mut Rng) -> Option<pb::VolumeText> {
@@ -300,6 +327,33 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
     [&[kind][..], &bytes].concat()
 }
 
+/// Returns a command about a volume or a snapshot; its first byte says which one it is.
+fn change_message(rng: &mut Rng) -> Vec<u8> {
+    let kind = rng.below(11) as u8;
+    let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
+    let bytes = match kind {
+        0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
+        1 => pb::VolumeRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec(),
+        2 => pb::VolumeSetRequest { name: name(rng), text: some_text(rng) }.encode_to_vec(),
+        3 => pb::VolumeResizeRequest { name: name(rng), len_bytes }.encode_to_vec(),
+        4 => pb::TrashListRequest { pool: name(rng) }.encode_to_vec(),
+        5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }.encode_to_vec(),
+        6 => {
+            let names = (0..rng.below(4)).map(|_| snapshot(rng)).collect();
+            pb::SnapshotCreateRequest { names, text: some_text(rng) }.encode_to_vec()
+        }
+        7 => {
+            let protect = rng.chance(1, 2).then(|| rng.chance(1, 2));
+            let new_name = rng.chance(1, 2).then(|| snapshot(rng));
+            pb::SnapshotSetRequest { name: snapshot(rng), protect, new_name, text: some_text(rng) }.encode_to_vec()
+        }
+        8 => pb::SnapshotRemoveRequest { name: snapshot(rng) }.encode_to_vec(),
+        9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
+        _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
+    };
+    [&[kind], &bytes[..]].concat()
+}
+
 fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
     match kind {
         1 => pb::OsdRegisterRequest {
@@ -334,24 +388,10 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             pb::VolumeCreateRequest { name: name(rng), len_bytes, stripe: some_stripe(rng), text: some_text(rng) }
                 .encode_to_vec()
         }
-        7 => {
-            let kind = rng.below(7) as u8;
-            let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
-            let bytes = match kind {
-                0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
-                1 => pb::VolumeRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec(),
-                2 => pb::VolumeSetRequest { name: name(rng), text: some_text(rng) }.encode_to_vec(),
-                3 => pb::VolumeResizeRequest { name: name(rng), len_bytes }.encode_to_vec(),
-                4 => pb::TrashListRequest { pool: name(rng) }.encode_to_vec(),
-                5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }
-                    .encode_to_vec(),
-                _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
-            };
-            [&[kind], &bytes[..]].concat()
-        }
+        7 => change_message(rng),
         8 => {
-            let (force, now) = (rng.chance(1, 2), rng.chance(1, 2));
-            pb::VolumeRemoveRequest { name: name(rng), force, now }.encode_to_vec()
+            let (force, now, snapshots) = (rng.chance(1, 2), rng.chance(1, 2), rng.chance(1, 2));
+            pb::VolumeRemoveRequest { name: name(rng), force, now, snapshots }.encode_to_vec()
         }
         9 => pb::VolumeListRequest { pool: name(rng) }.encode_to_vec(),
         10 | 11 => client(rng).encode_to_vec(),
@@ -421,6 +461,21 @@ fn members(rng: &mut Rng) -> pb::Membership {
     }
 }
 
+/// Returns the answer of a PG about a snapshot.
+fn snapshots(rng: &mut Rng) -> pb::SnapshotAnswer {
+    use pb::snapshot_answer::{Order, Result};
+    let (order, result) = match rng.chance(2, 3) {
+        true => (Order::Cut(rng.between(3, 7)), Result::Step(rng.below(4) as i32)),
+        false => {
+            let name = pb::SnapshotName { volume: rng.between(1, 2), snapshot: rng.between(3, 5) };
+            (Order::Removed(name), Result::Done(pb::Empty {}))
+        }
+    };
+    let refused = rng.chance(1, 4).then(|| Result::Refused(rng.below(6) as i32));
+    let pg = Some(pb::PgId { pool: 1, n: rng.below(3) as u32 });
+    pb::SnapshotAnswer { pg, order: Some(order), result: Some(refused.unwrap_or(result)) }
+}
+
 fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
     use pb::osd_up::Body;
     let pg = |n: u64| Some(pb::PgId { pool: 1, n: n as u32 });
@@ -440,7 +495,8 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         hears: (n > 1).then_some(n as u32 % 3 + 1),
         leading: (n < 2).then(|| lead.clone()),
     };
-    let body = match rng.below(4) {
+    let body = match rng.below(5) {
+        3 => Body::Snapshots(snapshots(rng)),
         0 | 1 => Body::Hello(pb::OsdHello {
             cluster: vec![7; 16],
             osd: stream as u32 + 1,

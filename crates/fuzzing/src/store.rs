@@ -6,12 +6,14 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolQuota, PoolRecord,
-    PoolState, Record, Records, Resize, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, Holder, OsdRecord, PgRecord,
+    PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord, SnapshotRecord, SnapshotState,
+    StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::control::Attach;
 use types::cut::{Cut, CutEnd, CutItem};
@@ -238,6 +240,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         labels: (1..n).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
         resize: (n == 2).then(|| Resize { len_bytes: 5 << 30, since_ms: 8, by: String::new() }),
         trash: None,
+        newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),
     }
 }
@@ -289,7 +292,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         next_osd: 4,
         next_pool: 2,
         next_replica: 10,
-        next_volume: 3,
+        next_volume: 5,
         next_session: 3,
         map_epoch: Epoch(3),
         revision: 9,
@@ -305,7 +308,29 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     all.extend((1..=2).map(volume).map(Record::Volume));
     all.extend((0..2).map(segment).map(Record::Segment));
     all.push(Record::Segment(columns));
+    // A snapshot of the first volume, and one of the second whose cut goes on.
+    let cut = CutId(4);
+    let items = vec![CutItem { volume: VolumeId(2), to: GenerationId(4) }];
+    all.push(Record::Snapshot(sample_snapshot(1, 3, SnapshotState::Ready)));
+    all.push(Record::Snapshot(sample_snapshot(2, 4, SnapshotState::Cutting)));
+    all.push(Record::Cut(CutRecord { id: cut, items, since_ms: 9, state: CutState::Holding }));
     all
+}
+
+fn sample_snapshot(volume: u64, snapshot: u64, state: SnapshotState) -> SnapshotRecord {
+    SnapshotRecord {
+        volume: VolumeId(volume),
+        snapshot: SnapshotId(snapshot),
+        name: "s".into(),
+        len_bytes: 3 << 30,
+        created_ms: 8,
+        state,
+        cut: CutId(snapshot),
+        protected: volume == 1,
+        by: String::new(),
+        description: String::new(),
+        labels: BTreeMap::new(),
+    }
 }
 
 pub fn records_seed(rng: &mut Rng) -> Vec<u8> {

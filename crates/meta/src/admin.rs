@@ -5,7 +5,9 @@ use crate::owner::Input;
 use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
-use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange};
+use control::admin::{
+    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeRemove,
+};
 use tonic::{Request, Response, Status};
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::{OsdId, OsdUuid, PgId};
@@ -247,7 +249,8 @@ impl admin_server::Admin for Gate {
     ) -> Result<Response<pb::VolumeRemoveReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let ask = AdminAsk::VolumeRemove { name: r.name, force: r.force, now: r.now };
+        let (name, force, now, snapshots) = (r.name, r.force, r.now, r.snapshots);
+        let ask = AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots });
         match self.admin_of(by, ask).await? {
             AdminAnswer::Done => Ok(Response::new(pb::VolumeRemoveReply { trash: None })),
             AdminAnswer::Trashed(trash) => Ok(Response::new(pb::VolumeRemoveReply { trash: Some(trash.into()) })),
@@ -281,6 +284,46 @@ impl admin_server::Admin for Gate {
         let r = request.into_inner();
         let ask = AdminAsk::VolumeResize { name: r.name, len_bytes: r.len_bytes };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn snapshot_create(
+        &self,
+        request: Request<pb::SnapshotCreateRequest>,
+    ) -> Result<Response<pb::SnapshotsReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let text = api::text_in(r.text).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::SnapshotCreate(CutAsk { names: r.names, text, by: String::new() });
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::SnapshotsChanged(v) => api::snapshots_out(v))
+    }
+
+    async fn snapshot_list(
+        &self,
+        request: Request<pb::SnapshotListRequest>,
+    ) -> Result<Response<pb::SnapshotsReply>, Status> {
+        let ask = AdminAsk::SnapshotList { of: request.into_inner().of };
+        expect!(self.admin(ask).await?, AdminAnswer::Snapshots(v) => api::snapshots_out(v))
+    }
+
+    async fn snapshot_set(
+        &self,
+        request: Request<pb::SnapshotSetRequest>,
+    ) -> Result<Response<pb::SnapshotsReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let text = api::text_in(r.text).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let change = SnapshotChange { protect: r.protect, name: r.new_name, text };
+        let ask = AdminAsk::SnapshotSet { name: r.name, change };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::SnapshotsChanged(v) => api::snapshots_out(v))
+    }
+
+    async fn snapshot_remove(
+        &self,
+        request: Request<pb::SnapshotRemoveRequest>,
+    ) -> Result<Response<pb::DoneReply>, Status> {
+        let by = asked_by(&request);
+        let ask = AdminAsk::SnapshotRemove { name: request.into_inner().name };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn trash_list(&self, request: Request<pb::TrashListRequest>) -> Result<Response<pb::TrashListReply>, Status> {

@@ -16,7 +16,7 @@ use crate::cluster::{CLIENTS, Cluster};
 use crate::workload::{Block, Pattern, Shape, Workload};
 use ::client::ClientTuning;
 use control::VolumeState;
-use control::admin::AdminAsk;
+use control::admin::{AdminAsk, VolumeRemove};
 use simenv::World;
 use std::fmt::Write;
 use std::time::Duration;
@@ -209,7 +209,7 @@ impl Tenants {
         match state {
             VolumeState::Trashed if other => AdminAsk::TrashRestore { which, name: None },
             VolumeState::Trashed => AdminAsk::TrashPurge { which },
-            _ => AdminAsk::VolumeRemove { name, force: true, now: !other },
+            _ => AdminAsk::VolumeRemove(VolumeRemove { name, force: true, now: !other, snapshots: true }),
         }
     }
 

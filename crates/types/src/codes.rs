@@ -289,10 +289,32 @@ codes! {
              columns; columns hold whole chunks of 16 MiB and units whole blocks of 4 KiB.",
             "use a --stripe-count of 1, 2, 4, … 64 that is not above the PGs of the pool (basalt pool ls), and a \
              --stripe-unit that is a power of two from 4KiB to 16MiB";
+        SNAPSHOT_UNKNOWN = 2050:
+            "no such snapshot",
+            "The name was mistyped, the snapshot was deleted, or it belongs to another volume.",
+            "`basalt snapshot ls POOL/VOLUME` lists them; they are written POOL/VOLUME@SNAPSHOT";
+        SNAPSHOT_EXISTS = 2051:
+            "the volume has a snapshot of this name",
+            "Snapshots of one volume have different names.",
+            "choose another name, or delete the old one with `basalt snapshot rm`";
+        SNAPSHOT_PROTECTED = 2052:
+            "the snapshot is protected",
+            "A protected snapshot cannot be deleted, and its volume neither.",
+            "`basalt snapshot set POOL/VOLUME@SNAPSHOT --protect off` ends that";
+        HAS_SNAPSHOTS = 2053:
+            "the volume has snapshots",
+            "Its snapshots would be deleted with it.",
+            "delete them first (`basalt snapshot ls`, `basalt snapshot rm`), or all with `basalt volume rm --now --snapshots`; \
+             without --now volume and snapshots go to the trash";
+        CUT_FAILED = 2054:
+            "the snapshot was given up: its PGs did not all take it in time",
+            "During a snapshot the PGs of the volume hold its writes, at most 100 ms. When one of them has no leader or answers too late, \
+             the snapshot is given up in all, and writes go on.",
+            "try again; `basalt pg ls` shows PGs without a leader, `basalt status` what is wrong";
         VOLUME_BUSY = 2055:
             "another change of the volume is under way",
-            "The length of a volume changes in steps: each of its PGs takes the new number of chunks first. A PG without a \
-             leader that serves holds this up, and one change goes on at a time.",
+            "Some changes of a volume take steps in each of its PGs: a resize, a snapshot, an open. A PG without a leader that serves \
+             holds these up, and one change goes on at a time.",
             "`basalt volume info` shows the change, `basalt pg ls` the PGs; it ends by itself when the PGs serve";
         SHRINK_UNSAFE = 2059:
             "a volume is not made shorter",

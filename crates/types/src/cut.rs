@@ -4,13 +4,14 @@
 //! entries, so each replica decides alike.
 
 use crate::{CutId, GenerationId, OsdId, SnapshotId, VolumeId};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Most volumes of one cut.
 pub const CUT_ITEMS_MAX: usize = 40;
 
 /// One volume of a cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutItem {
     pub volume: VolumeId,
     /// The head that the volume gets; the head before it becomes the snapshot.

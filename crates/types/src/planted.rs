@@ -258,6 +258,14 @@ registry! {
         "a merge of generations during a stream is not noted";
     RepairByGeneration, "repair-by-generation", "R15",
         "a bad block is asked for by the generation that has it here, and a peer that has merged it answers zeros";
+    ReleasedTooEarly, "released-too-early", "R14",
+        "meta lets a cut go on when the first PG has its snapshots";
+    AbortTakenForRelease, "abort-taken-for-release", "R14",
+        "meta counts a PG that has given a cut up as one that has released it";
+    AllocationDuringCut, "allocation-during-cut", "R14",
+        "a volume comes to a PG during its cut";
+    HeadFromRecords, "head-from-records", "R17",
+        "a recovery of the records keeps the head that they name";
     }
 }
 
@@ -342,6 +350,22 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "a peer that has merged a generation answers zeros for its blocks (R15)",
         "no group removes a snapshot yet; `member_that_has_merged_repairs_one_that_has_not` shows it",
+    ),
+    (
+        "meta lets a cut go on when the first PG has its snapshots (R14)",
+        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+    ),
+    (
+        "meta counts a PG that has given a cut up as one that has released it (R14)",
+        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+    ),
+    (
+        "a volume comes to a PG during its cut (R14)",
+        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+    ),
+    (
+        "a recovery of the records keeps the head that they name (R17)",
+        "no run asks for a snapshot yet; `older_records_give_a_volume_a_head_above_its_lost_snapshots` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",

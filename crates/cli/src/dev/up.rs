@@ -334,6 +334,7 @@ mod tests {
                 resize_bytes: None,
                 limits: types::QosLimits::NONE,
                 limits_of: "none".into(),
+                snapshots: 0,
             };
             fio(&volume, "U")
         };

@@ -69,15 +69,20 @@ pub fn of(dev: &Dev, volume: &str) -> Vec<u8> {
 
 /// Exports `volume` read-only for the time of `look`.
 pub fn exported<T>(dev: &Dev, volume: &str, look: impl FnOnce(&mut Nbd) -> Result<T>) -> T {
+    exported_with(dev, volume, &["--read-only"], look)
+}
+
+/// Exports a volume with these flags while `work` runs.
+pub fn exported_with<T>(dev: &Dev, volume: &str, flags: &[&str], work: impl FnOnce(&mut Nbd) -> Result<T>) -> T {
     let socket = dev.file("bytes.sock");
-    let mut export = dev.spawn(&["nbd", volume, "--socket", &socket, "--read-only"]);
+    let mut export = dev.spawn(&[&["nbd", volume, "--socket", &socket][..], flags].concat());
     let mut nbd = None;
     dev.wait("the export", || {
         nbd = Nbd::connect(&socket, volume).ok();
         nbd.is_some()
     });
-    let seen = look(&mut nbd.expect("just connected"));
+    let done = work(&mut nbd.expect("just connected"));
     let _ = Command::new("kill").arg(export.id().to_string()).status();
     let _ = export.wait();
-    seen.unwrap_or_else(|e| panic!("{volume} cannot be read: {e}"))
+    done.unwrap_or_else(|e| panic!("{volume} cannot be used: {e}"))
 }

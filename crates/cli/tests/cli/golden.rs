@@ -94,6 +94,13 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     let set = ["--description", "a disk", "--iops", "500", "--burst-iops", "700", "--burst-seconds", "5"];
     golden("volume.set", &[&["volume", "set", "main/longer"][..], &set].concat());
     golden("volume.resize", &["volume", "resize", "main/longer", "80MiB"]);
+    golden("snapshot.create", &["snapshot", "create", "main/longer@one", "main/demo@one", "--description", "a test"]);
+    golden("snapshot.ls", &["snapshot", "ls"]);
+    golden("snapshot.info", &["snapshot", "info", "main/longer@one"]);
+    golden("snapshot.rename", &["snapshot", "rename", "main/longer@one", "two"]);
+    golden("snapshot.set", &["snapshot", "set", "main/longer@two", "--protect", "off"]);
+    golden("snapshot.rm", &["snapshot", "rm", "main/longer@two"]);
+    assert_eq!(dev.run(&["snapshot", "rm", "main/demo@one"]).code, 0);
     golden("volume.rm", &["volume", "rm", "main/longer"]);
     golden("trash.ls", &["trash", "ls"]);
     golden("trash.restore", &["trash", "restore", "main/longer"]);

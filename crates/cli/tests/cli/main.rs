@@ -16,6 +16,7 @@ mod golden;
 mod metrics;
 mod moves;
 mod shell;
+mod snapshots;
 mod trace;
 mod volumes;
 
@@ -119,6 +120,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     exports::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     exports::the_hold_of_a_killed_export_ends_soon(&dev);
     volumes::volumes_are_renamed_labelled_resized_in_use_and_taken_back(&dev);
+    snapshots::snapshots_are_made_in_use_named_protected_and_deleted(&dev);
     errors::second_opener_is_told_the_holder_and_may_steal_the_volume(&dev);
     errors::a_listing_is_shown_again_and_again(&dev);
     errors::up_again_changes_nothing(&dev);

@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Token};
-use crate::admin::{AdminAnswer, AdminAsk, EventsPage, OsdRegister};
+use crate::admin::{AdminAnswer, AdminAsk, EventsPage, OsdRegister, PoolCreate};
 use crate::events::{EVENTS_PER_ANSWER_MAX, Note, size};
 use crate::health;
 use crate::plan;
@@ -62,16 +62,7 @@ impl Control {
             AdminAsk::TrashPurge { which } => return self.purge_volume(now, token, &which),
             AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
-            AdminAsk::PoolCreate(ask) => {
-                let up = |osd: OsdId| self.is_up(now.mono, osd);
-                let (writes, (pool, warning)) = plan::pool_create(&self.records, &ask, &up, now.wall_ms)?;
-                self.write(writes);
-                let text =
-                    format!("pool {} is created: {} replicas, failure domain {}", ask.name, ask.replicas, ask.domain);
-                self.note(now, Note::info("pool.created", format!("pool {}", ask.name), text));
-                self.pools_at = types::Time::ZERO;
-                self.wait(token, WaitFor::PoolReady { pool, warning });
-            }
+            AdminAsk::PoolCreate(ask) => self.create_pool(now, token, &ask)?,
             AdminAsk::PoolRemove { name } => {
                 let (writes, pool) = plan::pool_remove(&self.records, &name)?;
                 if !writes.is_empty() {
@@ -82,9 +73,11 @@ impl Control {
                 self.pools_at = types::Time::ZERO;
                 self.wait(token, WaitFor::PoolGone { pool });
             }
-            AdminAsk::VolumeRemove { name, force, now: at_once } => {
-                return self.remove_volume(now, token, &name, force, at_once);
-            }
+            AdminAsk::VolumeRemove(ask) => return self.remove_volume(now, token, &ask),
+            AdminAsk::SnapshotCreate(ask) => self.create_snapshots(now, token, ask)?,
+            AdminAsk::SnapshotRemove { name } => self.remove_snapshot(now, token, &name)?,
+            AdminAsk::SnapshotSet { name, change } => return self.set_snapshot(now, &name, &change).map(Some),
+            AdminAsk::SnapshotList { of } => return Ok(Some(AdminAnswer::Snapshots(self.snapshot_views(&of)?))),
             AdminAsk::HealthMute { code, for_ms } => return self.mute(now, &code, for_ms).map(Some),
             AdminAsk::HealthUnmute { code } => return self.unmute(now, &code).map(Some),
             AdminAsk::Events { after, age_ms_max } => {
@@ -92,6 +85,18 @@ impl Control {
             }
         }
         Ok(None)
+    }
+
+    /// Begins a pool; the answer waits until it has its PGs.
+    fn create_pool(&mut self, now: Now, token: Token, ask: &PoolCreate) -> Result<(), Refusal> {
+        let up = |osd: OsdId| self.is_up(now.mono, osd);
+        let (writes, (pool, warning)) = plan::pool_create(&self.records, ask, &up, now.wall_ms)?;
+        self.write(writes);
+        let text = format!("pool {} is created: {} replicas, failure domain {}", ask.name, ask.replicas, ask.domain);
+        self.note(now, Note::info("pool.created", format!("pool {}", ask.name), text));
+        self.pools_at = types::Time::ZERO;
+        self.wait(token, WaitFor::PoolReady { pool, warning });
+        Ok(())
     }
 
     fn reserve_osd(&mut self) -> Result<AdminAnswer, Refusal> {

@@ -5,13 +5,13 @@
 //! as committed there. When the drawn record becomes old (another epoch, a refused order), the job draws
 //! again. The PG refuses records that come late, because orders only grow.
 
+use super::aim::Aim;
 use super::clients::WaitFor;
 use super::{Control, Now};
 use crate::plan;
 use crate::records::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::control::{Attach, AttachRefusal, OsdDown};
-use types::map::Member;
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
 
@@ -21,9 +21,7 @@ struct Job {
     drawn: Option<(u64, Epoch)>,
     /// The highest order that the PG has seen, as its refusal says.
     seen: u64,
-    hint: Option<OsdId>,
-    tries: usize,
-    at: Time,
+    aim: Aim,
 }
 
 /// All jobs, and the PGs whose record was just committed.
@@ -88,12 +86,8 @@ impl Attaching {
     /// Makes the jobs of a PG due at once: it has a new leader, and what was sent to the old one is sent
     /// again.
     pub fn wake_pg(&mut self, pg: PgId) {
-        for ((_, at), job) in &mut self.jobs {
-            if *at == pg {
-                job.at = Time::ZERO;
-                job.hint = None;
-            }
-        }
+        let its = self.jobs.iter_mut().filter(|((_, of), _)| *of == pg);
+        its.for_each(|(_, job)| job.aim.again());
         self.wake_all();
     }
 }
@@ -120,21 +114,15 @@ impl Control {
                 }
             }
             Err(AttachRefusal::NotLeader { hint }) => {
-                job.hint = hint.filter(|h| *h != from);
-                job.tries += 1;
-                job.at = if job.hint.is_some() && !job.tries.is_multiple_of(8) {
-                    now
-                } else {
-                    now + self.config.attach_retry
-                };
+                job.aim.not_leader(now, from, hint, self.config.attach_retry);
             }
             Err(AttachRefusal::StaleOrder { last }) => {
                 job.drawn = None;
                 job.seen = job.seen.max(last);
-                job.at = now;
+                job.aim.at = now;
                 self.attaching.orders.remove(&(pg, order));
             }
-            Err(AttachRefusal::Busy) => job.at = now + self.config.attach_retry,
+            Err(AttachRefusal::Busy) => job.aim.at = now + self.config.attach_retry,
         }
         self.attaching.wake_all();
     }
@@ -160,6 +148,10 @@ impl Control {
             return Time::NEVER;
         };
         let (record, pg_record) = (record.clone(), pg_record.clone());
+        if self.holds(volume) {
+            // It begins when the cut has ended.
+            return Time::NEVER;
+        }
         let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("its key was just listed");
         if job.drawn.is_none_or(|(_, epoch)| epoch != record.epoch) {
             if self.batch.is_full() {
@@ -167,29 +159,27 @@ impl Control {
             }
             let (write, order) = plan::draw_order(&pg_record, job.seen);
             let old = job.drawn.replace((order, record.epoch));
-            job.at = Time::ZERO;
+            job.aim.at = Time::ZERO;
             if let Some((old, _)) = old {
                 self.attaching.orders.remove(&(pg, old));
             }
             self.attaching.orders.insert((pg, order), volume);
             self.write(vec![write]);
         }
-        let target = self.attach_target(volume, pg);
-        let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("it is still there");
-        if job.at > now {
-            return job.at;
+        let job = self.attaching.jobs.get(&(volume, pg)).expect("it is still there");
+        if job.aim.at > now {
+            return job.aim.at;
         }
         let (order, _) = job.drawn.expect("drawn above");
-        match target {
-            Some(stream) => {
-                job.at = now + self.config.attach_resend;
-                job.tries += 1;
-                let attach = self.attach_now(&record, pg, order);
-                self.say(stream, OsdDown::Attach { pg, attach });
-            }
-            None => job.at = now + self.config.attach_retry,
+        let target = self.target(pg, &job.aim);
+        let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("it is still there");
+        job.aim.sent(now, target.is_some(), (self.config.attach_resend, self.config.attach_retry));
+        let due = job.aim.at;
+        if let Some(stream) = target {
+            let attach = self.attach_now(&record, pg, order);
+            self.say(stream, OsdDown::Attach { pg, attach });
         }
-        self.attaching.jobs.get(&(volume, pg)).map_or(Time::NEVER, |job| job.at)
+        due
     }
 
     /// Returns the record to send. It always names the present holder of the volume, also when an earlier
@@ -215,21 +205,6 @@ impl Control {
             }
             _ => None,
         })
-    }
-
-    /// Returns the stream of the OSD to try: the named one, else the leader, else one member after
-    /// another.
-    fn attach_target(&self, volume: VolumeId, pg: PgId) -> Option<super::StreamId> {
-        let job = self.attaching.jobs.get(&(volume, pg))?;
-        let members: Vec<Member> = self.records.pgs.get(&pg)?.everyone().collect();
-        let stream = |osd: OsdId| self.osds.get(&osd).and_then(|live| live.stream);
-        let hint = job.hint.filter(|h| members.iter().any(|m| m.osd == *h)).and_then(stream);
-        let lead = self.leads.get(&pg).filter(|_| job.tries % 4 != 3).and_then(|lead| stream(lead.osd));
-        let any = || {
-            let turn = (0..members.len()).map(|i| members[(job.tries + i) % members.len()].osd);
-            turn.into_iter().find_map(stream)
-        };
-        hint.or(lead).or_else(any)
     }
 
     /// Clears `pending` in the segments whose record was committed in each of their PGs.

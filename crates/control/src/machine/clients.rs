@@ -15,7 +15,7 @@ use types::control::{
 };
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, Time, VolumeId};
+use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
 
 /// An answer that waits for a condition.
 pub(super) struct Wait {
@@ -54,6 +54,12 @@ pub(super) enum WaitFor {
     Resized {
         volume: VolumeId,
         len_bytes: u64,
+        until: Time,
+    },
+    /// No PG has the snapshot, or `until` has come.
+    SnapshotGone {
+        volume: VolumeId,
+        snapshot: SnapshotId,
         until: Time,
     },
     PoolReady {
@@ -213,7 +219,7 @@ impl Control {
         self.wait(token, WaitFor::Open { volume: plan.volume, session: plan.session, epoch: plan.epoch });
     }
 
-    fn take_segments(
+    pub(super) fn take_segments(
         &mut self,
         token: Token,
         volume: VolumeId,
@@ -221,6 +227,10 @@ impl Control {
         segments: Vec<SegmentIndex>,
         allocate: bool,
     ) {
+        let is_fresh = |s: &SegmentIndex| !self.records.segments.contains_key(&(volume, *s));
+        if allocate && self.holds(volume) && segments.iter().any(is_fresh) {
+            return self.park(token, volume, holder, segments);
+        }
         let hint = |pg: &PgRecord| self.pg_hint(pg);
         let planned = plan::allocate(&self.records, volume, holder, &segments, allocate, &hint);
         let (writes, mut pgs) = match planned {
@@ -260,6 +270,7 @@ impl Control {
                 WaitFor::VolumeGone { .. }
                 | WaitFor::Trashed { .. }
                 | WaitFor::Resized { .. }
+                | WaitFor::SnapshotGone { .. }
                 | WaitFor::PoolReady { .. }
                 | WaitFor::PoolGone { .. } => {
                     self.answer_admin(oldest.token, Err(refusal));
@@ -329,6 +340,9 @@ impl Control {
             }
             WaitFor::Resized { volume, len_bytes, until } => {
                 self.resized(now.mono, *volume, *len_bytes, *until).map(Outcome::Admin)
+            }
+            WaitFor::SnapshotGone { volume, snapshot, until } => {
+                self.snapshot_gone(now.mono, (*volume, *snapshot), *until).map(Outcome::Admin)
             }
             WaitFor::PoolGone { pool } => {
                 let gone = !self.records.pools.contains_key(pool);

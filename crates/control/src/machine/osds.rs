@@ -102,8 +102,7 @@ impl Control {
             OsdUp::Heartbeat(heartbeat) => self.take_heartbeat(now, stream, osd, heartbeat),
             OsdUp::Remembers(seen) => self.take_remembers(osd, seen),
             OsdUp::Attached { pg, order, result } => self.take_attached(now.mono, osd, pg, order, result),
-            // This server gives no such orders: the answer is one to another server.
-            OsdUp::Snapshots { .. } => {}
+            OsdUp::Snapshots { pg, answer } => self.take_snapshots(now, osd, pg, answer),
         }
     }
 
@@ -407,6 +406,8 @@ impl Control {
                 self.leads.insert(pg, lead);
                 self.unled.remove(&pg);
                 self.attaching.wake_pg(pg);
+                self.cuts.wake_pg(pg);
+                self.removals.wake_pg(pg);
             }
             (None, Some(known)) if known.osd == osd => {
                 self.leads.remove(&pg);

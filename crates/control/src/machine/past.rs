@@ -13,6 +13,7 @@ use crate::refusal::refuse;
 use std::collections::{BTreeMap, VecDeque};
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Watermarks};
+use types::cut::SnapshotOrder;
 use types::planted::{Bug, on};
 use types::{ClusterId, OsdId, Time};
 
@@ -87,7 +88,7 @@ impl Past {
 }
 
 /// Whether an action may go out before a majority remembers its revision: it gives no id away and takes no data away.
-/// `FailReplicas` is free, too, while the records are sound: older records hold lower positions, so no lost change makes a current
+/// Orders of a cut are free: the intent stood before the first one, and during a hold none may wait. `FailReplicas` is free, too, while the records are sound: older records hold lower positions, so no lost change makes a current
 /// device an older one. The close of its stream follows it, and would otherwise overtake it.
 fn is_free(action: &ControlAction, sound: bool) -> bool {
     match action {
@@ -99,6 +100,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
                 | OsdDown::ChangeMembers { .. }
                 | OsdDown::DropReplica { .. }
                 | OsdDown::Attach { .. }
+                | OsdDown::Snapshots { order: SnapshotOrder::Remove { .. }, .. }
                 | OsdDown::ReplicaFloor(_)
         ),
         ControlAction::Answer { answer, .. } => {
@@ -112,6 +114,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
                 | AdminAnswer::Pool(_)
                 | AdminAnswer::Volume(_)
                 | AdminAnswer::Trashed(_)
+                | AdminAnswer::SnapshotsChanged(_)
                 | AdminAnswer::Moves(_)
                 | AdminAnswer::Config(_)
                 | AdminAnswer::Recovery(_))
@@ -381,10 +384,13 @@ impl Control {
                     | AdminAsk::PoolRename { .. }
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }
-                    | AdminAsk::VolumeRemove { .. }
+                    | AdminAsk::VolumeRemove(_)
                     | AdminAsk::VolumeRename { .. }
                     | AdminAsk::VolumeSet { .. }
                     | AdminAsk::VolumeResize { .. }
+                    | AdminAsk::SnapshotCreate(_)
+                    | AdminAsk::SnapshotRemove { .. }
+                    | AdminAsk::SnapshotSet { .. }
                     | AdminAsk::TrashRestore { .. }
                     | AdminAsk::TrashPurge { .. }
             ),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
 
 /// Distance by which a recovery moves 64-bit watermarks above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -157,14 +157,26 @@ impl Control {
         self.fall_behind(UNDER_WAY.to_owned());
         let counters = CountersRecord { restored: true, ..self.records.counters.clone() };
         self.record(vec![Write::Put(Record::Counters(counters))]);
+        let mut head = self.head_above_all();
         for volume in open {
             let (id, volume_holder) = (volume.id, volume.holder.clone());
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.segments_of(id).next().is_none();
             let trash = volume.trash.clone().map(|trash| self.kept_anew(now, trash));
             let volume = lengthened(VolumeRecord { trash, ..volume }, lengths);
-            let ended =
-                VolumeRecord { session: SessionId(0), holder: None, epoch, settled, recovering: true, ..volume };
+            // A cut since the copy was made has named higher numbers than the record: a PG that gets the volume now has none of its
+            // snapshots.
+            let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
+            head += 1;
+            let ended = VolumeRecord {
+                session: SessionId(0),
+                holder: None,
+                epoch,
+                settled,
+                recovering: true,
+                newest,
+                ..volume
+            };
             let name = self.records.full_name(&ended);
             if let Some(holder) = &volume_holder {
                 let text = format!("a recovery of the metadata ended the session of {} on volume {name}", holder.name);
@@ -175,6 +187,13 @@ impl Control {
             self.attach_everywhere(id);
         }
         true
+    }
+
+    /// Returns a number above all that orders have named, for the head of a volume. A recovery moves the counter above it.
+    fn head_above_all(&self) -> u64 {
+        let newest = self.records.volumes.values().map(|v| v.newest.0.saturating_add(1)).max().unwrap_or(0);
+        let all = self.highest().next_volume.max(self.records.counters.next_volume);
+        newest.max(all.saturating_add(LEAP))
     }
 
     fn kept_anew(&self, now: Now, trash: Trash) -> Trash {
@@ -312,7 +331,7 @@ impl Control {
             next_osd: all.next_osd.max(strangers),
             next_pool: all.next_pool.max(pools).saturating_add(POOL_LEAP),
             next_replica,
-            next_volume: all.next_volume.saturating_add(LEAP),
+            next_volume: self.head_above_all(),
             next_session: all.next_session.saturating_add(LEAP),
             map_epoch: Epoch(all.map_epoch.saturating_add(LEAP)),
             revision,

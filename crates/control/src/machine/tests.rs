@@ -10,16 +10,18 @@ mod members;
 mod osds;
 mod pairs;
 mod past;
+mod pg_cuts;
 mod quota;
 mod reach;
 mod rebalance;
 mod resize;
+mod snapshots;
 mod stripes;
 mod trash;
 mod world;
 
 use super::*;
-use crate::admin::{OsdRegister, OsdSet, PoolCreate};
+use crate::admin::{OsdRegister, OsdSet, PoolCreate, VolumeRemove};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
 use types::{Epoch, OsdUuid, QosLimits, SEGMENT, SegmentIndex, SessionId, Stripe};
@@ -186,7 +188,9 @@ fn long_work_is_cut_into_transactions_that_fit() {
     }
     let stolen = opened(world.ask(2, open("p/v", true, true)));
     assert_eq!(stolen.segments.len(), 400);
-    world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true, now: true }).expect("removed");
+    world
+        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/v".into(), force: true, now: true, snapshots: false }))
+        .expect("removed");
     world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
     assert!(world.largest_txn <= TXN_WRITES_MAX && world.largest_txn > 30, "{}", world.largest_txn);
     let kept = |k: &&String| !["osd/", "event/", "watch"].iter().any(|kind| k.starts_with(kind));
@@ -300,7 +304,14 @@ fn ids_are_never_used_twice() {
         world.make_volume("p/v", SEGMENT);
         let held = opened(world.ask(1, open("p/v", true, false)));
         assert_eq!((held.volume.0, held.session.0, held.epoch), (round, round, Epoch(1)));
-        world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true, now: true }).expect("removed");
+        world
+            .admin(AdminAsk::VolumeRemove(VolumeRemove {
+                name: "p/v".into(),
+                force: true,
+                now: true,
+                snapshots: false,
+            }))
+            .expect("removed");
         world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
         world.crash();
         world.connect_all();

@@ -1,4 +1,4 @@
-//! Advances unfinished work: pools being made or unmade, attaches, volumes being erased. Every step fits the turn's transaction;
+//! Advances unfinished work: pools being made or unmade, cuts, attaches, volumes and snapshots being erased. Every step fits the turn's transaction;
 //! the rest waits for the next turn.
 
 use super::{Control, Now};
@@ -11,7 +11,9 @@ impl Control {
         self.admit_elector();
         self.record_floors();
         self.move_pools(now.mono);
+        self.drive_cuts(now);
         self.drive_attaches(now);
+        self.drive_removals(now.mono);
         self.settle_volumes(now);
         self.expire_trash(now);
         self.replace_failed(now);

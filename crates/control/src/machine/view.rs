@@ -75,6 +75,7 @@ impl Control {
             resize_bytes: volume.resize.as_ref().map(|resize| resize.len_bytes),
             limits,
             limits_of: limits_of.to_owned(),
+            snapshots: u32::try_from(self.records.snapshots_of(volume.id).count()).unwrap_or(u32::MAX),
         }
     }
 

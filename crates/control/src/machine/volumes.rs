@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeText, VolumeView};
+use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeRemove, VolumeText, VolumeView};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -42,12 +42,13 @@ impl Control {
         self.records.volumes.get(&id).expect("a plan names a volume that exists")
     }
 
-    /// Moves a volume to the trash, or begins its deletion when it is to go `at_once` or the trash is not used.
-    pub(super) fn remove_volume(&mut self, now: Now, token: Token, name: &str, force: bool, at_once: bool) -> Planned {
+    /// Moves a volume to the trash, or begins its deletion when it is to go at once or the trash is not used.
+    pub(super) fn remove_volume(&mut self, now: Now, token: Token, ask: &VolumeRemove) -> Planned {
+        let name = ask.name.as_str();
         let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
-        let in_use = InUse { force, lease, wall_ms: now.wall_ms };
+        let in_use = InUse { force: ask.force, snapshots: ask.snapshots, lease, wall_ms: now.wall_ms };
         let keep = self.records.config.trash_retention(&self.config);
-        let deletes = at_once || keep.is_zero();
+        let deletes = ask.now || keep.is_zero();
         let (writes, id) = match deletes {
             true => plan::volume_remove(&self.records, name, &in_use)?,
             false => plan::volume_trash(&self.records, name, &in_use, keep, &self.asker)?,

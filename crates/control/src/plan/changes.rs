@@ -13,7 +13,7 @@ use types::control::Refusal;
 use types::{VolumeId, codes};
 
 /// Finds a volume that is not being removed.
-fn live<'a>(records: &'a Records, name: &str) -> Result<&'a VolumeRecord, Refusal> {
+pub(super) fn live<'a>(records: &'a Records, name: &str) -> Result<&'a VolumeRecord, Refusal> {
     let volume = records.volume(name)?;
     match volume.state {
         VolumeState::Ready => Ok(volume),

@@ -84,21 +84,24 @@ pub(super) fn changed(
     Ok((description.to_owned(), labels))
 }
 
+/// Description and labels of a volume or a snapshot.
+pub type Text<'a> = (&'a str, &'a BTreeMap<String, String>);
+
 /// Returns the difference of two records of a volume in words; empty when there is none.
 pub fn label_changes(before: &VolumeRecord, after: &VolumeRecord) -> String {
+    text_changes((&before.description, &before.labels), (&after.description, &after.labels)).join(", ")
+}
+
+/// Returns the differences of two descriptions with labels in words.
+pub fn text_changes((old_text, old): Text<'_>, (new_text, new): Text<'_>) -> Vec<String> {
     let mut words = Vec::new();
-    if before.description != after.description {
-        words.push(format!("description {:?}", after.description));
+    if old_text != new_text {
+        words.push(format!("description {new_text:?}"));
     }
-    for (key, value) in &after.labels {
-        if before.labels.get(key) != Some(value) {
-            words.push(format!("label {key}={value}"));
-        }
-    }
-    words.extend(
-        before.labels.keys().filter(|key| !after.labels.contains_key(*key)).map(|key| format!("no label {key}")),
-    );
-    words.join(", ")
+    let set = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    words.extend(set.map(|(key, value)| format!("label {key}={value}")));
+    words.extend(old.keys().filter(|key| !new.contains_key(*key)).map(|key| format!("no label {key}")));
+    words
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A volume in the trash has no name in its pool and no session. Its segments, attach records and data stay as they are, so a
 //! restore is one record. A purge, or the end of its time, begins the deletion that [`super::volume_remove`] begins at once.
 
+use super::snapshots::check_snapshots;
 use super::volumes::{InUse, check_free, check_recovered, deleting, next_epoch};
 use super::{Plan, checked_size};
 use crate::names;
@@ -29,13 +30,14 @@ pub fn millis(time: Duration) -> u64 {
 /// record without a session. `by` asked for it.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043, and BSLT-2020 while the holder is alive, unless `use_.force`.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043, BSLT-2052, BSLT-2055, and BSLT-2020 while the holder is alive, unless `use_.force`.
 pub fn volume_trash(records: &Records, name: &str, use_: &InUse, keep: Duration, by: &str) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
     }
     check_free(name, volume, use_)?;
+    check_snapshots(records, name, volume.id, (false, false))?;
     let (since_ms, until_ms) = (use_.wall_ms, use_.wall_ms.saturating_add(millis(keep)));
     let trash = Trash { name: volume.name.clone(), since_ms, until_ms, by: by.to_owned() };
     let (name, held) = (volume.trash_key(), volume.session.0 != 0);

@@ -7,8 +7,10 @@
 use super::labels::changed;
 use super::limits::changed_limits;
 use super::quota::{Provisioned, check_quota};
+use super::snapshots::{check_snapshots, erase_snapshots};
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
+use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
 use crate::records::{
     Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
@@ -78,6 +80,7 @@ pub fn volume_create(
         resize: None,
         trash: None,
         limits,
+        newest: GenerationId::default(),
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -97,13 +100,14 @@ pub(super) fn shown(bytes: u64) -> String {
 /// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// Those of [`check_free`].
+/// Those of [`check_free`]; BSLT-2052, BSLT-2053, BSLT-2055 for its snapshots.
 pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
     }
     check_free(name, volume, use_)?;
+    check_snapshots(records, name, volume.id, (true, use_.snapshots))?;
     Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))
 }
 
@@ -125,6 +129,8 @@ pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord
 pub struct InUse {
     /// Remove the volume although its holder is alive.
     pub force: bool,
+    /// Remove its snapshots with it.
+    pub snapshots: bool,
     /// Time left of the lease of a living holder.
     pub lease: Option<Duration>,
     pub wall_ms: u64,
@@ -349,9 +355,8 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 /// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let chunk_count = volume.attached_chunks();
-    // No order names another generation yet.
-    let head = GenerationId::first_of(volume.id);
-    Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count, head }
+    let (id, head) = (volume.id, volume.head());
+    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, head }
 }
 
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
@@ -378,14 +383,19 @@ pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     VolumeRecord { settled: true, len_bytes, resize: rest, ..volume.clone() }
 }
 
-/// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments go, and with the last
+/// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments and snapshots go, and with the last
 /// of them the volume. `true` when it is gone.
 pub fn erase(records: &Records, volume: &VolumeRecord) -> (Vec<Write>, bool) {
     assert_eq!(volume.state, VolumeState::Deleting, "{} is not being removed", volume.id);
     let mut segments = records.segments_of(volume.id);
     let mut writes: Vec<Write> =
         segments.by_ref().take(SEGMENTS_PER_STEP).map(|s| Write::Delete(Key::Segment(s.volume, s.index))).collect();
-    let done = segments.next().is_none();
+    let mut done = segments.next().is_none();
+    if done {
+        let (more, all) = erase_snapshots(records, volume.id, PLAN_WRITES_MAX - 1 - writes.len());
+        writes.extend(more);
+        done = all;
+    }
     if done {
         writes.push(Write::Delete(Key::Volume(volume.id)));
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use types::control::CHUNKS_KEPT;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, Epoch, PoolId, QosLimits, SessionId, Stripe, VolumeId};
+use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, Stripe, VolumeId};
 
 /// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub struct VolumeRecord {
     /// Set while the volume is in the trash, and while it is deleted from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trash: Option<Trash>,
+    /// The highest generation that an order of the volume has named; 0: none but its first one.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub newest: GenerationId,
     /// Limits of its own; `None`: those of its pool are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
@@ -87,6 +90,10 @@ pub struct Trash {
     pub until_ms: u64,
     #[serde(default)]
     pub by: String,
+}
+
+fn is_first(newest: &GenerationId) -> bool {
+    newest.0 == 0
 }
 
 fn is_whole(stripe: &Stripe) -> bool {
@@ -120,6 +127,11 @@ impl VolumeRecord {
             (_, Some(resize)) => self.chunks_of(resize.len_bytes.max(self.len_bytes)),
             (_, None) => self.chunk_count(),
         }
+    }
+
+    /// Returns the head with which the volume comes to another PG.
+    pub fn head(&self) -> GenerationId {
+        self.newest.max(GenerationId::first_of(self.id))
     }
 
     /// Returns the name that users gave it, without the pool.

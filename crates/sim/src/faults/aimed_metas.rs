@@ -7,7 +7,7 @@ use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::aimed_members::{At, draw, is_at, order};
 use super::{Strike, aimed_forced, draw_rate};
 use crate::meta::Fate;
-use control::admin::AdminAsk;
+use control::admin::{AdminAsk, VolumeRemove};
 use std::collections::BTreeSet;
 
 /// Names of volumes that come and go; a number follows.
@@ -54,7 +54,9 @@ fn around_a_volume(s: &mut Strike<'_>) {
             stripe: types::Stripe::NONE,
             text: Default::default(),
         }),
-        false => s.cluster.admin(AdminAsk::VolumeRemove { name, force: true, now: true }),
+        false => {
+            s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove { name, force: true, now: true, snapshots: true }))
+        }
     }
     soon(s, 5);
 }

@@ -1,7 +1,7 @@
 //! Commands of an administrator while other faults strike.
 
 use super::{Class, Strike};
-use control::admin::{AdminAsk, OsdSet, PoolCreate};
+use control::admin::{AdminAsk, OsdSet, PoolCreate, VolumeRemove};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::{OsdId, PoolId};
@@ -23,7 +23,9 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             });
             let force = s.rng.chance(1, 2);
             let delay = Duration::from_millis(s.rng.between(0, 3000));
-            s.after(delay, move |s| s.cluster.admin(AdminAsk::VolumeRemove { name, force, now: true }));
+            s.after(delay, move |s| {
+                s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove { name, force, now: true, snapshots: true }))
+            });
         }
         Class::Pools => {
             let name = format!("spare{}", s.rng.below(NAMES));

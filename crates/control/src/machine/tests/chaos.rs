@@ -175,7 +175,14 @@ fn granted_open_stays_valid_across_steals_and_meta_crashes() {
         }
         deaths += world.deaths;
         for name in ["p/a", "p/b"] {
-            world.admin(AdminAsk::VolumeRemove { name: name.into(), force: true, now: true }).expect("removed");
+            world
+                .admin(AdminAsk::VolumeRemove(VolumeRemove {
+                    name: name.into(),
+                    force: true,
+                    now: true,
+                    snapshots: false,
+                }))
+                .expect("removed");
         }
         assert!(!world.store.keys().any(|k| k.starts_with("segment/") || k.starts_with("volume/")), "seed {seed}");
         assert!(world.attached.values().all(|a| a.chunk_count == 0), "seed {seed}: every PG dropped what it held");

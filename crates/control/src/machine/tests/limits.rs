@@ -118,7 +118,9 @@ fn every_osd_knows_the_limits_of_all_volumes_whoever_restarts() {
     assert_eq!(known(&world), vec![both; 3]);
     set(&mut world, "p/b", base(QosBase::Unlimited));
     assert_eq!(known(&world), vec![BTreeMap::from([(a, only_iops(500))]); 3]);
-    world.admin(AdminAsk::VolumeRemove { name: "p/a".into(), force: true, now: true }).expect("removed");
+    world
+        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: true, now: true, snapshots: false }))
+        .expect("removed");
     assert_eq!(known(&world), vec![BTreeMap::new(); 3], "no limit outlives its volume");
     // The holder hears of them with its keepalives.
     let held = opened(world.ask(1, open("p/b", true, false)));

@@ -7,7 +7,7 @@ use crate::admin::{TrashView, VolumeView};
 use crate::records::VolumeState;
 
 fn rm(name: &str, force: bool, now: bool) -> AdminAsk {
-    AdminAsk::VolumeRemove { name: name.into(), force, now }
+    AdminAsk::VolumeRemove(VolumeRemove { name: name.into(), force, now, snapshots: false })
 }
 
 fn restore(which: &str, name: Option<&str>) -> AdminAsk {
@@ -187,7 +187,7 @@ fn trash_survives_a_leader_that_dies_at_any_step() {
             assert!(record.is_none_or(|record| record.settled && record.state != VolumeState::Deleting), "{record:?}");
             // A command that was lost with the leader is given again.
             let is_done = match &ask {
-                AdminAsk::VolumeRemove { .. } => state == Some(VolumeState::Trashed),
+                AdminAsk::VolumeRemove(_) => state == Some(VolumeState::Trashed),
                 AdminAsk::TrashRestore { .. } => state == Some(VolumeState::Ready),
                 _ => state.is_none(),
             };

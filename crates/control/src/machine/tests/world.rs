@@ -1,6 +1,7 @@
 //! A store, some OSDs that commit what they are told, and clients and administrators that ask.
 
 use super::super::*;
+use super::pg_cuts::CutPgs;
 use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
@@ -9,6 +10,7 @@ use types::control::{
     Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, LimitsPart, Opened, OsdHeartbeat, OsdHello,
     Watermarks,
 };
+use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
 use types::{ClusterId, Epoch, GenerationId, Incarnation, Index, OsdUuid, QosLimits, Term};
@@ -101,6 +103,7 @@ pub struct World {
     /// The highest order that each PG has committed.
     pub orders: BTreeMap<PgId, u64>,
     pub attached: BTreeMap<(PgId, VolumeId), Attach>,
+    pub cut_pgs: CutPgs,
     /// The most chunks that an attach record of a volume named in a PG. A later record with fewer would unmap data.
     chunks: BTreeMap<(PgId, VolumeId), u32>,
     /// Session and epoch that an opener was told: no older attach record may take effect any more.
@@ -195,6 +198,7 @@ impl World {
             leaderless: BTreeSet::new(),
             orders: BTreeMap::new(),
             attached: BTreeMap::new(),
+            cut_pgs: CutPgs::default(),
             chunks: BTreeMap::new(),
             told: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -352,6 +356,7 @@ impl World {
     pub fn pass(&mut self, time: Duration) {
         self.now.mono = self.now.mono + time;
         self.now.wall_ms += time.as_millis() as u64;
+        self.cut_pgs.lapse(self.now.mono);
         self.settle();
     }
 
@@ -570,8 +575,10 @@ impl World {
     pub fn arrive(&mut self, stream: StreamId, down: OsdDown) {
         let Some(at) = self.osds.iter().position(|o| o.stream == stream) else {
             // The stream is gone, but the OSD may have read what was sent on it.
-            if let OsdDown::Attach { pg, attach } = down {
-                let _ = self.take_attach(pg, attach);
+            match down {
+                OsdDown::Attach { pg, attach } => drop(self.take_attach(pg, attach)),
+                OsdDown::Snapshots { pg, order } => drop(self.take_order(pg, &order)),
+                _ => {}
             }
             return;
         };
@@ -611,7 +618,10 @@ impl World {
             OsdDown::FailReplicas { reason, .. } => panic!("its device is never older: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
             OsdDown::Limits { part, volumes } => self.osds[at].take_limits(part, volumes),
-            OsdDown::Snapshots { pg, order } => panic!("no command asks for {order:?} in {pg}"),
+            OsdDown::Snapshots { pg, order } => {
+                let up = OsdUp::Snapshots { pg, answer: self.take_order(pg, &order) };
+                self.control.handle_osd(self.now, stream, up);
+            }
             OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
     }
@@ -712,6 +722,13 @@ impl World {
         self.beat_one(osd, pg, keep.replica);
     }
 
+    fn take_order(&mut self, pg: PgId, order: &SnapshotOrder) -> SnapshotAnswer {
+        match self.leaderless.contains(&pg) {
+            true => order.refuse(CutRefusal::NotLeader { hint: None }),
+            false => self.cut_pgs.take(self.now.mono, pg, order),
+        }
+    }
+
     fn take_attach(&mut self, pg: PgId, attach: Attach) -> Result<(), AttachRefusal> {
         if self.leaderless.contains(&pg) {
             return Err(AttachRefusal::NotLeader { hint: None });
@@ -722,6 +739,7 @@ impl World {
         }
         self.orders.insert(pg, attach.order);
         self.attaches += 1;
+        self.cut_pgs.attached(pg, attach.volume, attach.head, attach.chunk_count);
         if let Some(told) = self.told.get(&attach.volume) {
             assert!(
                 attach.epoch >= told.epoch,

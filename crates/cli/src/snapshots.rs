@@ -1,0 +1,94 @@
+//! `basalt snapshot`.
+
+use crate::admin::Admin;
+use crate::args::{Protect, Snapshot};
+use crate::duration::moment;
+use crate::output::{json, table};
+use crate::size::show;
+use anyhow::{Context, Result};
+use control::admin::{SnapshotChange, SnapshotView};
+use serde_json::{json, to_value};
+use types::qos::QosChange;
+
+/// Runs `basalt snapshot ...`.
+pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> {
+    match command {
+        Snapshot::Create { names, texts } => {
+            let made = admin.create_snapshots(names, texts.change(&[], QosChange::default()))?;
+            if as_json {
+                return json("snapshot.create", json!({ "snapshots": made }));
+            }
+            made.iter().for_each(|s| out!("snapshot {} ({}) is made", s.name, s.snapshot));
+            Ok(())
+        }
+        Snapshot::Ls { of } => {
+            let snapshots = admin.snapshots(of.as_deref().unwrap_or(""))?;
+            if as_json {
+                return json("snapshot.ls", json!({ "snapshots": snapshots }));
+            }
+            table(&["snapshot", "size", "created", "state", "protected", "by"], snapshots.iter().map(row));
+            Ok(())
+        }
+        Snapshot::Info { name } => {
+            let found = info(admin, name)?;
+            if as_json {
+                return json("snapshot.info", to_value(&found)?);
+            }
+            show_info(&found);
+            Ok(())
+        }
+        Snapshot::Rename { name, new } => {
+            let change = SnapshotChange { name: Some(new.clone()), ..SnapshotChange::default() };
+            let changed = admin.set_snapshot(name, change)?;
+            if as_json {
+                return json("snapshot.rename", to_value(&changed)?);
+            }
+            out!("snapshot {name} is now {}", changed.name);
+            Ok(())
+        }
+        Snapshot::Set { name, protect, texts, removed } => {
+            let text = texts.change(removed, QosChange::default());
+            let protect = protect.map(|protect| protect == Protect::On);
+            let changed = admin.set_snapshot(name, SnapshotChange { protect, name: None, text })?;
+            if as_json {
+                return json("snapshot.set", to_value(&changed)?);
+            }
+            show_info(&changed);
+            Ok(())
+        }
+        Snapshot::Rm { name } => {
+            // The record is gone when the command ends, so the answer names the snapshot by what it was.
+            let was = info(admin, name)?;
+            admin.remove_snapshot(name)?;
+            if as_json {
+                return json("snapshot.rm", json!({ "done": true, "name": name, "snapshot": was.snapshot }));
+            }
+            out!("snapshot {name} is deleted");
+            Ok(())
+        }
+    }
+}
+
+fn info(admin: &Admin, name: &str) -> Result<SnapshotView> {
+    // A name without `@` would list the snapshots of a volume.
+    let asked = if name.contains('@') { name.to_owned() } else { format!("{name}@") };
+    admin.snapshots(&asked)?.into_iter().next().context("meta answered with no snapshot")
+}
+
+fn row(s: &SnapshotView) -> Vec<String> {
+    let protected = if s.protected { "yes" } else { "no" };
+    vec![s.name.clone(), show(s.len_bytes), moment(s.created_ms), s.state.clone(), protected.to_owned(), s.by.clone()]
+}
+
+/// Prints the page of one snapshot.
+fn show_info(s: &SnapshotView) {
+    out!("snapshot   {} ({})", s.name, s.snapshot);
+    out!("volume     {}", s.volume);
+    out!("size       {}", show(s.len_bytes));
+    out!("created    {}, by {}", moment(s.created_ms), if s.by.is_empty() { "unknown" } else { s.by.as_str() });
+    out!("state      {}{}", s.state, if s.protected { ", protected" } else { "" });
+    if !s.description.is_empty() {
+        out!("about      {}", s.description);
+    }
+    s.labels.iter().for_each(|(key, value)| out!("label      {key}={value}"));
+}

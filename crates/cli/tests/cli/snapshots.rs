@@ -1,0 +1,50 @@
+//! Snapshots of volumes in use: names, protection, deletion, and volumes that go with theirs.
+
+use crate::bytes;
+use crate::dev::Dev;
+
+pub fn snapshots_are_made_in_use_named_protected_and_deleted(dev: &Dev) {
+    for name in ["main/db", "main/log"] {
+        assert_eq!(dev.run(&["volume", "create", name, "1500MiB"]).code, 0);
+    }
+    let write = |name: &str, byte: u8| {
+        bytes::exported_with(dev, name, &[], |nbd| {
+            (0..8).try_for_each(|n| nbd.write(n * (200 << 20), &vec![byte; 64 << 10]))
+        });
+    };
+    write("main/db", 1);
+    write("main/log", 1);
+    let made = dev.json(&["snapshot", "create", "main/db@one", "main/log@one", "--label", "keep=7d"]);
+    let made = made["snapshots"].as_array().expect("a list");
+    assert!(made.len() == 2 && made.iter().all(|s| s["state"] == "ready" && s["labels"]["keep"] == "7d"), "{made:?}");
+    assert_eq!(made[0]["cut"], made[1]["cut"]);
+    write("main/db", 2);
+    dev.run(&["snapshot", "create", "main/db@one"]).says("BSLT-2051", "choose another name");
+    dev.run(&["snapshot", "create", "main/none@one"]).says("BSLT-2011", "");
+    dev.run(&["snapshot", "create", "main/db"]).says("BSLT-2014", "");
+    dev.run(&["snapshot", "info", "main/db@none"]).says("BSLT-2050", "basalt snapshot ls");
+    dev.run(&["snapshot", "info", "main/db"]).says("BSLT-2014", "");
+    assert_eq!(dev.json(&["snapshot", "rename", "main/db@one", "first"])["name"], "main/db@first");
+    assert_eq!(dev.json(&["snapshot", "set", "main/db@first", "--protect", "on"])["protected"], true);
+    dev.run(&["snapshot", "rm", "main/db@first"]).says("BSLT-2052", "--protect off");
+    dev.run(&["volume", "rm", "main/db"]).says("BSLT-2052", "");
+    dev.run(&["volume", "rm", "main/log", "--now"]).says("BSLT-2053", "--snapshots");
+    assert_eq!(dev.run(&["snapshot", "set", "main/db@first", "--protect", "off"]).code, 0);
+    assert_eq!(dev.json(&["volume", "info", "main/db"])["snapshots"], 1);
+    let verified = dev.run(&["pg", "verify", "--deep"]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    assert_eq!(dev.run(&["snapshot", "rm", "main/db@first"]).code, 0);
+    let left = dev.json(&["snapshot", "ls", "main"]);
+    assert_eq!(left["snapshots"].as_array().expect("a list").len(), 1, "{left}");
+    assert_eq!(dev.json(&["volume", "rm", "main/log", "--now", "--snapshots"])["trashed"], false);
+    assert!(dev.json(&["snapshot", "ls"])["snapshots"].as_array().is_some_and(Vec::is_empty));
+    let verified = dev.run(&["pg", "verify", "--deep"]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    assert_eq!(dev.json(&["volume", "rm", "main/db", "--now"])["trashed"], false);
+    let events = dev.json(&["events", "--since", "1h"]);
+    for kind in ["snapshot.created", "snapshot.changed", "snapshot.removed"] {
+        let all = events["events"].as_array().expect("a list");
+        let event = all.iter().find(|event| event["kind"] == kind).unwrap_or_else(|| panic!("no {kind}: {events}"));
+        assert!(event["by"].to_string().contains("basalt on "), "{event}");
+    }
+}

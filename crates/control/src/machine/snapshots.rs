@@ -1,0 +1,197 @@
+//! Commands about snapshots, and their removal from PGs.
+
+use super::aim::Aim;
+use super::clients::WaitFor;
+use super::{Control, Now, Standing, Token};
+use crate::admin::{AdminAnswer, SnapshotView};
+use crate::events::Note;
+use crate::plan::{self, CutAsk, SnapshotChange};
+use crate::records::{Key, SnapshotRecord, SnapshotState, Write};
+use crate::refusal::refuse;
+use std::collections::BTreeMap;
+use types::codes;
+use types::control::{OsdDown, Refusal};
+use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
+use types::{OsdId, PgId, SnapshotId, Time, VolumeId};
+
+/// Removals whose orders are out at the same time.
+const REMOVALS_AT_ONCE: usize = 8;
+
+/// The removals that PGs have not all answered, with the PGs that are missing.
+#[derive(Default)]
+pub(super) struct Removals {
+    left: BTreeMap<(VolumeId, SnapshotId), BTreeMap<PgId, Aim>>,
+    wake: Option<Time>,
+}
+
+impl Removals {
+    pub fn wake(&self) -> Time {
+        self.wake.unwrap_or(Time::NEVER)
+    }
+
+    /// Makes the orders for a PG due at once: it has a new leader.
+    pub fn wake_pg(&mut self, pg: PgId) {
+        self.left.values_mut().filter_map(|left| left.get_mut(&pg)).for_each(Aim::again);
+    }
+}
+
+impl Control {
+    /// Finds the removals of the leader before.
+    pub(super) fn take_up_removals(&mut self) {
+        let deleting = self.records.snapshots.values().filter(|s| s.state == SnapshotState::Deleting);
+        let deleting: Vec<_> = deleting.map(|s| (s.volume, s.snapshot)).collect();
+        deleting.into_iter().for_each(|(volume, snapshot)| self.begin_removal(volume, snapshot));
+    }
+
+    fn begin_removal(&mut self, volume: VolumeId, snapshot: SnapshotId) {
+        let pgs = plan::pgs_of_volume(&self.records, volume).into_iter();
+        self.removals.left.insert((volume, snapshot), pgs.map(|pg| (pg, Aim::default())).collect());
+    }
+
+    /// Sends `Remove` to the PGs of the first removals, and erases the records of those that all PGs have answered.
+    pub(super) fn drive_removals(&mut self, now: Time) {
+        let keys: Vec<_> = self.removals.left.keys().copied().take(REMOVALS_AT_ONCE).collect();
+        let mut due = Time::NEVER;
+        for (volume, snapshot) in keys {
+            let Some(mut left) = self.removals.left.remove(&(volume, snapshot)) else { continue };
+            if !self.records.snapshots.contains_key(&(volume, snapshot)) {
+                // It went with its volume.
+                continue;
+            }
+            if left.is_empty() && !self.batch.is_full() {
+                self.write(vec![Write::Delete(Key::Snapshot(volume, snapshot))]);
+                due = now;
+                continue;
+            }
+            for (pg, aim) in left.iter_mut().filter(|(_, aim)| aim.at <= now) {
+                let target = self.target(*pg, aim);
+                aim.sent(now, target.is_some(), (self.config.attach_resend, self.config.attach_retry));
+                if let Some(stream) = target {
+                    let order = SnapshotOrder::Remove { volume, snapshot };
+                    self.say(stream, OsdDown::Snapshots { pg: *pg, order });
+                }
+            }
+            due = due.min(left.values().map(|aim| aim.at).min().unwrap_or(now));
+            self.removals.left.insert((volume, snapshot), left);
+        }
+        self.removals.wake = Some(due);
+    }
+
+    /// Takes the answer of a PG about a cut or a removal.
+    pub(super) fn take_snapshots(&mut self, now: Now, from: OsdId, pg: PgId, answer: SnapshotAnswer) {
+        let is_member = self.records.pgs.get(&pg).is_some_and(|p| p.everyone().any(|m| m.osd == from));
+        if !is_member || self.standing() != Standing::Sound {
+            return;
+        }
+        let (volume, snapshot, result) = match answer {
+            SnapshotAnswer::Cut { cut, result } => return self.take_cut(now, from, pg, cut, result),
+            SnapshotAnswer::Removed { volume, snapshot, result } => (volume, snapshot, result),
+        };
+        let Some(left) = self.removals.left.get_mut(&(volume, snapshot)) else { return };
+        let (Some(aim), retry) = (left.get_mut(&pg), self.config.attach_retry) else { return };
+        match result {
+            Ok(()) => drop(left.remove(&pg)),
+            Err(CutRefusal::NotLeader { hint }) => aim.not_leader(now.mono, from, hint, retry),
+            Err(_) => aim.at = now.mono + retry,
+        }
+    }
+
+    pub(super) fn create_snapshots(&mut self, now: Now, token: Token, ask: CutAsk) -> Result<(), Refusal> {
+        let by = self.asker.clone();
+        self.ask_cut(now, token, CutAsk { by, ..ask })
+    }
+
+    /// Begins the deletion of a snapshot; the answer waits until no PG has it.
+    pub(super) fn remove_snapshot(&mut self, now: Now, token: Token, name: &str) -> Result<(), Refusal> {
+        let (writes, (volume, snapshot)) = plan::snapshot_remove(&self.records, name)?;
+        self.write(writes);
+        self.begin_removal(volume, snapshot);
+        let text = format!("snapshot {name} is deleted");
+        self.note(now, Note::info("snapshot.removed", self.volume_subject(volume), text));
+        let until = now.mono + self.config.resize_patience;
+        self.wait(token, WaitFor::SnapshotGone { volume, snapshot, until });
+        Ok(())
+    }
+
+    fn volume_subject(&self, volume: VolumeId) -> String {
+        self.records.volumes.get(&volume).map_or_else(String::new, |v| format!("volume {}", self.records.full_name(v)))
+    }
+
+    /// Returns the answer to the deletion of a snapshot; `None` while it waits.
+    pub(super) fn snapshot_gone(
+        &self,
+        now: Time,
+        (volume, snapshot): (VolumeId, SnapshotId),
+        until: Time,
+    ) -> Option<Result<AdminAnswer, Refusal>> {
+        if !self.records.snapshots.contains_key(&(volume, snapshot)) {
+            return Some(Ok(AdminAnswer::Done));
+        }
+        if now < until {
+            return None;
+        }
+        let left = self.removals.left.get(&(volume, snapshot)).map_or(0, BTreeMap::len);
+        let text = format!("the deletion of {snapshot} of {volume} goes on: {left} of its PGs have not answered");
+        Some(Err(refuse(codes::VOLUME_BUSY, text)))
+    }
+
+    pub(super) fn set_snapshot(
+        &mut self,
+        now: Now,
+        name: &str,
+        change: &SnapshotChange,
+    ) -> Result<AdminAnswer, Refusal> {
+        let (writes, key) = plan::snapshot_set(&self.records, name, change)?;
+        if !writes.is_empty() {
+            let before = self.records.snapshots[&key].clone();
+            self.write(writes);
+            let after = &self.records.snapshots[&key];
+            let mut words =
+                plan::text_changes((&before.description, &before.labels), (&after.description, &after.labels));
+            if before.name != after.name {
+                words.push(format!("it is now @{}", after.name));
+            }
+            if before.protected != after.protected {
+                words.push(if after.protected { "protected" } else { "no longer protected" }.to_owned());
+            }
+            let text = format!("snapshot {name}: {}", words.join(", "));
+            self.note(now, Note::info("snapshot.changed", self.volume_subject(key.0), text));
+        }
+        Ok(AdminAnswer::SnapshotsChanged(vec![self.snapshot_view(&self.records.snapshots[&key])]))
+    }
+
+    /// Returns the snapshots of one volume, of the volumes of one pool, or of all when `of` is empty.
+    pub(super) fn snapshot_views(&self, of: &str) -> Result<Vec<SnapshotView>, Refusal> {
+        if of.contains('@') {
+            return Ok(vec![self.snapshot_view(plan::snapshot(&self.records, of)?)]);
+        }
+        if of.contains('/') {
+            let volume = self.records.volume(of)?.id;
+            return Ok(self.records.snapshots_of(volume).map(|s| self.snapshot_view(s)).collect());
+        }
+        let pool = if of.is_empty() { None } else { Some(self.records.pool(of)?.id) };
+        let is_in = |s: &&SnapshotRecord| {
+            let volume = self.records.volumes.get(&s.volume);
+            volume.is_some_and(|v| v.trash.is_none() && pool.is_none_or(|pool| v.pool == pool))
+        };
+        Ok(self.records.snapshots.values().filter(is_in).map(|s| self.snapshot_view(s)).collect())
+    }
+
+    pub(super) fn snapshot_view(&self, snapshot: &SnapshotRecord) -> SnapshotView {
+        let volume = self.records.volumes.get(&snapshot.volume);
+        let volume_name = volume.map_or_else(|| "?".to_owned(), |volume| self.records.full_name(volume));
+        SnapshotView {
+            volume: snapshot.volume,
+            snapshot: snapshot.snapshot,
+            name: format!("{volume_name}@{}", snapshot.name),
+            len_bytes: snapshot.len_bytes,
+            created_ms: snapshot.created_ms,
+            state: snapshot.state.name().to_owned(),
+            cut: snapshot.cut,
+            protected: snapshot.protected,
+            by: snapshot.by.clone(),
+            description: snapshot.description.clone(),
+            labels: snapshot.labels.clone(),
+        }
+    }
+}
