@@ -13,7 +13,7 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::stripe::{self, BadStripe, Stripe};
 use types::{
     ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex,
-    SessionId, Term, VolumeId,
+    SessionId, SnapshotId, Term, VolumeId,
 };
 
 /// A malformed message, with its fault.
@@ -585,6 +585,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 view: Some((&o.view).into()),
                 stripe: stripe_out(o.stripe),
                 limits: limits_out(&o.limits),
+                snapshot: o.snapshot.map(|snapshot| snapshot.0),
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -609,6 +610,9 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
     if !segments.iter().all(fits) {
         return Err(Malformed::Range("more_pgs"));
     }
+    if o.snapshot.is_some_and(|snapshot| snapshot == 0 || o.write) {
+        return Err(Malformed::Range("snapshot"));
+    }
     Ok(Opened {
         cluster: ClusterId(uuid(&o.cluster, "cluster")?),
         volume: VolumeId(o.volume),
@@ -617,6 +621,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         len_bytes: volume_len(o.len_bytes)?,
         stripe,
         limits: limits_in(o.limits)?,
+        snapshot: o.snapshot.map(SnapshotId),
         write: o.write,
         segments,
         view: need(o.view, "view")?.try_into()?,

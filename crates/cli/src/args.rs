@@ -369,7 +369,7 @@ pub struct MetaArgs {
   basalt nbd main/vm1 --socket /run/vm1.sock
   qemu-img info 'nbd+unix:///main/vm1?socket=/run/vm1.sock'")]
 pub struct NbdArgs {
-    /// POOL/VOLUME
+    /// POOL/VOLUME, or POOL/VOLUME@SNAPSHOT, which is read-only
     #[arg(add = completion::volumes())]
     pub volume: String,
     /// Unix socket to listen on
@@ -389,6 +389,13 @@ pub struct NbdArgs {
     pub steal: bool,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
+}
+
+impl NbdArgs {
+    /// Whether the export refuses writes: by request, or because it is one of a snapshot.
+    pub fn only_reads(&self) -> bool {
+        self.read_only || self.volume.contains('@')
+    }
 }
 
 #[derive(Args, Debug, Clone, Copy)]

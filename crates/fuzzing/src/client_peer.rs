@@ -56,6 +56,7 @@ fn view(source: Option<&mut Source<'_>>) -> MapView {
 
 fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
     let mut opened = Opened {
+        snapshot: None,
         cluster: CLUSTER,
         volume: VolumeId(4),
         session: SessionId(6),

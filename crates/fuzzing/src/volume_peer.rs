@@ -83,6 +83,7 @@ fn honest_view(pgs: impl IntoIterator<Item = PgId>) -> MapView {
 /// Two columns at most: their PGs lie on the same few OSDs.
 fn opened(write: bool, stripe: Stripe) -> Opened {
     Opened {
+        snapshot: None,
         cluster: ClusterId([7; 16]),
         volume: VolumeId(1),
         session: SessionId(write.into()),

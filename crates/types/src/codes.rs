@@ -316,6 +316,10 @@ codes! {
             "Some changes of a volume take steps in each of its PGs: a resize, a snapshot, an open. A PG without a leader that serves \
              holds these up, and one change goes on at a time.",
             "`basalt volume info` shows the change, `basalt pg ls` the PGs; it ends by itself when the PGs serve";
+        SNAPSHOT_READ_ONLY = 2056:
+            "a snapshot is only read",
+            "Its contents are those of the volume at one point in time, so no client writes to it.",
+            "open it read-only: `basalt nbd POOL/VOLUME@SNAPSHOT --read-only`";
         SHRINK_UNSAFE = 2059:
             "a volume is not made shorter",
             "What lies behind the new end would be lost, and this version cannot check that the client has stopped using it.",

@@ -5,8 +5,8 @@
 
 use crate::cut::{SnapshotAnswer, SnapshotOrder};
 use crate::ids::{
-    ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
-    VolumeChunk, VolumeId,
+    ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId,
+    SnapshotId, Term, VolumeChunk, VolumeId,
 };
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
 use crate::qos::QosLimits;
@@ -314,7 +314,7 @@ pub struct AttachedVolume {
 /// From a client to the leading meta.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientAsk {
-    /// Open `pool/volume`. Exclusive for writing; `steal` fences the holder.
+    /// Open `pool/volume`, or `pool/volume@snapshot` for reading. Exclusive for writing; `steal` fences the holder.
     Open { name: String, write: bool, steal: bool, holder: String },
     /// Asks for the PGs of these segments. Meta allocates missing ones if `allocate` is set and `session` is the writer's.
     Segments { volume: VolumeId, session: SessionId, epoch: Epoch, segments: Vec<SegmentIndex>, allocate: bool },
@@ -370,6 +370,8 @@ const _: () = assert!(HOLDER_RETURN_MS > KEEPALIVE_MS && HOLDER_RETURN_MS < HOLD
 pub struct Opened {
     pub cluster: ClusterId,
     pub volume: VolumeId,
+    /// The snapshot that was opened, in place of the volume as it is. It is read-only, and segments that are not listed are none of it.
+    pub snapshot: Option<SnapshotId>,
     pub session: SessionId,
     pub epoch: Epoch,
     pub len_bytes: u64,

@@ -174,7 +174,7 @@ impl Volume {
         self.stats.repeats += u64::from(part.sends > 0);
         part.sends += 1;
         part.add_copy(osd, now);
-        let body = part.body(self.id, pg.seqs.low());
+        let body = part.body(self.id, self.snapshot, pg.seqs.low());
         carrier.send(osd, Request { id: id.pack(), pg: pg.id, session: self.session, epoch: self.epoch, body });
     }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use types::limits::REPLICAS_MAX;
 use types::range::fragment_bytes;
-use types::{CHUNK, Errno, IoBuf, OsdId, SECTOR, SectorRange, Time, VolumeChunk, VolumeId};
+use types::{CHUNK, Errno, IoBuf, OsdId, SECTOR, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId};
 use wire::RequestBody;
 
 /// CRC32C of each fragment; the first is stored inline, because most writes have one.
@@ -146,13 +146,13 @@ impl Part {
     }
 
     /// Makes the message's body.
-    pub fn body(&self, volume: VolumeId, watermark: u64) -> RequestBody {
+    pub fn body(&self, volume: VolumeId, snapshot: Option<SnapshotId>, watermark: u64) -> RequestBody {
         let (seq, range) = (self.seq, self.range);
         let chunk = VolumeChunk { volume, index: self.chunk };
         assert_eq!(self.is_write(), seq != 0, "writes have a number, and only they");
         match &self.work {
-            Work::Read => RequestBody::Read { chunk, range, snapshot: None },
-            Work::Extents => RequestBody::Extents { chunk, range, snapshot: None },
+            Work::Read => RequestBody::Read { chunk, range, snapshot },
+            Work::Extents => RequestBody::Extents { chunk, range, snapshot },
             Work::FenceCheck => RequestBody::FenceCheck { volume },
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },

@@ -19,7 +19,7 @@ use types::control::{ClientAsk, Opened};
 use types::limits::VOLUME_LEN_MAX;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::{Epoch, Errno, IoBuf, OsdId, PgId, SECTOR, SessionId, Stripe, Time, VolumeId};
+use types::{Epoch, Errno, IoBuf, OsdId, PgId, SECTOR, SessionId, SnapshotId, Stripe, Time, VolumeId};
 
 /// Whether a message may leave for an OSD now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,8 @@ impl VolumeFill {
 /// The client side of one open volume.
 pub struct Volume {
     pub(crate) id: VolumeId,
+    /// The snapshot that is read in place of the volume.
+    pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
     pub(crate) len_bytes: u64,
@@ -233,6 +235,7 @@ impl Volume {
         config.tuning.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let mut volume = Volume {
             id: opened.volume,
+            snapshot: opened.snapshot,
             session: opened.session,
             epoch: opened.epoch,
             len_bytes: opened.len_bytes,
@@ -384,7 +387,7 @@ impl Volume {
             error: None,
             held_bytes,
             deadline,
-            sure: if self.write && on(Bug::HoleUnasked) { Sure::OfAll } else { Sure::No },
+            sure: self.sure_at_first(),
             limited: false,
         };
         self.arrivals += 1;
@@ -392,6 +395,14 @@ impl Volume {
         self.unsplit.push_back(request);
         self.split(now);
         Ok(())
+    }
+
+    /// Returns the holes that need no question: those of a snapshot, because a segment that is allocated later is none of it.
+    fn sure_at_first(&self) -> Sure {
+        match self.snapshot.is_some() || self.write && on(Bug::HoleUnasked) {
+            true => Sure::OfAll,
+            false => Sure::No,
+        }
     }
 
     /// Does all work that is possible now: splits, sends, asks meta, returns completions.

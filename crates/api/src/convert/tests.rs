@@ -185,6 +185,7 @@ fn answers() -> Vec<ClientAnswer> {
     ];
     let stripe = Stripe::new(65536, 2).expect("a layout");
     let opened = Opened {
+        snapshot: None,
         cluster: ClusterId([1; 16]),
         volume: VolumeId(1),
         session: SessionId(2),
@@ -329,7 +330,19 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
         let (volume, session, epoch) = (VolumeId(1), SessionId(1), Epoch(1));
         let (stripe, segments, view) = (Stripe::NONE, Vec::new(), MapView::default());
         let limits = limits();
-        let opened = Opened { cluster, volume, session, epoch, len_bytes, stripe, limits, write: true, segments, view };
+        let opened = Opened {
+            cluster,
+            volume,
+            snapshot: None,
+            session,
+            epoch,
+            len_bytes,
+            stripe,
+            limits,
+            write: true,
+            segments,
+            view,
+        };
         ClientAnswer::try_from(pb::ClientAskReply::from(ClientAnswer::Opened(opened)))
     };
     for len_bytes in [512, 1 << 30, VOLUME_LEN_MAX] {

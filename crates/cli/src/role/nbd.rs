@@ -34,7 +34,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     prepared.full_wait = FULL_WAIT;
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
     let runtime = prepared.runtime.handle().clone();
-    let mut session = prepared.open(Open { name: &args.volume, write: !args.read_only, steal: args.steal })?;
+    let mut session = prepared.open(Open { name: &args.volume, write: !args.only_reads(), steal: args.steal })?;
     let mut server = NbdServer::new(OWNER_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
     server.listen(listener);
     let mut metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
@@ -48,13 +48,13 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
 /// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
 fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Result<()> {
     let uri = uri(&args.volume, bound);
-    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.read_only, "exported");
+    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.only_reads(), "exported");
     if as_json {
         let body = serde_json::json!({
             "volume": args.volume,
             "uri": uri,
             "len_bytes": bytes,
-            "read_only": args.read_only,
+            "read_only": args.only_reads(),
             "pid": std::process::id(),
         });
         return output::ready("nbd", body);

@@ -22,6 +22,7 @@ fn config() -> ClientConfig {
 
 fn opened(cluster: u8, write: bool) -> ClientAnswer {
     ClientAnswer::Opened(Opened {
+        snapshot: None,
         cluster: ClusterId([cluster; 16]),
         volume: VolumeId(1),
         session: SessionId(u64::from(write)),

@@ -180,6 +180,7 @@ impl Run {
     fn answer(&mut self, ask: &ClientAsk) -> ClientAnswer {
         match ask {
             ClientAsk::Open { .. } => ClientAnswer::Opened(Opened {
+                snapshot: None,
                 cluster: CLUSTER,
                 volume: VolumeId(4),
                 session: SessionId(6),

@@ -5,7 +5,7 @@ use super::{ClientReq, Control, Now, Standing, Token};
 use crate::admin::AdminAnswer;
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
-use crate::records::{Holder, OsdRecord, PgRecord, PoolState, SegmentRecord, VolumeState};
+use crate::records::{Holder, OsdRecord, PgRecord, PoolState, SegmentRecord, SnapshotState, VolumeState};
 use crate::refusal::refuse;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub(super) enum WaitFor {
     /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending.
     Open {
         volume: VolumeId,
+        snapshot: Option<SnapshotId>,
         session: SessionId,
         epoch: Epoch,
     },
@@ -216,7 +217,8 @@ impl Control {
             self.renew(now.mono, plan.volume);
             self.lease_from.insert(plan.volume, opener.holder.address);
         }
-        self.wait(token, WaitFor::Open { volume: plan.volume, session: plan.session, epoch: plan.epoch });
+        let (volume, snapshot, session, epoch) = (plan.volume, plan.snapshot, plan.session, plan.epoch);
+        self.wait(token, WaitFor::Open { volume, snapshot, session, epoch });
     }
 
     pub(super) fn take_segments(
@@ -315,7 +317,9 @@ impl Control {
 
     fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
         match what {
-            WaitFor::Open { volume, session, epoch } => self.opened(*volume, *session, *epoch).map(Outcome::Client),
+            WaitFor::Open { volume, snapshot, session, epoch } => {
+                self.opened((*volume, *snapshot), *session, *epoch).map(Outcome::Client)
+            }
             WaitFor::Segments { volume, session, epoch, segments } => {
                 Some(Outcome::Client(self.placed(*volume, (*session, *epoch), segments)))
             }
@@ -359,11 +363,20 @@ impl Control {
         }
     }
 
-    fn opened(&self, volume: VolumeId, session: SessionId, epoch: Epoch) -> Option<ClientAnswer> {
+    fn opened(
+        &self,
+        (volume, snapshot): (VolumeId, Option<SnapshotId>),
+        session: SessionId,
+        epoch: Epoch,
+    ) -> Option<ClientAnswer> {
         let known = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready);
         let Some(known) = known else {
             return Some(refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile")));
         };
+        let of_snapshot = snapshot.map(|snapshot| self.records.snapshots.get(&(volume, snapshot)));
+        if of_snapshot.is_some_and(|found| found.is_none_or(|found| found.state == SnapshotState::Deleting)) {
+            return Some(refused(codes::SNAPSHOT_UNKNOWN, format!("a snapshot of {volume} was deleted meanwhile")));
+        }
         let write = session.0 != 0;
         if write && (known.session, known.epoch) != (session, epoch) {
             return Some(refused(
@@ -384,7 +397,8 @@ impl Control {
             volume,
             session,
             epoch: known.epoch,
-            len_bytes: known.len_bytes,
+            snapshot,
+            len_bytes: of_snapshot.flatten().map_or(known.len_bytes, |found| found.len_bytes),
             stripe: known.stripe,
             limits: self.limits_told(volume),
             write,

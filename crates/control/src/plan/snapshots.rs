@@ -138,7 +138,7 @@ pub fn snapshot<'a>(records: &'a Records, full: &str) -> Result<&'a SnapshotReco
 }
 
 /// Finds a snapshot that is ready.
-fn ready<'a>(records: &'a Records, full: &str) -> Result<&'a SnapshotRecord, Refusal> {
+pub(super) fn ready<'a>(records: &'a Records, full: &str) -> Result<&'a SnapshotRecord, Refusal> {
     let found = snapshot(records, full)?;
     match found.state {
         SnapshotState::Cutting => Err(refuse(codes::VOLUME_BUSY, format!("snapshot {full:?} is being made"))),

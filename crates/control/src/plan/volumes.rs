@@ -7,7 +7,7 @@
 use super::labels::changed;
 use super::limits::changed_limits;
 use super::quota::{Provisioned, check_quota};
-use super::snapshots::{check_snapshots, erase_snapshots};
+use super::snapshots::{check_snapshots, erase_snapshots, ready};
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
@@ -23,7 +23,7 @@ use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
-use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Stripe, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeId};
 
 /// Segments that one step clears or erases.
 const SEGMENTS_PER_STEP: usize = 48;
@@ -185,6 +185,8 @@ pub struct OpenPlan {
     pub epoch: Epoch,
     /// Whether the hold is new: attach records must be committed under it.
     pub fresh: bool,
+    /// The snapshot that is opened in place of the volume.
+    pub snapshot: Option<SnapshotId>,
 }
 
 /// Opens a volume. A writer raises the epoch and takes the session; a reader changes nothing. A repeated request
@@ -194,13 +196,17 @@ pub struct OpenPlan {
 /// BSLT-2011, BSLT-2014, BSLT-2043, and BSLT-2020 while another holder is alive, unless `steal`. `lease` is the time left of
 /// its lease.
 pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Duration>) -> Plan<OpenPlan> {
+    if name.contains('@') {
+        return open_snapshot(records, name, opener.write);
+    }
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")));
     }
     check_recovered(name, volume)?;
     let same = |h: &Holder| (h.client, h.ask) == (opener.holder.client, opener.holder.ask);
-    let joined = OpenPlan { volume: volume.id, session: volume.session, epoch: volume.epoch, fresh: false };
+    let (session, epoch) = (volume.session, volume.epoch);
+    let joined = OpenPlan { volume: volume.id, session, epoch, fresh: false, snapshot: None };
     if !opener.write {
         return Ok((Vec::new(), OpenPlan { session: SessionId(0), ..joined }));
     }
@@ -220,8 +226,24 @@ pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Durati
         settled: records.segments_of(volume.id).next().is_none(),
         ..volume.clone()
     };
-    let plan = OpenPlan { volume: volume.id, session, epoch: record.epoch, fresh: true };
+    let plan = OpenPlan { volume: volume.id, session, epoch: record.epoch, fresh: true, snapshot: None };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], plan))
+}
+
+/// Opens a snapshot for reading.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043, BSLT-2050, BSLT-2055 while it is made, BSLT-2056 for a writer.
+fn open_snapshot(records: &Records, name: &str, write: bool) -> Plan<OpenPlan> {
+    let found = ready(records, name)?;
+    if write {
+        let text = format!("snapshot {name:?} cannot be opened for writing");
+        return Err(refuse(codes::SNAPSHOT_READ_ONLY, text));
+    }
+    let volume = &records.volumes[&found.volume];
+    check_recovered(name, volume)?;
+    let (volume, epoch, snapshot) = (found.volume, volume.epoch, Some(found.snapshot));
+    Ok((Vec::new(), OpenPlan { volume, session: SessionId(0), epoch, fresh: false, snapshot }))
 }
 
 /// Ends a hold: the volume has no writer from here on. `None` when the session holds nothing any more.

@@ -157,3 +157,24 @@ fn segment_with_a_wrong_number_of_pgs_is_no_hole() {
     b.poll();
     assert!(matches!(b.out.meta.pop(), Some(ClientAsk::Segments { .. })), "meta is asked again");
 }
+
+#[test]
+fn reader_of_a_snapshot_names_it_and_asks_nothing_about_holes() {
+    let snapshot = Some(types::SnapshotId(12));
+    let mut b = Bench::new(&types::control::Opened { snapshot, ..opened(4 * SEGMENT, 2, false) }, None);
+    b.submit(read(SEGMENT, 512), 1);
+    b.submit(Request::Extents { offset: 0, len: 4096 }, 2);
+    let sent = b.poll();
+    let named = |body: &RequestBody| match body {
+        RequestBody::Read { snapshot, .. } | RequestBody::Extents { snapshot, .. } => *snapshot,
+        other => panic!("{other:?} is no read"),
+    };
+    let names: Vec<_> = sent.iter().map(|(_, request)| named(&request.body)).collect();
+    assert_eq!(names, [snapshot, snapshot]);
+    // A segment that is allocated after the open is none of the snapshot.
+    b.submit(read(3 * SEGMENT, 512), 3);
+    assert_eq!((b.poll().len(), b.out.meta.len()), (0, 0));
+    assert_eq!(b.done(), [(3, zeros(512))]);
+    b.submit(write(0, 512), 4);
+    assert_eq!(b.done(), [(4, Err(Errno::ReadOnly))]);
+}

@@ -31,6 +31,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         osds: Vec::new(),
     };
     Opened {
+        snapshot: None,
         cluster: ClusterId::default(),
         volume: VolumeId(7),
         session: SessionId(u64::from(write) * 9),

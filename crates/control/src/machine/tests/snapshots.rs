@@ -1,7 +1,7 @@
 //! Snapshots: all PGs have one before any goes on, whatever dies; and names, protection and deletion.
 
 use super::past::{finish, move_watermarks};
-use super::world::{Death, World, opened};
+use super::world::{Death, World, opened, refused};
 use super::*;
 use crate::admin::{CutAsk, SnapshotChange, SnapshotView, VolumeText};
 use crate::records::SnapshotRecord;
@@ -610,4 +610,26 @@ fn older_records_give_a_volume_a_head_above_its_lost_snapshots() {
     // The next cut is above them.
     made(world.admin(create(&["p/a@s"])));
     check_ready(&world);
+}
+
+#[test]
+fn snapshot_is_opened_for_reading_with_its_length() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@s"])));
+    world.admin(AdminAsk::VolumeResize { name: "p/a".into(), len_bytes: 9 * SEGMENT }).expect("longer");
+    let snapshot = list(&mut world, "p/a")[0].snapshot;
+    let seen = opened(world.ask(2, open("p/a@s", false, false)));
+    assert_eq!((seen.volume, seen.snapshot, seen.len_bytes), (a.volume, Some(snapshot), 8 * SEGMENT));
+    assert_eq!((seen.write, seen.session, seen.segments.len()), (false, SessionId(0), 3));
+    let now = opened(world.ask(2, open("p/a", false, false)));
+    assert_eq!((now.snapshot, now.len_bytes), (None, 9 * SEGMENT));
+    assert_eq!(refused(world.ask(2, open("p/a@s", true, false))).code, codes::SNAPSHOT_READ_ONLY);
+    assert_eq!(refused(world.ask(2, open("p/a@t", false, false))).code, codes::SNAPSHOT_UNKNOWN);
+    assert_eq!(refused(world.ask(2, open("p/a@", false, false))).code, codes::BAD_NAME);
+    world.hold = true;
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&["p/b@s"]));
+    world.settle();
+    let req = world.req(2, open("p/b@s", false, false));
+    assert_eq!(refused(world.answer_to(req)).code, codes::VOLUME_BUSY, "it is not ready");
 }
