@@ -122,6 +122,8 @@ pub struct Control {
     inbox: VecDeque<Input>,
     /// Actions that go out when the transaction of this turn is committed.
     held: Vec<ControlAction>,
+    /// Orders that rest on earlier transactions, and do not wait for the one of this turn.
+    urgent: Vec<ControlAction>,
     started: Now,
     osds: BTreeMap<OsdId, OsdLive>,
     streams: BTreeMap<StreamId, OsdId>,
@@ -204,6 +206,7 @@ impl Control {
             committing: false,
             inbox: VecDeque::new(),
             held: Vec::new(),
+            urgent: Vec::new(),
             started: now,
             osds: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -376,6 +379,7 @@ impl Control {
         self.watch_cluster(now);
         self.answer_waits(now);
         self.say_limit_changes();
+        out.append(&mut self.urgent);
         if self.batch.len() > 0 {
             self.raise_revision();
             let txn = self.batch.close(&mut self.records.versions);

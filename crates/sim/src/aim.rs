@@ -93,6 +93,9 @@ pub const LENGTHENED_FROM: u64 = 2_130_000;
 
 /// From this seed on, [`Class::LimitedVolumes`] is drawn as well, before all other aims but [`Class::FillingCounts`].
 pub const LIMITED_FROM: u64 = 2_140_000;
+/// From this seed on some runs without an aim make snapshots.
+pub const SNAPSHOTS_FROM: u64 = 2_190_000;
+pub const SNAPSHOTS_PCT: u64 = 40;
 const LIMITED_PCT: u64 = 4;
 
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.

@@ -20,6 +20,7 @@ use crate::mail::{Mail, Post};
 use crate::meta::{self, Metas};
 use crate::observe::Observers;
 use crate::options::Options;
+use crate::snapshots::Snapshots;
 use crate::stranger::Stranger;
 use crate::tenants::Tenants;
 use crate::trace;
@@ -111,6 +112,8 @@ pub struct Cluster {
     stranger: Option<Stranger>,
     /// Set in runs with many volumes.
     tenants: Option<Tenants>,
+    /// Set in runs with snapshots.
+    snapshots: Option<Snapshots>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
@@ -158,6 +161,7 @@ impl Cluster {
             path_broken: false,
             stranger: None,
             tenants: None,
+            snapshots: None,
             rng,
             next_stream: 0,
             turns: 0,
@@ -376,7 +380,34 @@ impl Cluster {
     pub fn next(&self) -> Option<Time> {
         let clients = self.clients.iter().filter(|c| !self.world.is_paused(c.node)).filter_map(ClientNode::next_wanted);
         let tenants = self.tenants.as_ref().and_then(Tenants::next);
-        clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).min()
+        let snapshots = self.snapshots.as_ref().and_then(Snapshots::next);
+        clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).chain(snapshots).min()
+    }
+
+    /// Starts an administrator that makes snapshots of a volume by these dice.
+    pub fn let_in_snapshots(&mut self, mut rng: Rng, volume: (String, VolumeId)) {
+        let machine = self.clients.len();
+        self.clients.push(Snapshots::reader(&self.world, self.options.tuned.client, machine, &mut rng));
+        self.snapshots = Some(Snapshots::new(rng, volume, machine, self.world.now()));
+    }
+
+    pub fn snapshots(&self) -> Option<&Snapshots> {
+        self.snapshots.as_ref()
+    }
+
+    /// Returns the number of snapshots that were read at the end.
+    pub fn snapshots_read(&self) -> u64 {
+        self.snapshots.as_ref().map_or(0, Snapshots::read_last)
+    }
+
+    /// Returns a client machine.
+    pub fn client(&mut self, n: usize) -> &mut ClientNode {
+        &mut self.clients[n]
+    }
+
+    /// Starts the process of a machine that only reads.
+    pub fn restart_reader(&mut self, n: usize) {
+        self.clients[n].restart(&self.world);
     }
 
     /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
@@ -401,11 +432,15 @@ impl Cluster {
         client.restart(&self.world);
     }
 
-    /// Lets the tenants act if an action is due.
+    /// Lets the tenants and the administrator of snapshots act if an action is due.
     fn tend(&mut self, now: Time) {
         if let Some(mut tenants) = self.tenants.take() {
             tenants.act(now, self);
             self.tenants = Some(tenants);
+        }
+        if let Some(mut snapshots) = self.snapshots.take() {
+            snapshots.act(now, self);
+            self.snapshots = Some(snapshots);
         }
     }
 
@@ -561,6 +596,9 @@ impl Cluster {
         if let Some(tenants) = &mut self.tenants {
             tenants.close(self.world.now());
         }
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.close(self.world.now());
+        }
         for i in 0..self.osds.len() {
             let node = self.osds[i].node;
             self.world.resume(node);
@@ -706,6 +744,7 @@ impl Cluster {
             let _ = write!(text, "client: open {}, waits for {waits}; ", client.is_open());
         }
         text.extend(self.tenants.iter().map(|tenants| tenants.describe(self)));
+        text.extend(self.snapshots.iter().map(Snapshots::describe));
         text
     }
 

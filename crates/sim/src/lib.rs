@@ -26,6 +26,7 @@ pub mod process;
 pub mod rot;
 pub mod run;
 pub mod shrink;
+mod snapshots;
 pub mod stamp;
 pub mod states;
 mod stranger;

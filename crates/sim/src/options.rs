@@ -1,7 +1,8 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{
-    Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, STRIPED_FROM,
+    Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, SNAPSHOTS_FROM,
+    SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::tuned::Tuned;
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
@@ -221,6 +222,13 @@ impl Options {
     /// Returns the dice of the faults of metadata servers, in a run in which they elect a leader.
     pub fn meta_dice(&self, seed: u64) -> Option<Rng> {
         self.metas.map(|_| Rng::new(seed ^ u64::from_be_bytes(*b"electing")))
+    }
+
+    /// Returns the dice of snapshots, in a run that makes some.
+    pub fn snapshot_dice(&self, seed: u64) -> Option<Rng> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"snapshot"));
+        let fits = seed >= SNAPSHOTS_FROM && self.aim.is_none() && self.workload != Kind::Bank;
+        (fits && rng.chance(SNAPSHOTS_PCT, 100)).then_some(rng)
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

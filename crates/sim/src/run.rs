@@ -68,6 +68,8 @@ pub struct Report {
     pub turns: u64,
     /// Volumes that came and went with I/O of their own.
     pub tenancies: u64,
+    /// Snapshots that were made, and sectors read of them.
+    pub snapshots: (u64, u64),
     /// Time for which each condition was waited for.
     pub waits: Vec<(&'static str, Duration)>,
     /// Highest fill of each queue, in thousandths of its limit.
@@ -125,6 +127,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         (options.shape.operations, options.shape.depth, options.stripe.is_striped());
     let mut run = Run::new(seed, options, rng, away, overrides);
     (run.many, run.lengthens) = (many, seed >= LENGTHENED_FROM);
+    run.snapshots = run.cluster.options.snapshot_dice(seed);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -147,6 +150,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
         tenancies: run.cluster.tenants().map_or(0, |t| t.removed()),
+        snapshots: run.cluster.snapshots().map_or((0, 0), |s| s.counts()),
         waits: run.waits,
         fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
@@ -181,6 +185,8 @@ pub(crate) struct Run {
     /// Dice of the tenants, and whether they lengthen volumes.
     many: Rng,
     lengthens: bool,
+    /// Dice of snapshots.
+    snapshots: Option<Rng>,
     /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
     electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.
@@ -208,6 +214,7 @@ impl Run {
             compared: 0,
             many: Rng::new(seed),
             lengthens: false,
+            snapshots: None,
             electing,
             calm_since: None,
             longest: Duration::ZERO,
@@ -246,6 +253,9 @@ impl Run {
     fn histories(&mut self) -> Result<(), String> {
         self.cluster.failure()?;
         self.cluster.meta.laws_hold()?;
+        if let Some(snapshots) = self.cluster.snapshots() {
+            snapshots.hold(&self.cluster.linear)?;
+        }
         match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
             None => Ok(()),
@@ -368,6 +378,9 @@ impl Run {
         if options.workload == Kind::Many {
             self.cluster.let_in_tenants(self.many.clone(), self.lengthens);
         }
+        if let Some(dice) = self.snapshots.clone() {
+            self.cluster.let_in_snapshots(dice, (crate::workload::VOLUME.to_owned(), self.volumes[0]));
+        }
         if self.away {
             self.miss_a_log()?;
         }
@@ -445,6 +458,8 @@ impl Run {
         self.cluster.owner().workload.as_ref().map_or(Ok(()), |w| w.check())?;
         let vacant = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c));
         self.until(limit, "the tenants are gone", vacant)?;
+        let done = |c: &Cluster| c.snapshots().is_none_or(|s| s.are_done(c));
+        self.until_at_rest(limit, "the snapshots are read", Cluster::snapshots_read, done)?;
         self.waits.push(("a request is answered", self.longest));
         let isolation = self.cluster.observers.isolation.borrow();
         if isolation.has_struck() {

@@ -151,6 +151,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("elections of metadata servers", report.elections.0),
         ("commits checked against their election", report.elections.1),
         ("volumes come and gone", report.tenancies),
+        ("snapshots made", report.snapshots.0),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
         ("runs with striped volumes", report.striped.into()),
     ];

@@ -307,7 +307,7 @@ codes! {
             "delete them first (`basalt snapshot ls`, `basalt snapshot rm`), or all with `basalt volume rm --now --snapshots`; \
              without --now volume and snapshots go to the trash";
         CUT_FAILED = 2054:
-            "the snapshot was given up: its PGs did not all take it in time",
+            "the snapshot was given up: its PGs did not all take it",
             "During a snapshot the PGs of the volume hold its writes, at most 100 ms. When one of them has no leader or answers too late, \
              the snapshot is given up in all, and writes go on.",
             "try again; `basalt pg ls` shows PGs without a leader, `basalt status` what is wrong";

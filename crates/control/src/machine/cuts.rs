@@ -5,12 +5,15 @@
 //! when all have released, record the end. A PG that does not answer within [`ControlConfig::cut_hold_max`](crate::ControlConfig) ends
 //! the cut: it is given up, and tried again a few times.
 //!
+//! A new leader asks the PGs what became of a cut that it finds in `holding`, and ends the holds that are left: where each PG says
+//! `Released`, the snapshots are ready, also when the records are older ones in which that was lost.
+//!
 //! Invariant: no `Release` leaves before every PG has said `Snapped`, and no snapshot is ready before every PG has said `Released`. A
-//! cut that is given up stays so: a leader sends an abort only after the records say `aborting`, and a new leader gives up each cut that
-//! it finds in `holding`. From the intent to the end no segment of the volumes is allocated and no attach record of theirs is sent.
+//! cut that is given up stays so: an abort leaves only after the records say `aborting`. From the intent to the end no segment of the
+//! volumes is allocated and no attach record of theirs is sent.
 
 use super::aim::Aim;
-use super::{Control, Now, Token};
+use super::{Control, ControlAction, Now, Token};
 use crate::admin::AdminAnswer;
 use crate::events::Note;
 use crate::plan::{self, CutAsk};
@@ -18,7 +21,7 @@ use crate::records::{CutRecord, CutState, Key, Write};
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use types::control::{OsdDown, Refusal};
+use types::control::{ClientAnswer, OsdDown, Refusal};
 use types::cut::{Cut, CutEnd, CutRefusal, CutStep, SnapshotOrder};
 use types::planted::{Bug, on};
 use types::{CutId, Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId, codes};
@@ -37,6 +40,7 @@ struct Asked {
     /// `None`: its asker is gone.
     token: Option<Token>,
     ask: CutAsk,
+    volumes: Vec<VolumeId>,
     until: Time,
     tries: u32,
     /// Why the last try was given up.
@@ -45,8 +49,12 @@ struct Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Another leader has begun the cut.
+    /// Another leader has begun the cut, or the records went back in time since.
     Found,
+    /// The PGs are asked what became of it.
+    Asking {
+        until: Time,
+    },
     /// The intent has this revision.
     Confirming {
         revision: u64,
@@ -126,12 +134,12 @@ impl Control {
 
     /// Takes a request for snapshots; it is answered when they are ready, or when they are given up.
     pub(super) fn ask_cut(&mut self, now: Now, token: Token, ask: CutAsk) -> Result<(), Refusal> {
-        plan::cut_volumes(&self.records, &ask)?;
+        let volumes = plan::cut_volumes(&self.records, &ask)?.into_keys().collect();
         if self.cuts.asked.len() >= ASKED_MAX {
             return Err(refuse(codes::META_BUSY, "too many snapshots wait for their volumes"));
         }
         let until = now.mono + self.config.cut_patience;
-        self.cuts.asked.push_back(Asked { token: Some(token), ask, until, tries: 0, why: None });
+        self.cuts.asked.push_back(Asked { token: Some(token), ask, volumes, until, tries: 0, why: None });
         Ok(())
     }
 
@@ -147,20 +155,47 @@ impl Control {
             return self.cuts.parked.push(Parked { token, volume, holder, segments });
         }
         let refusal = refuse(codes::META_BUSY, "too many replies are queued");
-        self.answer(token, types::control::ClientAnswer::Refused(refusal));
+        self.answer(token, ClientAnswer::Refused(refusal));
     }
 
     /// Advances all cuts, begins those whose volumes are free, and takes up what waited for a cut.
     pub(super) fn drive_cuts(&mut self, now: Now) {
         let ids: Vec<CutId> = self.cuts.running.keys().copied().collect();
         let due = ids.into_iter().map(|id| self.drive_cut(now, id)).min().unwrap_or(Time::NEVER);
-        let due = due.min(self.admit_cuts(now));
+        let due = due.min(self.admit_cuts(now)).min(self.unpark(now.mono));
         self.cuts.wake = Some(due);
-        let (held, free): (Vec<Parked>, Vec<Parked>) =
-            std::mem::take(&mut self.cuts.parked).into_iter().partition(|parked| self.holds(parked.volume));
+    }
+
+    /// Takes up the requests whose volumes no cut holds any more; returns when the rest is due.
+    fn unpark(&mut self, now: Time) -> Time {
+        let (held, mut free): (Vec<Parked>, VecDeque<Parked>) = {
+            let (held, free): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.cuts.parked).into_iter().partition(|parked| self.holds(parked.volume));
+            (held, free.into())
+        };
         self.cuts.parked = held;
-        for Parked { token, volume, holder, segments } in free {
+        while !self.batch.is_full()
+            && let Some(Parked { token, volume, holder, segments }) = free.pop_front()
+        {
             self.take_segments(token, volume, holder, segments, true);
+        }
+        let due = if free.is_empty() { Time::NEVER } else { now };
+        self.cuts.parked.extend(free);
+        due
+    }
+
+    /// Refuses what waits for a cut: the store went back in time. What became of a cut is asked when the records are trusted again.
+    pub(super) fn drop_cuts(&mut self, refusal: &Refusal) {
+        let mut asked: Vec<Asked> = std::mem::take(&mut self.cuts.asked).into();
+        for running in self.cuts.running.values_mut().filter(|running| running.phase != Phase::Aborting) {
+            running.phase = Phase::Found;
+            asked.extend(running.asked.take());
+        }
+        for asked in asked {
+            asked.token.into_iter().for_each(|token| self.answer_admin(token, Err(refusal.clone())));
+        }
+        for parked in std::mem::take(&mut self.cuts.parked) {
+            self.answer(parked.token, ClientAnswer::Refused(refusal.clone()));
         }
     }
 
@@ -177,13 +212,13 @@ impl Control {
                 return now.mono;
             }
             match phase {
-                Phase::Found => self.give_up_cut(now, &record, "the leading metadata server changed"),
+                Phase::Found => self.begin_phase(id, Phase::Asking { until: now.mono + self.config.grace }),
                 Phase::Confirming { revision, until } => {
                     let is_recorded = self.records.counters.revision >= revision;
                     if is_recorded && self.agreed() >= revision {
                         self.begin_phase(id, Phase::Snapping { until: now.mono + self.config.cut_hold_max });
                     } else if now.mono >= until {
-                        self.give_up_cut(now, &record, "fewer than a majority of the OSDs confirm it");
+                        self.give_up_cut(now, &record, "fewer than a majority of the OSDs confirm it", true);
                     } else {
                         return until;
                     }
@@ -191,13 +226,15 @@ impl Control {
                 Phase::Snapping { .. } if answered => {
                     self.begin_phase(id, Phase::Releasing { until: now.mono + self.config.cut_release_max });
                 }
-                Phase::Releasing { .. } if answered => self.end_cut(now, &record),
-                Phase::Snapping { until } | Phase::Releasing { until } if now.mono >= until => {
+                Phase::Releasing { .. } | Phase::Asking { .. } if answered => self.end_cut(now, &record),
+                Phase::Snapping { until } | Phase::Releasing { until } | Phase::Asking { until }
+                    if now.mono >= until =>
+                {
                     let missing = self.cuts.running[&id].left.keys().next().map(PgId::to_string).unwrap_or_default();
-                    self.give_up_cut(now, &record, &format!("PG {missing} did not answer in time"));
+                    self.give_up_cut(now, &record, &format!("PG {missing} did not answer in time"), true);
                 }
                 Phase::Aborting if answered => self.write(vec![Write::Delete(Key::Cut(id))]),
-                Phase::Snapping { until } | Phase::Releasing { until } => {
+                Phase::Snapping { until } | Phase::Releasing { until } | Phase::Asking { until } => {
                     return self.send_cut(now.mono, &record, phase).min(until);
                 }
                 Phase::Aborting => return self.send_cut(now.mono, &record, phase),
@@ -218,21 +255,29 @@ impl Control {
         let order = match phase {
             Phase::Releasing { .. } => SnapshotOrder::Release { cut, end: CutEnd::Release, items },
             Phase::Aborting => SnapshotOrder::Release { cut, end: CutEnd::Abort, items },
+            Phase::Asking { .. } => SnapshotOrder::Release { cut, end: CutEnd::TimedOut, items },
             _ => SnapshotOrder::Cut(Cut { id: cut, created_ms, items }),
         };
         let pauses = match phase {
             Phase::Aborting => (self.config.attach_resend, self.config.attach_retry),
+            Phase::Asking { .. } => (self.config.attach_retry, self.config.attach_retry),
             _ => HOLD_PAUSES,
         };
         let mut left = std::mem::take(&mut self.cuts.running.get_mut(&cut).expect("it was just seen").left);
+        // A PG goes with its pool.
+        left.retain(|pg, _| self.records.pgs.contains_key(pg));
         for (pg, aim) in left.iter_mut().filter(|(_, aim)| aim.at <= now) {
             let target = self.target(*pg, aim);
             aim.sent(now, target.is_some(), pauses);
-            if let Some(stream) = target {
-                self.say(stream, OsdDown::Snapshots { pg: *pg, order: order.clone() });
+            let Some(stream) = target else { continue };
+            let down = OsdDown::Snapshots { pg: *pg, order: order.clone() };
+            match phase {
+                Phase::Aborting => self.say(stream, down),
+                // It rests on the intent alone, and a hold waits for no other transaction.
+                _ => self.urgent.push(ControlAction::ToOsd { stream, down }),
             }
         }
-        let due = left.values().map(|aim| aim.at).min().unwrap_or(Time::NEVER);
+        let due = left.values().map(|aim| aim.at).min().unwrap_or(now);
         self.cuts.running.get_mut(&cut).expect("it was just seen").left = left;
         due
     }
@@ -254,27 +299,29 @@ impl Control {
             (Phase::Found | Phase::Confirming { .. }, _) => return,
             (Phase::Snapping { .. }, Ok(CutStep::Snapped)) if on(Bug::ReleasedTooEarly) => return running.left.clear(),
             (Phase::Snapping { .. }, Ok(CutStep::Snapped))
-            | (Phase::Releasing { .. }, Ok(CutStep::Released))
+            | (Phase::Releasing { .. } | Phase::Asking { .. }, Ok(CutStep::Released))
             | (Phase::Aborting, Ok(CutStep::Aborted)) => return drop(running.left.remove(&pg)),
             (Phase::Releasing { .. }, Ok(CutStep::Aborted | CutStep::Lapsed)) if on(Bug::AbortTakenForRelease) => {
                 return drop(running.left.remove(&pg));
             }
             (_, Err(CutRefusal::NotLeader { hint })) => return aim.not_leader(now.mono, from, hint, retry),
             (_, Err(CutRefusal::Busy)) | (Phase::Aborting, Err(_)) => return aim.at = now.mono + retry,
-            (Phase::Snapping { .. } | Phase::Releasing { .. }, Ok(CutStep::Lapsed | CutStep::Aborted)) => {
-                format!("PG {pg} has held its writes for too long")
+            (_, Ok(CutStep::Lapsed | CutStep::Aborted)) if phase != Phase::Aborting => {
+                (format!("PG {pg} has held its writes for too long"), true)
             }
-            (Phase::Snapping { .. } | Phase::Releasing { .. }, Err(refusal)) => format!("PG {pg}: {refusal}"),
+            // Another try ends like this one.
+            (_, Err(refusal)) => (format!("PG {pg}: {refusal}"), refusal == CutRefusal::Open),
             // The answer to an order of an earlier phase that was sent twice.
             (_, Ok(_)) => return,
         };
         if let Some(record) = self.records.cuts.get(&cut).cloned() {
-            self.give_up_cut(now, &record, &why);
+            let (why, again) = why;
+            self.give_up_cut(now, &record, &why, again);
         }
     }
 
-    /// Gives up a cut. Its request is tried again while it has time.
-    fn give_up_cut(&mut self, now: Now, record: &CutRecord, why: &str) {
+    /// Gives up a cut. Its request is tried `again` while it has time.
+    fn give_up_cut(&mut self, now: Now, record: &CutRecord, why: &str, again: bool) {
         if self.batch.is_full() {
             // It ends at its time.
             return;
@@ -284,7 +331,7 @@ impl Control {
         self.attaching.wake_all();
         let asked = self.cuts.running.get_mut(&record.id).and_then(|running| running.asked.take());
         let Some(asked) = asked.map(|asked| Asked { why: Some(why.to_owned()), ..asked }) else { return };
-        match asked.tries < TRIES_MAX && now.mono < asked.until && asked.token.is_some() {
+        match again && asked.tries < TRIES_MAX && now.mono < asked.until && asked.token.is_some() {
             true => self.cuts.asked.push_front(asked),
             false => self.refuse_cut(now, asked, refuse(codes::CUT_FAILED, why)),
         }
@@ -323,31 +370,39 @@ impl Control {
     fn admit_cuts(&mut self, now: Now) -> Time {
         let mut waiting = VecDeque::new();
         for asked in std::mem::take(&mut self.cuts.asked) {
-            match self.admit_cut(now, &asked) {
-                Ok(None) => self.begin_cut(now, asked),
-                Ok(Some(_)) if now.mono < asked.until => waiting.push_back(asked),
-                Ok(Some(reason)) => {
+            if self.batch.is_full() {
+                waiting.push_back(asked);
+                continue;
+            }
+            match self.cut_waits_for(now, &asked) {
+                None => self.begin_cut(now, asked),
+                Some(_) if now.mono < asked.until => waiting.push_back(asked),
+                Some(reason) => {
                     let refusal = match &asked.why {
                         Some(why) => refuse(codes::CUT_FAILED, why),
                         None => refuse(codes::VOLUME_BUSY, reason),
                     };
                     self.refuse_cut(now, asked, refusal);
                 }
-                Err(refusal) => self.refuse_cut(now, asked, refusal),
             }
         }
         self.cuts.asked = waiting;
         self.cuts.asked.iter().map(|asked| asked.until).min().unwrap_or(Time::NEVER)
     }
 
-    /// Whether a cut can begin: `None`, or what it waits for.
-    fn admit_cut(&self, now: Now, asked: &Asked) -> Result<Option<String>, Refusal> {
-        let volumes = plan::cut_volumes(&self.records, &asked.ask)?;
+    /// Says what keeps a request waiting; `None` when its cut can begin, or is to be refused.
+    fn cut_waits_for(&self, now: Now, asked: &Asked) -> Option<String> {
         let holding = self.records.cuts.values().filter(|cut| cut.state == CutState::Holding).count();
-        if self.batch.is_full() || holding >= HOLDING_MAX {
-            return Ok(Some(format!("{holding} other snapshots are being made")));
+        if holding >= HOLDING_MAX {
+            return Some(format!("{holding} other snapshots are being made"));
         }
-        Ok(volumes.into_keys().find_map(|volume| self.changes_now(now, volume)))
+        asked.volumes.iter().find_map(|volume| self.changes_now(now, *volume))
+    }
+
+    /// Whether the PG takes part in a cut that holds its volumes.
+    pub(super) fn is_cutting(&self, pg: PgId) -> bool {
+        let holds = |running: &Running| running.phase != Phase::Aborting && running.pgs.contains(&pg);
+        self.cuts.running.values().any(holds)
     }
 
     /// Says what keeps a volume from a cut now.
@@ -364,16 +419,9 @@ impl Control {
         if !known.settled || self.attaching.is_busy(volume) || pending {
             return Some(format!("PGs of volume {name:?} take an attach record"));
         }
-        let is_led = |pg: PgId| {
-            let lead = self.leads.get(&pg).filter(|lead| lead.report.active);
-            lead.is_some_and(|lead| self.is_up(now.mono, lead.osd) && self.has_stream(lead.osd))
-        };
+        let is_led = |pg: PgId| self.is_led(now.mono, pg) && self.is_in_touch(pg);
         let unled = self.records.loads_of(volume).map(|(pg, _)| pg).find(|pg| !is_led(*pg));
         unled.map(|pg| format!("PG {pg} of volume {name:?} has no leader that serves"))
-    }
-
-    fn has_stream(&self, osd: OsdId) -> bool {
-        self.osds.get(&osd).is_some_and(|live| live.stream.is_some())
     }
 
     fn begin_cut(&mut self, now: Now, asked: Asked) {

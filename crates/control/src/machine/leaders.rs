@@ -30,6 +30,10 @@ impl Control {
             return;
         }
         for (pg, from, to) in placement::leader_moves(&led, transfers_min.max(led.len() / transfers_share)) {
+            if self.is_cutting(pg) {
+                // A transfer would end the cut.
+                continue;
+            }
             if let Some(stream) = self.osds.get(&from).and_then(|live| live.stream) {
                 self.moved.insert(pg, (now, to));
                 self.say(stream, OsdDown::TransferLeader { pg, to });

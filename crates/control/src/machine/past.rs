@@ -318,6 +318,7 @@ impl Control {
         for (_, input) in std::mem::take(&mut self.past.deferred) {
             self.refuse_input(input, &self.behind());
         }
+        self.drop_cuts(&self.behind());
     }
 
     pub(super) fn behind(&self) -> Refusal {

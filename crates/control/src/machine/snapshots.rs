@@ -8,7 +8,7 @@ use crate::events::Note;
 use crate::plan::{self, CutAsk, SnapshotChange};
 use crate::records::{Key, SnapshotRecord, SnapshotState, Write};
 use crate::refusal::refuse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use types::codes;
 use types::control::{OsdDown, Refusal};
 use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
@@ -17,12 +17,19 @@ use types::{OsdId, PgId, SnapshotId, Time, VolumeId};
 /// Removals whose orders are out at the same time.
 const REMOVALS_AT_ONCE: usize = 8;
 
-/// The removals that PGs have not all answered, with the PGs that are missing.
+/// The removals that PGs have not all answered. A few are driven at a time, and those that wait for a leader make room for others.
 #[derive(Default)]
 pub(super) struct Removals {
-    left: BTreeMap<(VolumeId, SnapshotId), BTreeMap<PgId, Aim>>,
+    /// The PGs that have not answered.
+    left: BTreeMap<Removal, BTreeMap<PgId, Aim>>,
+    waiting: VecDeque<Removal>,
+    driven: Vec<Removal>,
+    /// By one of the PGs without a leader that they wait for.
+    blocked: BTreeMap<PgId, Vec<Removal>>,
     wake: Option<Time>,
 }
+
+type Removal = (VolumeId, SnapshotId);
 
 impl Removals {
     pub fn wake(&self) -> Time {
@@ -31,7 +38,11 @@ impl Removals {
 
     /// Makes the orders for a PG due at once: it has a new leader.
     pub fn wake_pg(&mut self, pg: PgId) {
-        self.left.values_mut().filter_map(|left| left.get_mut(&pg)).for_each(Aim::again);
+        self.waiting.extend(self.blocked.remove(&pg).unwrap_or_default());
+        for removal in &self.driven {
+            self.left.get_mut(removal).and_then(|left| left.get_mut(&pg)).into_iter().for_each(Aim::again);
+        }
+        self.wake = None;
     }
 }
 
@@ -46,35 +57,58 @@ impl Control {
     fn begin_removal(&mut self, volume: VolumeId, snapshot: SnapshotId) {
         let pgs = plan::pgs_of_volume(&self.records, volume).into_iter();
         self.removals.left.insert((volume, snapshot), pgs.map(|pg| (pg, Aim::default())).collect());
+        self.removals.waiting.push_back((volume, snapshot));
     }
 
-    /// Sends `Remove` to the PGs of the first removals, and erases the records of those that all PGs have answered.
+    /// Sends `Remove` to the PGs of a few removals, and erases the records of those that all PGs have answered.
     pub(super) fn drive_removals(&mut self, now: Time) {
-        let keys: Vec<_> = self.removals.left.keys().copied().take(REMOVALS_AT_ONCE).collect();
         let mut due = Time::NEVER;
-        for (volume, snapshot) in keys {
-            let Some(mut left) = self.removals.left.remove(&(volume, snapshot)) else { continue };
-            if !self.records.snapshots.contains_key(&(volume, snapshot)) {
+        let mut driven = std::mem::take(&mut self.removals.driven);
+        let mut kept = Vec::with_capacity(driven.len());
+        loop {
+            let room = REMOVALS_AT_ONCE.saturating_sub(kept.len() + driven.len());
+            let next = self.removals.waiting.len().min(room);
+            driven.extend(self.removals.waiting.drain(..next));
+            let Some(removal) = driven.pop() else { break };
+            let Some(mut left) = self.removals.left.remove(&removal) else { continue };
+            left.retain(|pg, _| self.records.pgs.contains_key(pg));
+            if !self.records.snapshots.contains_key(&removal) {
                 // It went with its volume.
                 continue;
             }
             if left.is_empty() && !self.batch.is_full() {
-                self.write(vec![Write::Delete(Key::Snapshot(volume, snapshot))]);
-                due = now;
+                self.write(vec![Write::Delete(Key::Snapshot(removal.0, removal.1))]);
                 continue;
             }
-            for (pg, aim) in left.iter_mut().filter(|(_, aim)| aim.at <= now) {
-                let target = self.target(*pg, aim);
-                aim.sent(now, target.is_some(), (self.config.attach_resend, self.config.attach_retry));
-                if let Some(stream) = target {
-                    let order = SnapshotOrder::Remove { volume, snapshot };
-                    self.say(stream, OsdDown::Snapshots { pg: *pg, order });
-                }
+            due = due.min(self.send_removal(now, removal, &mut left));
+            let unled = left.keys().next().copied().filter(|_| !left.keys().any(|pg| self.is_in_touch(*pg)));
+            self.removals.left.insert(removal, left);
+            match unled {
+                Some(pg) => self.removals.blocked.entry(pg).or_default().push(removal),
+                None => kept.push(removal),
             }
-            due = due.min(left.values().map(|aim| aim.at).min().unwrap_or(now));
-            self.removals.left.insert((volume, snapshot), left);
         }
+        self.removals.driven = kept;
         self.removals.wake = Some(due);
+    }
+
+    /// Sends the order to each PG for which it is due; returns when it is due next.
+    fn send_removal(&mut self, now: Time, (volume, snapshot): Removal, left: &mut BTreeMap<PgId, Aim>) -> Time {
+        for (pg, aim) in left.iter_mut().filter(|(_, aim)| aim.at <= now) {
+            let target = self.target(*pg, aim);
+            aim.sent(now, target.is_some(), (self.config.attach_resend, self.config.attach_retry));
+            if let Some(stream) = target {
+                let order = SnapshotOrder::Remove { volume, snapshot };
+                self.say(stream, OsdDown::Snapshots { pg: *pg, order });
+            }
+        }
+        left.values().map(|aim| aim.at).min().unwrap_or(now)
+    }
+
+    /// Whether a PG has a leader with a stream, as far as is known.
+    pub(super) fn is_in_touch(&self, pg: PgId) -> bool {
+        let lead = self.leads.get(&pg).and_then(|lead| self.osds.get(&lead.osd));
+        lead.is_some_and(|live| live.stream.is_some())
     }
 
     /// Takes the answer of a PG about a cut or a removal.
@@ -104,10 +138,12 @@ impl Control {
     /// Begins the deletion of a snapshot; the answer waits until no PG has it.
     pub(super) fn remove_snapshot(&mut self, now: Now, token: Token, name: &str) -> Result<(), Refusal> {
         let (writes, (volume, snapshot)) = plan::snapshot_remove(&self.records, name)?;
-        self.write(writes);
-        self.begin_removal(volume, snapshot);
-        let text = format!("snapshot {name} is deleted");
-        self.note(now, Note::info("snapshot.removed", self.volume_subject(volume), text));
+        if !writes.is_empty() {
+            self.write(writes);
+            self.begin_removal(volume, snapshot);
+            let text = format!("snapshot {name} is deleted");
+            self.note(now, Note::info("snapshot.removed", self.volume_subject(volume), text));
+        }
         let until = now.mono + self.config.resize_patience;
         self.wait(token, WaitFor::SnapshotGone { volume, snapshot, until });
         Ok(())

@@ -4,7 +4,7 @@ use super::osds::Liveness;
 use super::{Control, Now};
 use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeView};
 use crate::plan;
-use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
+use crate::records::{PgRecord, PoolRecord, PoolState, SnapshotState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
 use types::control::{LostExtent, PgReport, Refusal};
 use types::map::Member;
@@ -75,7 +75,8 @@ impl Control {
             resize_bytes: volume.resize.as_ref().map(|resize| resize.len_bytes),
             limits,
             limits_of: limits_of.to_owned(),
-            snapshots: u32::try_from(self.records.snapshots_of(volume.id).count()).unwrap_or(u32::MAX),
+            snapshots: self.records.snapshots_of(volume.id).filter(|s| s.state != SnapshotState::Deleting).count()
+                as u32,
         }
     }
 

@@ -20,6 +20,9 @@ use types::{CutId, GenerationId, PgId, SnapshotId, VolumeId, codes};
 /// Most volumes of one cut: its first transaction has two records of each, and two more.
 pub const VOLUMES_PER_CUT_MAX: usize = 32;
 
+/// Most snapshots of one volume.
+pub const SNAPSHOTS_PER_VOLUME_MAX: usize = 4096;
+
 /// Snapshots of some volumes at one point in time, as an administrator asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CutAsk {
@@ -43,6 +46,10 @@ pub fn cut_volumes<'a>(records: &Records, ask: &'a CutAsk) -> Result<BTreeMap<Vo
         let (name, snapshot) = names::split_snapshot(full)?;
         let volume = live(records, name)?;
         check_recovered(name, volume)?;
+        if records.snapshots_of(volume.id).count() >= SNAPSHOTS_PER_VOLUME_MAX {
+            let text = format!("volume {name:?} has {SNAPSHOTS_PER_VOLUME_MAX} snapshots");
+            return Err(refuse(codes::TOO_MANY, text));
+        }
         if named(records, volume.id, snapshot).is_some() {
             return Err(refuse(codes::SNAPSHOT_EXISTS, format!("snapshot {full:?} exists")));
         }
@@ -146,11 +153,18 @@ pub(super) fn ready<'a>(records: &'a Records, full: &str) -> Result<&'a Snapshot
     }
 }
 
-/// Begins the deletion of a snapshot.
+/// Begins the deletion of a snapshot. A repeated request joins the deletion that is under way.
 ///
 /// # Errors
 /// Those of [`snapshot`]; BSLT-2052, BSLT-2055.
 pub fn snapshot_remove(records: &Records, full: &str) -> Plan<(VolumeId, SnapshotId)> {
+    let (volume, name) = names::split_snapshot(full)?;
+    let volume = records.volume(volume)?.id;
+    if named(records, volume, name).is_none()
+        && let Some(going) = records.snapshots_of(volume).find(|s| s.name == name)
+    {
+        return Ok((Vec::new(), (volume, going.snapshot)));
+    }
     let found = ready(records, full)?;
     if found.protected {
         return Err(refuse(codes::SNAPSHOT_PROTECTED, format!("snapshot {full:?} is protected")));

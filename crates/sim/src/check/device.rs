@@ -423,7 +423,8 @@ impl Contents {
         for _ in 0..u32_at(body, 8)? {
             let (replica, index) = (u64_at(rest, 0)?, u64_at(rest, 8)?);
             let _ = self.replicas.get_mut(&replica).map(|r| r.raise(index));
-            let pages = u32_at(rest, 32)?.div_ceil(PAGE) + u32_at(rest, 36)?;
+            let of_list = |at| u32_at(rest, at).map(|len| len.div_ceil(PAGE));
+            let pages = of_list(32)? + of_list(40)? + u32_at(rest, 36)?;
             rest = rest.get(64 + 8 * pages..)?;
         }
         Some(())

@@ -208,6 +208,47 @@ impl Linear {
         }
     }
 
+    /// Returns the strips of a volume in which something was written or read: first sector, and number of sectors.
+    pub fn strips_of(&self, volume: u64) -> Vec<(u64, u64)> {
+        self.strips.range((volume, 0)..=(volume, u64::MAX)).map(|((_, n), _)| (n * STRIP, STRIP)).collect()
+    }
+
+    /// Checks that the values of some sectors of a volume can all have been there at one moment within this time.
+    ///
+    /// # Errors
+    /// A value that began after another one was surely overwritten.
+    pub fn one_moment(
+        &self,
+        volume: u64,
+        seen: impl Iterator<Item = (u64, Option<Stamp>)>,
+        within: Range<At>,
+    ) -> Result<(), String> {
+        // Latest begin and earliest end, each with its sector.
+        let (mut low, mut high) = ((within.start, None), (within.end, None));
+        for (sector, stamp) in seen {
+            let Some(strip) = self.strips.get(&(volume, sector / STRIP)) else { continue };
+            let writes = || strip[(sector % STRIP) as usize].writes.iter().map(|number| &self.writes[*number as usize]);
+            let shown = stamp.and_then(|stamp| writes().find(|w| w.stamp == stamp));
+            low = low.max((shown.map_or(0, |w| w.start), Some(sector)));
+            // A value is surely gone when a write that began behind its end was acknowledged; zeros may hide no zeros.
+            let hides = |w: &&Write| shown.is_some() || !w.zeros;
+            let over =
+                |since: At| writes().filter(hides).filter(|w| w.start > since).map(|w| w.end).min().unwrap_or(NEVER);
+            let end = match shown {
+                Some(w) => over(w.end),
+                None => writes().filter(|w| w.zeros).map(|z| over(z.end)).fold(over(0), At::max),
+            };
+            high = high.min((end, Some(sector)));
+        }
+        if low.0 < high.0 {
+            return Ok(());
+        }
+        Err(format!(
+            "sector {:?} shows what began at {}, and sector {:?} what was over at {}",
+            low.1, low.0, high.1, high.0
+        ))
+    }
+
     /// Returns the number of sector operations recorded.
     pub fn operations(&self) -> u64 {
         self.operations

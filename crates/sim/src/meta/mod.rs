@@ -28,7 +28,8 @@ use server::{Server, Waiting, address, number};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::codes;
-use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, Refusal};
+use types::cut::{CutEnd, SnapshotOrder};
 use types::{ClusterId, OsdId, OsdUuid, Time};
 
 /// Time after which a connection to a server that is silent breaks, or is not made.
@@ -388,7 +389,7 @@ impl Metas {
         let server = &self.servers[n];
         let election = server.session.as_ref().and_then(|session| session.election());
         if let (true, Some(election), Some(control)) = (told, election, server.control()) {
-            let revision = control.records().counters.revision;
+            let revision = if rests_on_an_intent(action) { 0 } else { control.records().counters.revision };
             self.laws.told((n, server.life), election.fence, server.planned, revision);
         }
     }
@@ -417,4 +418,15 @@ fn refuse(now: Time, asked: &Asked, why: &str, post: &mut Post) {
     let Asked { client, life, id, .. } = *asked;
     let refusal = Refusal { code: codes::META_UNAVAILABLE, message: why.to_owned() };
     post.send(now, Mail::Answer { client, life, id, answer: ClientAnswer::Refused(refusal) });
+}
+
+/// Whether the message is an order of a cut. It rests on the intent alone, which a majority of the OSDs remembers, and leaves before the
+/// transaction of its turn.
+fn rests_on_an_intent(action: &ControlAction) -> bool {
+    let ControlAction::ToOsd { down: OsdDown::Snapshots { order, .. }, .. } = action else { return false };
+    match order {
+        SnapshotOrder::Cut(_) => true,
+        SnapshotOrder::Release { end, .. } => *end != CutEnd::Abort,
+        SnapshotOrder::Remove { .. } => false,
+    }
 }

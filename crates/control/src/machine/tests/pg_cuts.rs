@@ -104,16 +104,25 @@ impl CutPgs {
     }
 
     fn release(&mut self, at: PgId, cut: CutId, end: CutEnd, items: &[CutItem]) -> CutStep {
-        let open = self.pgs.entry(at).or_default().open.remove(&cut);
+        let pg = self.pgs.entry(at).or_default();
+        let open = pg.open.remove(&cut);
+        let stands = |item: &CutItem| {
+            !pg.volumes.contains_key(&item.volume) || pg.snapshots.contains(&(item.volume, item.snapshot()))
+        };
         match end {
             CutEnd::Release | CutEnd::TimedOut if open.is_none() => {
-                if items.iter().all(|item| self.has_it(at, item)) {
+                if items.iter().all(stands) {
                     CutStep::Released
                 } else {
                     CutStep::Lapsed
                 }
             }
-            CutEnd::TimedOut => unreachable!("leaders of this world lapse by themselves"),
+            CutEnd::TimedOut => {
+                if let Some((_, items)) = open {
+                    items.iter().for_each(|item| assert!(pg.snapshots.remove(&(item.volume, item.snapshot()))));
+                }
+                CutStep::Lapsed
+            }
             CutEnd::Release => {
                 for (id, pg) in &self.pgs {
                     let had = |item: &CutItem| pg.had.contains(&(item.volume, item.snapshot())) || pg.needs_none(item);
@@ -133,11 +142,6 @@ impl CutPgs {
                 CutStep::Aborted
             }
         }
-    }
-
-    /// Whether a PG has the snapshot of an item, or needs none.
-    fn has_it(&self, pg: PgId, item: &CutItem) -> bool {
-        self.has(pg, item.volume, item.snapshot())
     }
 
     /// Whether a PG has a snapshot. One to which the volume came later needs none.

@@ -6,7 +6,7 @@ use super::*;
 use crate::admin::{CutAsk, SnapshotChange, SnapshotView, VolumeText};
 use crate::records::SnapshotRecord;
 use types::GenerationId;
-use types::cut::{CutEnd, SnapshotOrder};
+use types::cut::{CutEnd, CutRefusal, SnapshotOrder};
 
 fn create(names: &[&str]) -> AdminAsk {
     AdminAsk::SnapshotCreate(CutAsk { names: names.iter().map(|n| (*n).to_owned()).collect(), ..CutAsk::default() })
@@ -162,12 +162,11 @@ fn pg_without_a_leader_refuses_a_snapshot_before_anything_is_held() {
         let report = beat.pgs.iter_mut().find(|report| report.replica == replica).expect("it leads");
         report.leading.as_mut().expect("it leads").active = false;
     });
-    let commits = world.commits;
     let refusal = world.admin(create(&["p/a@s"])).expect_err("it waits in vain");
     assert!(refusal.code == codes::VOLUME_BUSY && refusal.message.contains(&pg.to_string()), "{refusal}");
     assert_eq!((world.cut_pgs.cuts, list(&mut world, "").len()), (0, 0));
     let plans = world.store.keys().filter(|k| k.starts_with("cut/") || k.starts_with("snapshot/")).count();
-    assert!(plans == 0 && world.commits >= commits, "no intent was recorded");
+    assert_eq!(plans, 0, "no intent was recorded");
     world.beat(leader);
     made(world.admin(create(&["p/a@s"])));
 }
@@ -296,12 +295,11 @@ fn steal_during_a_cut_reaches_the_pgs_behind_it() {
     assert!(second.epoch > a.epoch);
     check_rest(&world);
     // A snapshot waits until the PGs have the attach records of an open.
-    world.hold = true;
     let (steal, cut) = (world.req(1, open("p/a", true, true)), world.fresh_token());
     world.control.handle_client(steal);
     world.control.handle_admin(cut, create(&["p/a@t"]));
-    world.settle();
-    assert!(!world.queue.iter().any(|(_, down)| is_cut(down)));
+    deliver_up_to(&mut world, |down| is_cut(down) || matches!(down, OsdDown::Attach { .. }));
+    assert!(!world.queue.is_empty() && !world.queue.iter().any(|(_, down)| is_cut(down)), "attach records alone");
     world.hold = false;
     world.settle();
     made(world.admin_answers.remove(&cut).expect("it is made"));
@@ -498,20 +496,40 @@ fn removal_goes_on_when_a_pg_has_no_leader() {
     check_rest(&world);
 }
 
-/// Delivers one random message of those on the way; orders about snapshots are lost, sent twice or late.
-fn deliver_some(world: &mut World) {
+/// Delivers one random message of those on the way. Orders about snapshots are lost, sent twice or late, and refused; their answers
+/// are lost or `late`.
+fn deliver_some(world: &mut World, late: &mut Vec<(StreamId, OsdUp)>) {
+    if !late.is_empty() && world.rng.chance(1, 4) {
+        let at = world.rng.below(late.len() as u64) as usize;
+        let (stream, up) = late.swap_remove(at);
+        world.control.handle_osd(world.now, stream, up);
+    }
     if world.queue.is_empty() {
         return;
     }
     let at = world.rng.below(world.queue.len() as u64) as usize;
     let (stream, down) = world.queue.remove(at).expect("it is in range");
-    match (is_cut(&down), world.rng.below(10)) {
-        (true, 0) => {}
-        (true, 1) => {
+    let OsdDown::Snapshots { pg, order } = &down else { return world.arrive(stream, down) };
+    let pg = *pg;
+    match world.rng.below(24) {
+        0 => {}
+        1 => {
             world.queue.push_back((stream, down.clone()));
             world.arrive(stream, down);
         }
-        (true, 2) => world.queue.push_back((stream, down)),
+        2 | 3 => world.queue.push_back((stream, down)),
+        4 | 5 => {
+            let hint = Some(OsdId(1 + world.rng.below(3) as u32));
+            let refusals = [CutRefusal::Busy, CutRefusal::NotLeader { hint }, CutRefusal::NotLeader { hint: None }];
+            let answer = order.refuse(refusals[world.rng.below(3) as usize]);
+            world.control.handle_osd(world.now, stream, OsdUp::Snapshots { pg, answer });
+        }
+        6 | 7 => {
+            let answer = world.take_order(pg, order);
+            if world.rng.chance(1, 2) {
+                late.push((stream, OsdUp::Snapshots { pg, answer }));
+            }
+        }
         _ => world.arrive(stream, down),
     }
 }
@@ -537,7 +555,8 @@ fn command(world: &mut World, held: &[Opened; 2]) {
         6 => {
             let at = world.rng.below(8) as u32;
             let of = &held[world.rng.below(2) as usize];
-            let req = world.req(1, segments(of, at..(at + 1).min(8), true));
+            let end = world.rng.between(u64::from(at) + 1, 8) as u32;
+            let req = world.req(1, segments(of, at..end, true));
             world.control.handle_client(req);
         }
         _ => {
@@ -553,7 +572,7 @@ fn command(world: &mut World, held: &[Opened; 2]) {
 fn ready_snapshots_are_in_all_pgs_in_any_storm() {
     let (mut ready, mut lapsed, mut deaths) = (0, 0, 0);
     for seed in 0..60 {
-        let (mut world, held) = held();
+        let ((mut world, held), mut late) = (held(), Vec::new());
         world.rng = types::rng::Rng::new(seed);
         world.hold = true;
         world.death = Death::OneIn(25);
@@ -564,7 +583,7 @@ fn ready_snapshots_are_in_all_pgs_in_any_storm() {
             }
             world.step();
             for _ in 0..world.rng.below(8) {
-                deliver_some(&mut world);
+                deliver_some(&mut world, &mut late);
             }
             if world.deaths != before {
                 world.connect_all();
@@ -632,4 +651,165 @@ fn snapshot_is_opened_for_reading_with_its_length() {
     world.settle();
     let req = world.req(2, open("p/b@s", false, false));
     assert_eq!(refused(world.answer_to(req)).code, codes::VOLUME_BUSY, "it is not ready");
+}
+
+#[test]
+fn many_allocations_behind_a_cut_fit_their_transactions() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 16);
+    let names: Vec<String> = (0..6).map(|n| format!("p/v{n}")).collect();
+    let mut held = Vec::new();
+    for name in &names {
+        world.make_volume(name, 64 * SEGMENT);
+        held.push(opened(world.ask(1, open(name, true, false))));
+        world.ask(1, segments(held.last().expect("just opened"), 0..3, true));
+    }
+    let snapshots: Vec<String> = names.iter().map(|name| format!("{name}@s")).collect();
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&snapshots.iter().map(String::as_str).collect::<Vec<_>>()));
+    deliver_up_to(&mut world, is_cut);
+    let mut asked = Vec::new();
+    for of in &held {
+        let req = world.req(1, segments(of, 3..35, true));
+        asked.push(req.token);
+        world.control.handle_client(req);
+    }
+    world.settle();
+    assert!(asked.iter().all(|token| !world.answers.contains_key(token)), "they wait");
+    world.hold = false;
+    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    made(world.admin_answers.remove(&token).expect("an answer"));
+    assert!(asked.iter().all(|token| world.answers.contains_key(token)), "each allocation is answered");
+    assert_eq!(world.control.records().segments.len(), 6 * 35);
+    assert!(world.largest_txn <= TXN_WRITES_MAX);
+    check_rest(&world);
+}
+
+#[test]
+fn many_snapshots_that_fail_at_once_are_all_refused() {
+    const COUNT: usize = 256;
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1);
+    for n in 0..COUNT {
+        let name = format!("p/v{n}");
+        world.make_volume(&name, SEGMENT);
+        let held = opened(world.ask(1, open(&name, true, false)));
+        world.ask(1, segments(&held, 0..1, true));
+    }
+    world.leaderless = world.control.records().pgs.keys().copied().collect();
+    let ask = |world: &mut World, name: String| {
+        let token = world.fresh_token();
+        world.control.handle_admin(token, create(&[&name]));
+        token
+    };
+    let tokens: Vec<Token> = (0..COUNT).map(|n| ask(&mut world, format!("p/v{n}@s"))).collect();
+    let more = ask(&mut world, "p/v1@more".to_owned());
+    (0..80).for_each(|_| world.pass(Duration::from_millis(50)));
+    assert_eq!(code(world.admin_answers.remove(&more).expect("an answer")), codes::META_BUSY);
+    let refused: Vec<u32> =
+        tokens.iter().map(|token| code(world.admin_answers.remove(token).expect("an answer"))).collect();
+    assert!(refused.iter().all(|code| [codes::CUT_FAILED, codes::VOLUME_BUSY].contains(code)), "{refused:?}");
+    let failed = refused.iter().filter(|code| **code == codes::CUT_FAILED).count();
+    assert!(failed > TXN_WRITES_MAX, "only {failed} events were due at once");
+    assert!(world.largest_txn <= TXN_WRITES_MAX);
+    world.leaderless.clear();
+    world.seconds(3, &[]);
+    check_rest(&world);
+}
+
+/// A backup that was made during a cut holds its intent; the cut has ended since.
+#[test]
+fn older_records_of_a_cut_that_ended_keep_its_snapshot() {
+    for ends in [true, false] {
+        let (mut world, _) = held();
+        let token = world.fresh_token();
+        world.control.handle_admin(token, create(&["p/a@s", "p/b@s"]));
+        deliver_up_to(&mut world, |down| if ends { is_release(down) } else { is_cut(down) });
+        let copy = world.store.clone();
+        assert!(copy.keys().any(|key| key.starts_with("cut/")));
+        if !ends {
+            world.queue.clear();
+        }
+        world.hold = false;
+        world.settle();
+        if ends {
+            made(world.admin_answers.remove(&token).expect("it is made"));
+        } else {
+            (0..60).for_each(|_| world.pass(Duration::from_millis(50)));
+            list(&mut world, "p").iter().for_each(|s| drop(world.admin(remove(&s.name))));
+        }
+        world.lead_on(copy);
+        world.connect_all();
+        assert_eq!(world.control.standing(), Standing::Behind);
+        assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+        world.seconds(12, &[]);
+        finish(&mut world).expect("finished");
+        world.seconds(2, &[]);
+        check_rest(&world);
+        assert_eq!(list(&mut world, "p").len(), if ends { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn removals_without_a_leader_do_not_keep_others() {
+    let (mut world, [a, b]) = held();
+    for n in 0..12 {
+        made(world.admin(create(&[&format!("p/a@s{n}")])));
+    }
+    made(world.admin(create(&["p/b@s"])));
+    let records = world.control.records();
+    let of_b: BTreeSet<PgId> = records.segments_of(b.volume).flat_map(|s| s.pgs()).collect();
+    let pg = records.segments_of(a.volume).flat_map(|s| s.pgs()).find(|pg| !of_b.contains(pg)).expect("one of its own");
+    let leader = records.pgs[&pg].members[0];
+    world.leaderless = BTreeSet::from([pg]);
+    world.heartbeat(leader.osd, |beat| {
+        beat.pgs.iter_mut().filter(|report| report.replica == leader.replica).for_each(|r| r.leading = None);
+    });
+    for n in 0..12 {
+        let token = world.fresh_token();
+        world.control.handle_admin(token, remove(&format!("p/a@s{n}")));
+        world.settle();
+    }
+    assert!(matches!(world.admin(remove("p/b@s")), Ok(AdminAnswer::Done)), "it has its PGs");
+    assert_eq!(list(&mut world, "p/a").len(), 12);
+    // The same command waits for the deletion that is under way.
+    let token = world.fresh_token();
+    world.control.handle_admin(token, remove("p/a@s3"));
+    world.leaderless.clear();
+    world.beat(leader.osd);
+    world.seconds(2, &[]);
+    assert!(matches!(world.admin_answers.remove(&token), Some(Ok(AdminAnswer::Done))));
+    assert!(list(&mut world, "p/a").is_empty());
+    check_rest(&world);
+}
+
+#[test]
+fn aborted_cut_forgets_pgs_that_go_with_their_pool() {
+    let (mut world, [a, _]) = held();
+    world.make_pool("q", 3, 4);
+    world.make_volume("q/v", 2 * SEGMENT);
+    let other = opened(world.ask(1, open("q/v", true, false)));
+    world.ask(1, segments(&other, 0..2, true));
+    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&["p/a@s", "q/v@s"]));
+    world.settle();
+    world.hold = true;
+    (0..20).for_each(|_| {
+        world.pass(Duration::from_millis(50));
+        deliver_up_to(&mut world, is_cut);
+    });
+    assert_eq!(world.control.records().cuts.len(), 1);
+    world.leaderless.clear();
+    let rm = VolumeRemove { name: "q/v".into(), force: true, now: true, snapshots: true };
+    world.control.handle_admin(Token(1 << 40), AdminAsk::VolumeRemove(rm));
+    deliver_up_to(&mut world, is_cut);
+    world.control.handle_admin(Token(1 << 41), AdminAsk::PoolRemove { name: "q".into() });
+    deliver_up_to(&mut world, is_cut);
+    assert!(world.control.records().pool("q").is_err(), "the pool is gone");
+    world.queue.clear();
+    world.hold = false;
+    world.seconds(3, &[]);
+    check_rest(&world);
+    made(world.admin(create(&["p/a@s"])));
 }

@@ -722,7 +722,7 @@ impl World {
         self.beat_one(osd, pg, keep.replica);
     }
 
-    fn take_order(&mut self, pg: PgId, order: &SnapshotOrder) -> SnapshotAnswer {
+    pub fn take_order(&mut self, pg: PgId, order: &SnapshotOrder) -> SnapshotAnswer {
         match self.leaderless.contains(&pg) {
             true => order.refuse(CutRefusal::NotLeader { hint: None }),
             false => self.cut_pgs.take(self.now.mono, pg, order),
