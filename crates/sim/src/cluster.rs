@@ -384,32 +384,6 @@ impl Cluster {
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).chain(snapshots).min()
     }
 
-    /// Starts an administrator that makes snapshots of a volume by these dice.
-    pub fn let_in_snapshots(&mut self, mut rng: Rng, volume: (String, VolumeId)) {
-        let machine = self.clients.len();
-        self.clients.push(Snapshots::reader(&self.world, self.options.tuned.client, machine, &mut rng));
-        self.snapshots = Some(Snapshots::new(rng, volume, machine, self.world.now()));
-    }
-
-    pub fn snapshots(&self) -> Option<&Snapshots> {
-        self.snapshots.as_ref()
-    }
-
-    /// Returns the number of snapshots that were read at the end.
-    pub fn snapshots_read(&self) -> u64 {
-        self.snapshots.as_ref().map_or(0, Snapshots::read_last)
-    }
-
-    /// Returns a client machine.
-    pub fn client(&mut self, n: usize) -> &mut ClientNode {
-        &mut self.clients[n]
-    }
-
-    /// Starts the process of a machine that only reads.
-    pub fn restart_reader(&mut self, n: usize) {
-        self.clients[n].restart(&self.world);
-    }
-
     /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
     pub fn let_in_tenants(&mut self, mut rng: Rng, lengthens: bool) {
         self.clients.extend(Tenants::machines(&self.world, self.options.tuned.client, &mut rng));

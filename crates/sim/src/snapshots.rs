@@ -42,7 +42,7 @@ const RANGES_MAX: usize = 60;
 /// Requests in flight.
 const DEPTH: usize = 4;
 
-/// What was read of one snapshot.
+/// The values that were read of one snapshot.
 #[derive(Debug)]
 struct Taken {
     volume: VolumeId,

@@ -1,6 +1,7 @@
 //! Rules of meta, tested against simple models of OSDs and of a store.
 
 mod chaos;
+mod cuts;
 mod events;
 mod force;
 mod health;

@@ -2,6 +2,9 @@
 
 use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
+use crate::snapshots::Snapshots;
+use types::VolumeId;
+use types::rng::Rng;
 
 impl Cluster {
     /// Ends the process of the owner (or of the reader). The next process preempts it.
@@ -63,5 +66,31 @@ impl Cluster {
                 others.for_each(|(_, other)| other.fenced());
             }
         }
+    }
+
+    /// Starts an administrator that makes snapshots of a volume by these dice.
+    pub fn let_in_snapshots(&mut self, mut rng: Rng, volume: (String, VolumeId)) {
+        let machine = self.clients.len();
+        self.clients.push(Snapshots::reader(&self.world, self.options.tuned.client, machine, &mut rng));
+        self.snapshots = Some(Snapshots::new(rng, volume, machine, self.world.now()));
+    }
+
+    pub fn snapshots(&self) -> Option<&Snapshots> {
+        self.snapshots.as_ref()
+    }
+
+    /// Returns the number of snapshots that were read at the end.
+    pub fn snapshots_read(&self) -> u64 {
+        self.snapshots.as_ref().map_or(0, Snapshots::read_last)
+    }
+
+    /// Returns a client machine.
+    pub fn client(&mut self, n: usize) -> &mut ClientNode {
+        &mut self.clients[n]
+    }
+
+    /// Starts the process of a machine that only reads.
+    pub fn restart_reader(&mut self, n: usize) {
+        self.clients[n].restart(&self.world);
     }
 }
