@@ -21,8 +21,8 @@ use simenv::World;
 use std::fmt::Write;
 use std::time::Duration;
 use types::rng::Rng;
-use types::units::{CHUNK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, GenerationId, OsdId, PgId, SectorRange, Time, VolumeId};
+use types::units::CHUNK;
+use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
 
 /// Number of machines of tenants.
 const TENANTS: usize = 3;
@@ -251,21 +251,23 @@ impl Tenants {
     }
 }
 
-/// Returns a replica that serves and holds something of the volume. A replica whose disk has lied, and which does not
-/// serve, may keep data. At rest all other replicas have applied the same, which shows that none of them is excused.
-fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, u32)> {
-    let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
-    let chunks = LEN_MAX.div_ceil(CHUNK) as u32;
-    let replicas = cluster.running().flat_map(|(id, osd)| {
-        let serving = osd.reports_for_tools().into_iter().map(|r| r.pg);
-        serving.flat_map(move |pg| (0..chunks).map(move |index| (id, osd, pg, index)))
+/// Returns a replica that serves and holds something of the volume, or of a generation that its PG does not have: that one has ended with
+/// some volume or snapshot. A replica whose disk has lied, and which does not serve, may keep data. At rest all other replicas have applied
+/// the same, which shows that none of them is excused.
+fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, ChunkKey)> {
+    let of_pg = |id: OsdId, osd: &osd::Osd, pg: PgId| {
+        let tree = osd.tree_for_tools(pg).unwrap_or_default();
+        let may_be_left = |chunk: &ChunkKey| tree.get(chunk.generation).is_none_or(|node| node.role.volume() == volume);
+        let has_data =
+            |chunk: &ChunkKey| osd.extents_for_tools(pg, *chunk, SectorRange::CHUNK).iter().any(|(_, data)| *data);
+        let chunks = osd.chunks_for_tools(pg);
+        chunks.into_iter().filter(may_be_left).find(has_data).map(|chunk| (id, pg, chunk))
+    };
+    let mut replicas = cluster.running().flat_map(|(id, osd)| {
+        let serving = osd.reports_for_tools().into_iter();
+        serving.map(move |report| (id, osd, report.pg))
     });
-    let mut left = replicas.filter(|(_, osd, pg, index)| {
-        let extents =
-            osd.extents_for_tools(*pg, ChunkKey { generation: GenerationId::first_of(volume), index: *index }, whole);
-        extents.iter().any(|(_, data)| *data)
-    });
-    left.next().map(|(id, _, pg, index)| (id, pg, index))
+    replicas.find_map(|(id, osd, pg)| of_pg(id, osd, pg))
 }
 
 #[cfg(test)]
