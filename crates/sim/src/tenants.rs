@@ -276,9 +276,12 @@ mod tests {
     use crate::options::Options;
     use crate::overrides::Overrides;
     use crate::run::Run;
+    use types::control::OsdDown;
+    use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
+    use types::{CutId, GenerationId, SnapshotId};
 
-    #[test]
-    fn what_a_living_volume_holds_is_not_taken_for_gone() {
+    /// Returns a run in which a volume was written.
+    fn written() -> (Run, VolumeId) {
         let mut rng = Rng::new(1);
         let options = Options::draw(&mut rng);
         let mut run = Run::new(1, options, rng, false, &Overrides::default());
@@ -290,7 +293,49 @@ mod tests {
             let step = run.step(Time::NEVER);
             assert!(step.is_ok(), "nothing is broken: {step:?}");
         }
+        (run, alive)
+    }
+
+    /// Gives an order to all PGs in the place of meta.
+    fn order(run: &mut Run, order: &SnapshotOrder) {
+        let pgs: Vec<PgId> = run.cluster.meta.records().map_or_else(Vec::new, |r| r.pgs.keys().copied().collect());
+        pgs.iter().for_each(|pg| run.cluster.order(*pg, &OsdDown::Snapshots { pg: *pg, order: order.clone() }));
+        let end = run.cluster.world.now() + Duration::from_millis(30);
+        while run.cluster.world.now() < end {
+            let step = run.step(end);
+            assert!(step.is_ok(), "nothing is broken: {step:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_living_volume_holds_is_not_taken_for_gone() {
+        let (run, alive) = written();
         assert!(left_on(&run.cluster, alive).is_some(), "it was written");
         assert_eq!(left_on(&run.cluster, VolumeId(alive.0 + 1)), None, "there is no such volume");
+    }
+
+    #[test]
+    fn volume_whose_first_generation_is_gone_is_not_taken_for_gone() {
+        let (mut run, alive) = written();
+        let has_first = |run: &Run| {
+            let pages =
+                run.cluster.running().flat_map(|(_, osd)| osd.reports_for_tools().into_iter().map(move |r| (osd, r)));
+            let mut trees = pages.filter_map(|(osd, report)| osd.tree_for_tools(report.pg));
+            trees.any(|tree| tree.get(GenerationId::first_of(alive)).is_some())
+        };
+        assert!(has_first(&run));
+        // A cut may be given up under load.
+        for to in (1 << 20..).take(100) {
+            let items: std::sync::Arc<[CutItem]> = [CutItem { volume: alive, to: GenerationId(to) }].into();
+            let cut = CutId(to);
+            order(&mut run, &SnapshotOrder::Cut(Cut { id: cut, created_ms: 1000, items: items.clone() }));
+            order(&mut run, &SnapshotOrder::Release { cut, end: CutEnd::Release, items });
+            order(&mut run, &SnapshotOrder::Remove { volume: alive, snapshot: SnapshotId(to) });
+            if !has_first(&run) {
+                break;
+            }
+        }
+        assert!(!has_first(&run), "each PG has removed a snapshot");
+        assert!(left_on(&run.cluster, alive).is_some(), "its head has the data");
     }
 }
