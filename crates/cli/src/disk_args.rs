@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use types::{PgId, ReplicaId, VolumeId};
+use types::{PgId, ReplicaId, SnapshotId, VolumeId};
 
 #[derive(Subcommand, Debug)]
 pub enum Disk {
@@ -18,7 +18,8 @@ pub enum Disk {
     /// Print the bytes of a chunk, verified: exit code 3 when --force wrote zeros for a bad block
     #[command(after_help = "Examples:
   basalt disk cat /dev/nvme0n1 --pg 1.1f --volume 3 --chunk 0 > chunk
-  basalt disk cat /dev/nvme0n1 --pg 1.1f --volume 3 --chunk 0 --offset 1MiB --len 4KiB | xxd")]
+  basalt disk cat /dev/nvme0n1 --pg 1.1f --volume 3 --chunk 0 --offset 1MiB --len 4KiB | xxd
+  basalt disk cat /dev/nvme0n1 --pg 1.1f --volume 3 --chunk 0 --snapshot 12 > chunk")]
     Cat(DiskCat),
     /// Copy a chunk, or all chunks of a volume that the device holds, to a sparse file
     #[command(after_help = "Examples:
@@ -70,7 +71,7 @@ pub struct DiskLs {
     /// Only replicas of this PG, as POOL.HEX
     #[arg(long, value_name = "PG")]
     pub pg: Option<PgId>,
-    /// Only replicas with chunks of this volume, and only these chunks; `basalt volume info` prints the id
+    /// Only replicas with chunks of this volume or of its snapshots, and only these chunks; `basalt volume info` prints the id
     #[arg(long, value_name = "ID", value_parser = volume_id)]
     pub volume: Option<VolumeId>,
     /// List the chunks of each replica, too
@@ -93,6 +94,9 @@ pub struct DiskCat {
     /// Index of the chunk of 16 MiB in the volume, from 0
     #[arg(long, value_name = "N")]
     pub chunk: u32,
+    /// Number of a snapshot, as `basalt disk ls --chunks` prints it [default: the volume itself]
+    #[arg(long, value_name = "N", value_parser = snapshot_id)]
+    pub snapshot: Option<SnapshotId>,
     /// First byte in the chunk
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::size::parse)]
     pub offset: u64,
@@ -131,6 +135,9 @@ pub struct DiskCp {
     /// Only this chunk, at the begin of the file [default: all chunks, at their offsets in the volume]
     #[arg(long, value_name = "N", requires = "pg")]
     pub chunk: Option<u32>,
+    /// Number of a snapshot, as `basalt disk ls --chunks` prints it [default: the volume itself]
+    #[arg(long, value_name = "N", value_parser = snapshot_id)]
+    pub snapshot: Option<SnapshotId>,
     /// Stripe unit of the volume, if it is striped: `basalt volume info` prints it
     #[arg(long, value_name = "SIZE", value_parser = crate::stripes::unit, conflicts_with = "chunk")]
     pub stripe_unit: Option<u64>,
@@ -184,6 +191,12 @@ pub struct DiskRm {
 fn replica_id(text: &str) -> Result<ReplicaId, String> {
     let digits = text.strip_prefix('r').unwrap_or(text);
     digits.parse().map(ReplicaId).map_err(|_| format!("`{text}` is not the id of a replica; write 7 or r7"))
+}
+
+/// `12` or `snap12`.
+fn snapshot_id(text: &str) -> Result<SnapshotId, String> {
+    let digits = text.strip_prefix("snap").unwrap_or(text);
+    digits.parse().map(SnapshotId).map_err(|_| format!("`{text}` is not the number of a snapshot; write 12 or snap12"))
 }
 
 /// `3` or `v3`.

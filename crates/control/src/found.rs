@@ -16,6 +16,7 @@ pub struct Table {
     pub pg: PgId,
     /// The member leads the PG and has heard a majority of it lately: it has applied all that is committed.
     pub leading: bool,
+    /// Chunks that these volumes and their snapshots show: of a clone, also those that its parent holds.
     pub chunks: Vec<VolumeChunk>,
     /// Volumes with an attach record in the PG.
     pub attached: Vec<AttachedVolume>,

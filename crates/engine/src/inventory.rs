@@ -6,10 +6,13 @@
 
 use crate::engine::Engine;
 use crate::home::{ChunkUse, SpaceUse};
+use crate::lineage::Lineage;
 use crate::replica::{Replica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use types::store::{Failure, ReplicaIdentity};
-use types::{ChunkKey, Index, ReplicaId, Term};
+use types::tree::{Role, Tree};
+use types::{ChunkKey, GenerationId, Index, ReplicaId, Term};
 
 /// Part of a replica in its PG, as its device says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,9 @@ pub struct ReplicaUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeld {
     pub chunk: ChunkKey,
+    /// The generation to which the blocks belong, with its role: another one than that of the chunk when that one is dissolved. The
+    /// checkpoint tells it of a generation that has ended since. `None`: the decision state is damaged.
+    pub owner: Option<(GenerationId, Role)>,
     /// The part at home; `None`: the log alone holds data of the chunk.
     pub home: Option<ChunkUse>,
     /// Whether the overlay covers sectors of the chunk.
@@ -119,8 +125,42 @@ impl Engine {
         });
         let in_log: BTreeSet<ChunkKey> = layers.collect();
         let all: BTreeSet<ChunkKey> = at_home.keys().chain(&in_log).copied().collect();
-        let held = |chunk| ChunkHeld { chunk, home: at_home.get(&chunk).copied(), in_log: in_log.contains(&chunk) };
+        let lineages = [self.shown_lineage(replica), self.lineage_at_home(replica)];
+        let owner = |id: GenerationId| {
+            let node =
+                |lineage: &Arc<Lineage>| lineage.node(lineage.owner(id)).map(|node| (lineage.owner(id), node.role));
+            (id, lineages.iter().flatten().find_map(node))
+        };
+        // Keys are in order of their generations.
+        let mut generations: Vec<GenerationId> = all.iter().map(|chunk| chunk.generation).collect();
+        generations.dedup();
+        let owners: BTreeMap<GenerationId, Option<(GenerationId, Role)>> = generations.into_iter().map(owner).collect();
+        let held = |chunk: ChunkKey| ChunkHeld {
+            chunk,
+            owner: owners[&chunk.generation],
+            home: at_home.get(&chunk).copied(),
+            in_log: in_log.contains(&chunk),
+        };
         all.into_iter().map(held).collect()
+    }
+
+    /// Returns the generations of what a tool reads of a replica: those of its applied index, or of home when it has failed or is being
+    /// filled ([`Engine::read_base`]). `None`: there is no such replica, or its decision state is damaged.
+    pub fn tree_for_tools(&self, replica: ReplicaId) -> Option<Arc<Tree>> {
+        self.shown_lineage(replica).map(|lineage| lineage.tree())
+    }
+
+    fn shown_lineage(&self, replica: ReplicaId) -> Option<Arc<Lineage>> {
+        let r = self.replicas.get(&replica)?;
+        match &r.state {
+            ReplicaState::Failed(_) => self.lineage_at_home(replica),
+            ReplicaState::Filling { older, .. } => Some(older.lineage.clone()),
+            ReplicaState::Running | ReplicaState::Repairing(_) => Some(r.lineage.clone()),
+        }
+    }
+
+    fn lineage_at_home(&self, replica: ReplicaId) -> Option<Arc<Lineage>> {
+        self.home.as_ref().and_then(|_| self.home_lineage(replica).ok())
     }
 
     /// Returns the space of home by owner; `None` before the mount is over.

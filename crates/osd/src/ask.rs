@@ -11,7 +11,8 @@ use engine::{ReadData, ReadError};
 use recovery::{DigestAnswer, DigestQuery};
 use std::collections::BTreeSet;
 use types::control::{AttachedVolume, PgReport};
-use types::{ChunkKey, Index, PgId, VolumeChunk};
+use types::tree::{Role, Tree};
+use types::{ChunkKey, GenerationId, Index, PgId, VolumeChunk};
 
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +38,24 @@ pub enum ToolAnswer {
     Stopped { reason: String },
     /// Sampled writes, oldest first.
     Ops(Vec<telemetry::ops::OpReport>),
-    /// The replica, its chunks in ascending order, and the attach record of each volume.
-    Pg { report: Box<PgReport>, chunks: Vec<VolumeChunk>, attached: Vec<AttachedVolume> },
+    /// The state of the replica and what it holds.
+    Pg {
+        report: Box<PgReport>,
+        /// The chunks, ascending, that the head or a snapshot of an attached volume shows; those of a clone's parent count for the clone.
+        chunks: Vec<VolumeChunk>,
+        /// The chunks of each generation, ascending: members that have applied the same have equal ones ([`engine::Engine::delta`]).
+        held: Vec<(ChunkKey, Role)>,
+        /// The attach record of each volume.
+        attached: Vec<AttachedVolume>,
+    },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The requested index has passed: `applied` is the present one.
     Passed { applied: Index },
     /// The index was not applied in time.
     Late { applied: Index },
+    /// The PG does not have the generation at this index: it was removed, and its blocks may be those of another one.
+    Ended { at: Index },
     /// Too many questions wait or run: ask again in a moment.
     Busy,
     /// There is no replica of this PG here.
@@ -71,6 +82,7 @@ impl From<DigestAnswer> for ToolAnswer {
             DigestAnswer::Digest { at, parts } => ToolAnswer::Digest { at, parts },
             DigestAnswer::Passed { applied } => ToolAnswer::Passed { applied },
             DigestAnswer::Late { applied } => ToolAnswer::Late { applied },
+            DigestAnswer::Ended { at } => ToolAnswer::Ended { at },
             DigestAnswer::Busy => ToolAnswer::Busy,
             DigestAnswer::Unreadable { reason } => ToolAnswer::Unreadable { reason },
             DigestAnswer::Damaged { at, parts } => ToolAnswer::Damaged { at, parts },
@@ -125,9 +137,14 @@ impl Osd {
     }
 
     fn page_for_tools(&self, report: PgReport) -> ToolAnswer {
-        let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(report.pg));
-        let chunks = chunks.into_iter().map(ChunkKey::of_first).collect();
-        ToolAnswer::Pg { report: Box::new(report), chunks, attached }
+        // A replica with a group has a tree. No volume shows a generation that the tree lacks: its blocks wait for a round, or are older
+        // contents, which a stream replaces.
+        let tree = self.engine.tree(report.replica).unwrap_or_default();
+        let role = |chunk: ChunkKey| tree.get(chunk.generation).map(|node| (chunk, node.role));
+        let held: Vec<(ChunkKey, Role)> = self.engine.chunks(report.replica).into_iter().filter_map(role).collect();
+        let attached = self.attached_for_tools(report.pg);
+        let chunks = shown_chunks(&tree, &attached, &held);
+        ToolAnswer::Pg { report: Box::new(report), chunks, held, attached }
     }
 
     fn attached_for_tools(&self, pg: PgId) -> Vec<AttachedVolume> {
@@ -152,5 +169,55 @@ impl Osd {
             Some(State::Failed(failure)) => Err(ToolAnswer::Quarantined { reason: failure.reason.clone() }),
             Some(State::Running(group)) => Ok(group.report(self.now)),
         }
+    }
+}
+
+/// Returns the chunks that the heads and the snapshots of attached volumes show, of those that are held. A hidden generation is no volume:
+/// its chunks count for those that show them.
+fn shown_chunks(tree: &Tree, attached: &[AttachedVolume], held: &[(ChunkKey, Role)]) -> Vec<VolumeChunk> {
+    let of_generation = |generation: GenerationId| {
+        let from = held.partition_point(|(chunk, _)| chunk.generation < generation);
+        held[from..].iter().map(|(chunk, _)| *chunk).take_while(move |chunk| chunk.generation == generation)
+    };
+    let shown = tree.shown();
+    let mut chunks = BTreeSet::new();
+    for volume in attached.iter().map(|attached| attached.volume) {
+        for (generation, through) in shown.get(&volume).into_iter().flatten() {
+            let below = of_generation(*generation).map(|chunk| chunk.index).take_while(|index| index < through);
+            chunks.extend(below.map(|index| VolumeChunk { volume, index }));
+        }
+    }
+    chunks.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Epoch, VolumeId};
+
+    #[test]
+    fn clone_has_the_chunks_of_its_parent_and_a_hidden_one_is_no_volume() {
+        let (g, v) = (GenerationId, VolumeId);
+        let mut tree = Tree::default();
+        tree.begin(v(1), g(1), None).unwrap();
+        tree.branch(v(1), g(1), g(2), 9, 1000).unwrap();
+        tree.begin(v(5), g(5), Some(g(1))).unwrap();
+        tree.begin(v(6), g(6), Some(g(1))).unwrap();
+        tree.shorten(g(6), 3).unwrap();
+        let all = [(1, 0), (1, 7), (2, 1), (2, 7), (5, 2), (6, 8)];
+        let chunks = |tree: &Tree, volumes: &[u64]| -> Vec<String> {
+            let key = |(id, index): (u64, u32)| ChunkKey { generation: g(id), index };
+            let role = |chunk: ChunkKey| tree.get(chunk.generation).map(|node| (chunk, node.role));
+            let held: Vec<(ChunkKey, Role)> = all.into_iter().map(key).filter_map(role).collect();
+            let attached = |id: &u64| AttachedVolume { volume: v(*id), epoch: Epoch(1), chunk_count: 9 };
+            let attached: Vec<AttachedVolume> = volumes.iter().map(attached).collect();
+            shown_chunks(tree, &attached, &held).iter().map(VolumeChunk::to_string).collect()
+        };
+        let of_all = ["v1/0", "v1/1", "v1/7", "v5/0", "v5/2", "v5/7", "v6/0", "v6/8"];
+        assert_eq!(chunks(&tree, &[1, 5, 6]), of_all, "the last clone shows its parent below chunk 3");
+        assert_eq!(chunks(&tree, &[1]), of_all[..3], "a volume without an attach record is none");
+        tree.end(g(2)).unwrap();
+        assert_eq!(tree.get(g(1)).map(|node| node.role), Some(Role::Hidden(v(1))));
+        assert_eq!(chunks(&tree, &[5, 6]), of_all[3..], "the chunks of the hidden generation are those of clones");
     }
 }

@@ -228,15 +228,13 @@ impl Osd {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
         let Some(range) = SectorRange::checked(range.start, range.count) else { return Ok(None) };
         let Some(leader) = self.pgs.group(key).filter(|group| group.serves()) else { return Ok(None) };
-        // The attach record of an unknown volume may be applied before this write is.
-        let volume = chunk.volume;
-        let chunk = leader.decides().in_head(*chunk).unwrap_or(chunk.in_first());
-        let is_held = leader.is_held(volume);
+        // The attach record of an unknown volume may be applied before this write is. Its head is not known yet, nor is the one that a held
+        // write goes to: each of their AUs may be new there.
+        let head = leader.decides().in_head(*chunk).filter(|_| !leader.is_held(chunk.volume));
         let slot = self.pgs.get(key);
-        // A held write goes to a head that is not known yet: each of its AUs may be new there.
-        let need = match is_held {
-            true => range.au_count(),
-            false => self.engine.new_aus(slot.identity.replica, chunk, range),
+        let need = match head {
+            Some(chunk) => self.engine.new_aus(slot.identity.replica, chunk, range),
+            None => range.au_count(),
         };
         if need == 0 {
             return Ok(None);

@@ -8,7 +8,9 @@ use crate::pgs::State;
 use crate::recover::report_of_repair;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use recovery::Named;
+use std::sync::Arc;
 use types::control::PgReport;
+use types::tree::Tree;
 use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange};
 
 impl Osd {
@@ -143,6 +145,17 @@ impl Osd {
     /// Counts the destage rounds that have ended with a checkpoint since the process began.
     pub fn rounds_for_tools(&self) -> u64 {
         self.engine.stats().rounds
+    }
+
+    /// Returns the generations of the replica, as applied. `None`: it is not here.
+    pub fn tree_for_tools(&self, pg: PgId) -> Option<Arc<Tree>> {
+        self.engine.tree(self.pgs.get(self.pgs.by_pg(pg)?).identity.replica)
+    }
+
+    /// Returns the chunks that may hold data here, by generation; [`engine::Engine::chunks`].
+    pub fn chunks_for_tools(&self, pg: PgId) -> Vec<ChunkKey> {
+        let key = self.pgs.by_pg(pg);
+        key.map_or_else(Vec::new, |key| self.engine.chunks(self.pgs.get(key).identity.replica))
     }
 
     /// Returns the parts of the range that may hold data here, as (sectors, data).

@@ -48,6 +48,9 @@ pub enum DigestAnswer {
     Passed { applied: Index },
     /// The index was not applied in time.
     Late { applied: Index },
+    /// The PG does not have the generation at this index. The blocks of a removed one may belong to another, and a member may have merged
+    /// them or not, so their digest would compare nothing.
+    Ended { at: Index },
     /// The reads may show more than one applied state, or as many queries run as may.
     Busy,
     /// The replica cannot be read.
@@ -133,6 +136,9 @@ impl Digests {
         // Several may have waited for the same index.
         if self.running.len() >= self.limits.0 {
             return host.act(Action::AnswerTool { id, answer: DigestAnswer::Busy });
+        }
+        if host.tree(replica).is_some_and(|tree| tree.get(chunk.generation).is_none()) {
+            return host.act(Action::AnswerTool { id, answer: DigestAnswer::Ended { at } });
         }
         if of_table {
             let parts = table(&host.delta(replica, chunk));

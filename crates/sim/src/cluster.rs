@@ -37,6 +37,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 use telemetry::Registry;
+use types::control::OsdDown;
 use types::rng::Rng;
 use types::{ChunkKey, ClusterId, Incarnation, IoBuf, OsdId, OsdUuid, PgId, ReplicaId, SectorRange, Time, VolumeId};
 
@@ -319,9 +320,14 @@ impl Cluster {
         let Some(record) = self.meta.records().and_then(|r| r.pgs.get(&pg)) else { return };
         let any = record.members[rng.below(record.members.len() as u64) as usize].osd;
         let to = to.map_or(any, |i| self.osds[i].id);
+        self.order(pg, &OsdDown::TransferLeader { pg, to });
+    }
+
+    /// Gives the leader of a PG an order, as meta does.
+    pub fn order(&mut self, pg: PgId, order: &OsdDown) {
         let leader = self.osds.iter_mut().filter_map(|o| o.running.as_mut()).map(|(osd, _)| osd);
         for osd in leader.filter(|osd| osd.leading().contains_key(&pg)) {
-            osd.handle_control(types::control::OsdDown::TransferLeader { pg, to });
+            osd.handle_control(order.clone());
         }
         (0..self.osds.len()).for_each(|i| self.turn_osd(i));
     }

@@ -21,8 +21,8 @@ use simenv::World;
 use std::fmt::Write;
 use std::time::Duration;
 use types::rng::Rng;
-use types::units::{CHUNK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, GenerationId, OsdId, PgId, SectorRange, Time, VolumeId};
+use types::units::CHUNK;
+use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
 
 /// Number of machines of tenants.
 const TENANTS: usize = 3;
@@ -251,21 +251,23 @@ impl Tenants {
     }
 }
 
-/// Returns a replica that serves and holds something of the volume. A replica whose disk has lied, and which does not
-/// serve, may keep data. At rest all other replicas have applied the same, which shows that none of them is excused.
-fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, u32)> {
-    let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
-    let chunks = LEN_MAX.div_ceil(CHUNK) as u32;
-    let replicas = cluster.running().flat_map(|(id, osd)| {
-        let serving = osd.reports_for_tools().into_iter().map(|r| r.pg);
-        serving.flat_map(move |pg| (0..chunks).map(move |index| (id, osd, pg, index)))
+/// Returns a replica that serves and holds something of the volume, or of a generation that its PG does not have: that one has ended with
+/// some volume or snapshot. A replica whose disk has lied, and which does not serve, may keep data. At rest all other replicas have applied
+/// the same, which shows that none of them is excused.
+fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, ChunkKey)> {
+    let of_pg = |id: OsdId, osd: &osd::Osd, pg: PgId| {
+        let tree = osd.tree_for_tools(pg).unwrap_or_default();
+        let may_be_left = |chunk: &ChunkKey| tree.get(chunk.generation).is_none_or(|node| node.role.volume() == volume);
+        let has_data =
+            |chunk: &ChunkKey| osd.extents_for_tools(pg, *chunk, SectorRange::CHUNK).iter().any(|(_, data)| *data);
+        let chunks = osd.chunks_for_tools(pg);
+        chunks.into_iter().filter(may_be_left).find(has_data).map(|chunk| (id, pg, chunk))
+    };
+    let mut replicas = cluster.running().flat_map(|(id, osd)| {
+        let serving = osd.reports_for_tools().into_iter();
+        serving.map(move |report| (id, osd, report.pg))
     });
-    let mut left = replicas.filter(|(_, osd, pg, index)| {
-        let extents =
-            osd.extents_for_tools(*pg, ChunkKey { generation: GenerationId::first_of(volume), index: *index }, whole);
-        extents.iter().any(|(_, data)| *data)
-    });
-    left.next().map(|(id, _, pg, index)| (id, pg, index))
+    replicas.find_map(|(id, osd, pg)| of_pg(id, osd, pg))
 }
 
 #[cfg(test)]
@@ -274,9 +276,12 @@ mod tests {
     use crate::options::Options;
     use crate::overrides::Overrides;
     use crate::run::Run;
+    use types::control::OsdDown;
+    use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
+    use types::{CutId, GenerationId, SnapshotId};
 
-    #[test]
-    fn what_a_living_volume_holds_is_not_taken_for_gone() {
+    /// Returns a run in which a volume was written.
+    fn written() -> (Run, VolumeId) {
         let mut rng = Rng::new(1);
         let options = Options::draw(&mut rng);
         let mut run = Run::new(1, options, rng, false, &Overrides::default());
@@ -288,7 +293,49 @@ mod tests {
             let step = run.step(Time::NEVER);
             assert!(step.is_ok(), "nothing is broken: {step:?}");
         }
+        (run, alive)
+    }
+
+    /// Gives an order to all PGs in the place of meta.
+    fn order(run: &mut Run, order: &SnapshotOrder) {
+        let pgs: Vec<PgId> = run.cluster.meta.records().map_or_else(Vec::new, |r| r.pgs.keys().copied().collect());
+        pgs.iter().for_each(|pg| run.cluster.order(*pg, &OsdDown::Snapshots { pg: *pg, order: order.clone() }));
+        let end = run.cluster.world.now() + Duration::from_millis(30);
+        while run.cluster.world.now() < end {
+            let step = run.step(end);
+            assert!(step.is_ok(), "nothing is broken: {step:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_living_volume_holds_is_not_taken_for_gone() {
+        let (run, alive) = written();
         assert!(left_on(&run.cluster, alive).is_some(), "it was written");
         assert_eq!(left_on(&run.cluster, VolumeId(alive.0 + 1)), None, "there is no such volume");
+    }
+
+    #[test]
+    fn volume_whose_first_generation_is_gone_is_not_taken_for_gone() {
+        let (mut run, alive) = written();
+        let has_first = |run: &Run| {
+            let pages =
+                run.cluster.running().flat_map(|(_, osd)| osd.reports_for_tools().into_iter().map(move |r| (osd, r)));
+            let mut trees = pages.filter_map(|(osd, report)| osd.tree_for_tools(report.pg));
+            trees.any(|tree| tree.get(GenerationId::first_of(alive)).is_some())
+        };
+        assert!(has_first(&run));
+        // A cut may be given up under load.
+        for to in (1 << 20..).take(100) {
+            let items: std::sync::Arc<[CutItem]> = [CutItem { volume: alive, to: GenerationId(to) }].into();
+            let cut = CutId(to);
+            order(&mut run, &SnapshotOrder::Cut(Cut { id: cut, created_ms: 1000, items: items.clone() }));
+            order(&mut run, &SnapshotOrder::Release { cut, end: CutEnd::Release, items });
+            order(&mut run, &SnapshotOrder::Remove { volume: alive, snapshot: SnapshotId(to) });
+            if !has_first(&run) {
+                break;
+            }
+        }
+        assert!(!has_first(&run), "each PG has removed a snapshot");
+        assert!(left_on(&run.cluster, alive).is_some(), "its head has the data");
     }
 }

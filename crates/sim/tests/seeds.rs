@@ -1,5 +1,6 @@
 //! A few whole runs, and a check that a seed decides everything.
 
+mod cuts;
 mod rot;
 
 use sim::faults::Class;

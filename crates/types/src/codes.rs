@@ -405,7 +405,7 @@ codes! {
              puts a new device in its place; without one, `basalt osd out` moves its replicas to other OSDs.";
         REPLICA_NOT_HERE = 3014:
             "The device holds no such replica",
-            "No replica of this PG or id, or no chunk of this volume, is on the device.",
+            "No replica of this PG or id, no chunk of this volume, or no such snapshot is on the device.",
             "`basalt disk ls DEVICE` lists the replicas, `basalt pg ls` the OSDs of each PG.";
         OTHER_PART = 3015:
             "The device holds another part of an OSD",

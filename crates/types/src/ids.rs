@@ -115,7 +115,7 @@ pub struct VolumeChunk {
 }
 
 impl VolumeChunk {
-    /// The chunk in the first generation of its volume.
+    /// The chunk in the first generation of its volume, which is not the head any more once a snapshot was made.
     pub const fn in_first(self) -> ChunkKey {
         ChunkKey { generation: GenerationId::first_of(self.volume), index: self.index }
     }
@@ -129,7 +129,8 @@ pub struct ChunkKey {
 }
 
 impl ChunkKey {
-    /// The chunk of the volume that began with this generation. It is right while no volume has a second generation.
+    /// The chunk of the volume that began with this generation. It is right for a first generation alone: where the tree is known, the role
+    /// of the node names the volume.
     pub const fn of_first(self) -> VolumeChunk {
         VolumeChunk { volume: VolumeId(self.generation.0), index: self.index }
     }

@@ -10,6 +10,7 @@ mod encoding;
 
 use crate::{GenerationId, SnapshotId, VolumeId};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Bound;
 
 pub use encoding::{DECISION_VERSION, NODE_LEN_MAX, TreeError};
@@ -36,6 +37,17 @@ impl Role {
 
     fn is_head(self) -> bool {
         matches!(self, Role::Head(_))
+    }
+}
+
+/// `head`, the name of the snapshot, or `hidden`.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Head(_) => f.write_str("head"),
+            Role::Snapshot(_, id) => write!(f, "{id}"),
+            Role::Hidden(_) => f.write_str("hidden"),
+        }
     }
 }
 
@@ -146,6 +158,25 @@ impl Tree {
             let node = self.nodes[at];
             node.parent.map(|parent| (parent, node.through.min(*through)))
         })
+    }
+
+    /// Returns, for each volume, the generations of which its head or one of its snapshots shows blocks. Each comes with the index below
+    /// which some of these show its chunks.
+    pub fn shown(&self) -> BTreeMap<VolumeId, BTreeMap<GenerationId, u32>> {
+        let mut shown: BTreeMap<VolumeId, BTreeMap<GenerationId, u32>> = BTreeMap::new();
+        // The youngest first: the path of the head has most of those of the snapshots.
+        for (id, node) in self.nodes.iter().rev() {
+            let (Role::Head(volume) | Role::Snapshot(volume, _)) = node.role else { continue };
+            let of_volume = shown.entry(volume).or_default();
+            for (generation, through) in self.path(*id) {
+                // From here on a longer part of each generation was noted.
+                if of_volume.get(&generation).is_some_and(|known| *known >= through) {
+                    break;
+                }
+                of_volume.insert(generation, through);
+            }
+        }
+        shown
     }
 
     /// Adds the first head of a volume in this PG. With a parent, a snapshot, it is the head of a clone.

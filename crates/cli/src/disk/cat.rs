@@ -9,7 +9,7 @@ use anyhow::Result;
 use engine::ReplicaUse;
 use engine::offline::Access;
 use types::units::CHUNK;
-use types::{BLOCK, SECTOR, SectorRange, VolumeChunk, codes};
+use types::{BLOCK, SECTOR, SectorRange, codes};
 
 /// Most bytes of one read.
 const STEP: u64 = 512 << 10;
@@ -20,6 +20,11 @@ pub fn run(args: &DiskCat, as_json: bool) -> Result<Exit> {
         let next = "leave --json out; `basalt disk ls --chunks --json` describes chunks";
         return Err(UserError::new(codes::BAD_USAGE, "`basalt disk cat` prints bytes and no JSON", next).into());
     }
+    read(args, &mut output::bytes)
+}
+
+/// Gives the bytes to `put`, in order.
+pub(super) fn read(args: &DiskCat, put: &mut dyn FnMut(&[u8])) -> Result<Exit> {
     let end = args.len.map_or(Some(CHUNK), |len| args.offset.checked_add(len));
     let Some(end) = end.filter(|end| *end <= CHUNK && args.offset <= *end) else {
         let what = format!("--offset and --len reach beyond the chunk, which has {CHUNK} bytes");
@@ -29,13 +34,13 @@ pub fn run(args: &DiskCat, as_json: bool) -> Result<Exit> {
     let mut view = View::open(&mut device, args.source.end)?;
     let replica = view.choose(args.pg, args.source)?;
     remarks(&view, &replica, args.source.end.uncommitted);
-    let chunk = VolumeChunk { volume: args.volume, index: args.chunk }.in_first();
+    let generation = view.generation(&replica, args.volume, args.snapshot)?;
     let (mut at, mut bad) = (args.offset, 0);
     while at < end {
         let from = at / BLOCK * BLOCK;
         let to = end.next_multiple_of(BLOCK).min(from + STEP);
         let range = SectorRange::new((from / SECTOR) as u32, ((to - from) / SECTOR) as u32);
-        let found = view.read(&replica, chunk, range)?;
+        let found = view.read_of(&replica, generation, args.chunk, range)?;
         for block in &found.bad {
             let error = bad_block(view.path(), &replica, block);
             if !args.source.force {
@@ -47,8 +52,8 @@ pub fn run(args: &DiskCat, as_json: bool) -> Result<Exit> {
         let part = (at - from) as usize..(end.min(to) - from) as usize;
         at = from + part.end as u64;
         match found.bytes {
-            Some(bytes) => output::bytes(&bytes[part]),
-            None => output::bytes(&vec![0; part.len()]),
+            Some(bytes) => put(&bytes[part]),
+            None => put(&vec![0; part.len()]),
         }
     }
     Ok(if bad > 0 { Exit::Degraded } else { Exit::Done })

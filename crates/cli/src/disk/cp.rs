@@ -2,21 +2,22 @@
 
 use super::cat::remarks;
 use super::device::Device;
-use super::view::{Bytes, View, bad_block};
+use super::view::{Applied, Bytes, View, bad_block, volume_of};
 use crate::disk_args::DiskCp;
 use crate::errors::{Exit, UserError, unusable};
 use crate::{output, size, stripes};
 use anyhow::Result;
-use engine::ReplicaUse;
 use engine::offline::Access;
+use engine::{ChunkHeld, ReplicaUse};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use types::control::CHUNKS_KEPT;
+use types::tree::{Node, Role, Tree};
 use types::units::{CHUNK, CHUNKS_PER_SEGMENT};
-use types::{BLOCK, ChunkKey, PgId, Stripe, VolumeChunk, codes};
+use types::{BLOCK, ChunkKey, GenerationId, PgId, ReplicaId, Stripe, codes};
 
 /// A copy that is being made.
 struct Copy<'p> {
@@ -28,7 +29,10 @@ struct Copy<'p> {
     bad_blocks: u64,
 }
 
-/// Copies a chunk or all chunks of a volume.
+/// Chunks to copy from one replica, each of the generation that shows all of its blocks.
+type Part = (ReplicaUse, Vec<ChunkKey>);
+
+/// Copies a chunk or all chunks of a volume or a snapshot.
 pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     let refused = |error: std::io::Error| unusable(&args.file, &error);
     if args.file.exists() {
@@ -52,13 +56,14 @@ pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     let chunks: usize = plan.iter().map(|(_, chunks)| chunks.len()).sum();
     if as_json {
         let body = json!({
-            "device": args.store.device, "file": args.file, "volume": args.volume, "chunks": chunks, "len_bytes": len,
+            "device": args.store.device, "file": args.file, "volume": args.volume, "snapshot": args.snapshot,
+            "chunks": chunks, "len_bytes": len,
             "written_bytes": copy.written_bytes, "bad_blocks": copy.bad_blocks,
         });
         output::json("disk.cp", body)?;
     } else {
         let (written, len) = (size::show(copy.written_bytes), size::show(len));
-        out!("{}: {chunks} chunks of volume {}, {written} of data in {len}", args.file.display(), args.volume);
+        out!("{}: {chunks} chunks of {}, {written} of data in {len}", args.file.display(), wanted(args));
         if copy.bad_blocks > 0 {
             out!("{} bad blocks are zeros in it", copy.bad_blocks);
         }
@@ -66,59 +71,100 @@ pub fn run(args: &DiskCp, as_json: bool) -> Result<Exit> {
     Ok(if copy.bad_blocks > 0 { Exit::Degraded } else { Exit::Done })
 }
 
+fn wanted(args: &DiskCp) -> String {
+    let of = args.snapshot.map_or_else(String::new, |snapshot| format!("snapshot {snapshot} of "));
+    format!("{of}volume {}", args.volume)
+}
+
+/// Returns the indexes of the chunks that the replica holds of these generations, below the index that comes with each.
+fn held(view: &View<'_>, replica: &ReplicaUse, shown: &BTreeMap<GenerationId, u32>) -> BTreeSet<u32> {
+    let held = view.store.engine().chunks_for_tools(replica.identity.replica);
+    let is_shown = |held: &&ChunkHeld| {
+        let through = held.owner.and_then(|(generation, _)| shown.get(&generation));
+        through.is_some_and(|through| held.chunk.index < *through)
+    };
+    held.iter().filter(is_shown).map(|held| held.chunk.index).collect()
+}
+
+/// Whether the replica holds a chunk that the volume or one of its snapshots shows, or may do so: its decision state is damaged.
+fn holds_some(view: &View<'_>, replica: &ReplicaUse, args: &DiskCp) -> bool {
+    let shown = of_volume(&view.tree(replica.identity.replica), args);
+    let unknown = |held: &ChunkHeld| held.owner.is_none() && volume_of(held) == args.volume;
+    let all = view.store.engine().chunks_for_tools(replica.identity.replica);
+    !held(view, replica, &shown).is_empty() || all.iter().any(unknown)
+}
+
+/// Returns the generations of which the volume or one of its snapshots shows blocks.
+fn of_volume(tree: &Tree, args: &DiskCp) -> BTreeMap<GenerationId, u32> {
+    tree.shown().remove(&args.volume).unwrap_or_default()
+}
+
 /// Returns the chunks to copy, by replica.
-fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<(ReplicaUse, Vec<ChunkKey>)>> {
+fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<Part>> {
     let pgs: BTreeSet<PgId> = match args.pg {
         Some(pg) => BTreeSet::from([pg]),
         None => view.replicas().iter().map(|replica| replica.identity.pg).collect(),
     };
     let mut plan = Vec::new();
     for pg in pgs {
-        let holds = |replica: &ReplicaUse| -> Vec<ChunkKey> {
-            let held = view.store.engine().chunks_for_tools(replica.identity.replica);
-            let chunks = held.iter().map(|held| held.chunk).filter(|chunk| chunk.of_first().volume == args.volume);
-            chunks.filter(|chunk| args.chunk.is_none_or(|index| index == chunk.index)).collect()
-        };
         // A PG without a chunk of the volume must not fail the copy.
-        let concerns = view.replicas().iter().any(|replica| replica.identity.pg == pg && !holds(replica).is_empty());
+        let holds = |replica: &ReplicaUse| replica.identity.pg == pg && holds_some(view, replica, args);
+        let concerns = view.replicas().iter().any(holds);
         if !concerns && args.pg.is_none() {
             continue;
         }
         let replica = view.choose(pg, args.source)?;
-        let chunks = match args.chunk {
-            // A chunk that holds nothing is a chunk of zeros.
-            Some(index) => vec![VolumeChunk { volume: args.volume, index }.in_first()],
-            None => holds(&replica),
-        };
+        // An older replica of the PG may have a volume that was removed since.
+        if args.pg.is_none() && !holds_some(view, &replica, args) {
+            continue;
+        }
+        let chunks = chunks_of(view, &replica, args)?;
         remarks(view, &replica, args.source.end.uncommitted);
         plan.push((replica, chunks));
     }
-    if plan.iter().all(|(_, chunks)| chunks.is_empty()) {
+    if args.chunk.is_none() && plan.iter().all(|(_, chunks)| chunks.is_empty()) {
         let device = args.store.device.display();
-        let what = format!("{device} holds no chunk of volume {}", args.volume);
+        let what = format!("{device} holds no chunk of {}", wanted(args));
         return Err(UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk usage {device}")).into());
     }
     Ok(plan)
 }
 
-/// Returns the length of the file: the volume in whole chunks as its PGs know it, or one chunk.
-fn len_of(view: &View<'_>, plan: &[(ReplicaUse, Vec<ChunkKey>)], args: &DiskCp) -> u64 {
+/// Returns the chunks of a replica to copy: those that an older generation alone holds, too.
+fn chunks_of(view: &View<'_>, replica: &ReplicaUse, args: &DiskCp) -> Result<Vec<ChunkKey>> {
+    let Some(generation) = view.generation(replica, args.volume, args.snapshot)? else { return Ok(Vec::new()) };
+    let indexes = match args.chunk {
+        // A chunk that holds nothing is a chunk of zeros.
+        Some(index) => BTreeSet::from([index]),
+        None => held(view, replica, &view.tree(replica.identity.replica).path(generation).collect()),
+    };
+    Ok(indexes.into_iter().map(|index| ChunkKey { generation, index }).collect())
+}
+
+/// Returns the length of the file: the volume or the snapshot in whole chunks as its PGs know it, or one chunk.
+fn len_of(view: &View<'_>, plan: &[Part], args: &DiskCp) -> u64 {
     if args.chunk.is_some() {
         return CHUNK;
     }
-    let counts = view.applied.values().filter_map(|applied| applied.volumes.get(&args.volume));
+    let count = |(replica, applied): (&ReplicaId, &Applied)| match args.snapshot {
+        None => applied.volumes.get(&args.volume).map(|attached| attached.chunk_count),
+        Some(snapshot) => {
+            let tree = view.tree(*replica);
+            let is_its = |node: &&Node| node.role == Role::Snapshot(args.volume, snapshot);
+            tree.snapshot(snapshot).and_then(|id| tree.get(id)).filter(is_its).map(|node| node.chunk_count)
+        }
+    };
     // In the middle of a recovery of the records no length is known.
-    let attached = counts.filter(|count| **count != CHUNKS_KEPT).max();
+    let known = view.applied.iter().filter_map(count).filter(|count| *count != CHUNKS_KEPT).max();
     let seen = plan.iter().flat_map(|(_, chunks)| chunks).map(|chunk| u64::from(chunk.index) + 1).max();
-    attached.map(|count| u64::from(*count)).max(seen).unwrap_or(0) * CHUNK
+    known.map(u64::from).max(seen).unwrap_or(0) * CHUNK
 }
 
 /// Refuses a layout that the PGs of the chunks contradict; else names it. The device does not know the layout.
 fn check_layout(view: &View<'_>, args: &DiskCp, stripe: Stripe) -> Result<()> {
     let chunks = view.replicas().into_iter().flat_map(|replica| {
-        let held = view.store.engine().chunks_for_tools(replica.identity.replica);
-        let of_volume = held.into_iter().map(|held| held.chunk).filter(|chunk| chunk.of_first().volume == args.volume);
-        of_volume.map(|chunk| (replica.identity.pg, chunk.index)).collect::<Vec<_>>()
+        let shown = of_volume(&view.tree(replica.identity.replica), args);
+        held(view, &replica, &shown).into_iter().map(move |index| (replica.identity.pg, index))
     });
     let (volume, unit, count) = (args.volume, size::show(stripe.unit_bytes()), stripe.count());
     if let Some([(pg, chunk), (other_pg, other)]) = contradiction(stripe, chunks) {
@@ -154,7 +200,7 @@ fn contradiction(stripe: Stripe, chunks: impl Iterator<Item = (PgId, u32)>) -> O
 }
 
 impl Copy<'_> {
-    fn all(&mut self, view: &mut View<'_>, plan: &[(ReplicaUse, Vec<ChunkKey>)], args: &DiskCp) -> Result<()> {
+    fn all(&mut self, view: &mut View<'_>, plan: &[Part], args: &DiskCp) -> Result<()> {
         let device = view.path().to_owned();
         for (replica, chunks) in plan {
             for chunk in chunks {

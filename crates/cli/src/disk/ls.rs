@@ -1,7 +1,7 @@
 //! `basalt disk ls`: the replicas on a device, and their chunks.
 
 use super::device::Device;
-use super::view::{View, part_word};
+use super::view::{View, part_word, volume_of};
 use crate::disk_args::DiskLs;
 use crate::{output, size};
 use anyhow::Result;
@@ -14,14 +14,7 @@ use types::{AU, BLOCK, VolumeId};
 pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
     let mut device = Device::open(&args.store, Access::Read)?;
     let view = View::open(&mut device, args.end)?;
-    let listed: Vec<(ReplicaUse, Vec<ChunkHeld>)> = view
-        .replicas()
-        .into_iter()
-        .filter(|replica| args.pg.is_none_or(|pg| replica.identity.pg == pg))
-        .map(|replica| (chunks_of(&view, &replica, args.volume), replica))
-        .filter(|(chunks, _)| args.volume.is_none() || !chunks.is_empty())
-        .map(|(chunks, replica)| (replica, chunks))
-        .collect();
+    let listed = listed(&view, args);
     if as_json {
         let replicas: Vec<Value> =
             listed.iter().map(|(r, chunks)| replica_json(&view, r, chunks, args.chunks)).collect();
@@ -41,14 +34,23 @@ pub fn run(args: &DiskLs, as_json: bool) -> Result<()> {
     for (replica, chunks) in listed.iter().filter(|_| args.chunks) {
         out!("");
         out!("{} of PG {}", replica.identity.replica, replica.identity.pg);
-        output::table(&["volume", "chunk", "aus", "blocks", "data", "runs", "log"], chunks.iter().map(chunk_row));
+        let header = ["volume", "generation", "role", "chunk", "aus", "blocks", "data", "runs", "log"];
+        output::table(&header, chunks.iter().map(chunk_row));
     }
     Ok(())
 }
 
+/// Returns the wanted replicas with their wanted chunks.
+pub(super) fn listed(view: &View<'_>, args: &DiskLs) -> Vec<(ReplicaUse, Vec<ChunkHeld>)> {
+    let replicas = view.replicas().into_iter().filter(|replica| args.pg.is_none_or(|pg| replica.identity.pg == pg));
+    let with_chunks = replicas.map(|replica| (chunks_of(view, &replica, args.volume), replica));
+    let wanted = with_chunks.filter(|(chunks, _)| args.volume.is_none() || !chunks.is_empty());
+    wanted.map(|(chunks, replica)| (replica, chunks)).collect()
+}
+
 fn chunks_of(view: &View<'_>, replica: &ReplicaUse, volume: Option<VolumeId>) -> Vec<ChunkHeld> {
     let mut chunks = view.store.engine().chunks_for_tools(replica.identity.replica);
-    chunks.retain(|held| volume.is_none_or(|volume| held.chunk.of_first().volume == volume));
+    chunks.retain(|held| volume.is_none_or(|volume| volume_of(held) == volume));
     chunks
 }
 
@@ -71,10 +73,21 @@ fn row(view: &View<'_>, replica: &ReplicaUse) -> Vec<String> {
     ]
 }
 
+/// Returns the role of the generation: `dissolved` when its blocks belong to another one.
+fn role_of(held: &ChunkHeld) -> String {
+    match held.owner {
+        Some((owner, role)) if owner == held.chunk.generation => role.to_string(),
+        Some(_) => "dissolved".to_owned(),
+        None => "unknown".to_owned(),
+    }
+}
+
 fn chunk_row(held: &ChunkHeld) -> Vec<String> {
     let home = held.home.map_or((0, 0, 0), |home| (home.aus, home.blocks, home.runs));
     vec![
-        held.chunk.of_first().volume.to_string(),
+        volume_of(held).to_string(),
+        held.chunk.generation.to_string(),
+        role_of(held),
         held.chunk.index.to_string(),
         home.0.to_string(),
         home.1.to_string(),
@@ -112,10 +125,12 @@ fn replica_json(view: &View<'_>, replica: &ReplicaUse, chunks: &[ChunkHeld], lis
     })
 }
 
-fn chunk_json(held: &ChunkHeld) -> Value {
+pub(super) fn chunk_json(held: &ChunkHeld) -> Value {
     let home = held.home.map_or((0, 0, 0), |home| (home.aus, home.blocks, home.runs));
     json!({
-        "volume": held.chunk.of_first().volume,
+        "volume": volume_of(held),
+        "generation": held.chunk.generation,
+        "role": role_of(held),
         "chunk": held.chunk.index,
         "aus": home.0,
         "data_bytes": u64::from(home.1) * BLOCK,

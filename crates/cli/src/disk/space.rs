@@ -1,7 +1,7 @@
 //! `basalt disk usage`: space of a device by owner.
 
 use super::device::Device;
-use super::view::View;
+use super::view::{View, volume_of};
 use crate::disk_args::{DiskDevice, LogEnd};
 use crate::{output, size};
 use anyhow::Result;
@@ -12,22 +12,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use types::{AU, BLOCK, OsdId, VolumeId};
 
-/// Space of one volume on this device.
+/// Space of one volume on this device, with its snapshots.
 #[derive(Default)]
-struct OfVolume {
-    chunks: u64,
-    aus: u64,
+pub(super) struct OfVolume {
+    pub chunks: u64,
+    pub aus: u64,
     blocks: u64,
     runs: u64,
 }
 
 /// Space of a device by owner.
-struct Found {
+pub(super) struct Found {
     space: SpaceUse,
     log: LogUse,
     /// AUs of removed replicas, which maps name until a checkpoint releases them.
     removed_aus: u64,
-    volumes: BTreeMap<VolumeId, OfVolume>,
+    pub volumes: BTreeMap<VolumeId, OfVolume>,
 }
 
 /// Prints the space of a device.
@@ -43,13 +43,13 @@ pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn find(view: &View<'_>) -> Found {
+pub(super) fn find(view: &View<'_>) -> Found {
     let engine = view.store.engine();
     let mut volumes: BTreeMap<VolumeId, OfVolume> = BTreeMap::new();
     for replica in view.replicas() {
         for held in engine.chunks_for_tools(replica.identity.replica) {
             let Some(home) = held.home else { continue };
-            let of = volumes.entry(held.chunk.of_first().volume).or_default();
+            let of = volumes.entry(volume_of(&held)).or_default();
             (of.chunks, of.aus) = (of.chunks + 1, of.aus + u64::from(home.aus));
             (of.blocks, of.runs) = (of.blocks + u64::from(home.blocks), of.runs + u64::from(home.runs));
         }

@@ -1,5 +1,7 @@
 //! Devices that are hostile: truncated, random, of another version, in use, with flipped bytes.
 
+mod snapshots;
+
 use super::check::examine;
 use super::device::Device;
 use crate::disk_args::DiskDevice;

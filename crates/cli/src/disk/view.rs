@@ -7,15 +7,19 @@ use crate::disk_args::{LogEnd, Source};
 use crate::errors::UserError;
 use anyhow::Result;
 use engine::offline::{Access, Offline};
-use engine::{Part, ReadData, ReplicaUse, Superblock};
+use engine::{ChunkHeld, Part, ReadData, ReplicaUse, Superblock};
 use group::Until;
-use group::decision::Decision;
+use group::decision::{Attached, Decision};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use types::map::Membership;
 use types::store::Recovered;
+use types::tree::{Role, Tree};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, VolumeChunk, VolumeId, codes};
+use types::{
+    ChunkKey, GenerationId, Index, IoBuf, PgId, ReplicaId, SectorRange, SnapshotId, Term, VolumeChunk, VolumeId, codes,
+};
 
 /// Sectors of one read: 512 KiB.
 const STEP_SECTORS: u32 = 1024;
@@ -30,8 +34,8 @@ pub struct Applied {
     pub members: Membership,
     /// `None`: the log could not be applied, and the reason; the contents are those of the checkpoint.
     pub stale: Option<String>,
-    /// Chunks of each volume, according to the attach records.
-    pub volumes: BTreeMap<VolumeId, u32>,
+    /// The attach records.
+    pub volumes: BTreeMap<VolumeId, Attached>,
 }
 
 /// A mounted store.
@@ -45,7 +49,8 @@ pub struct View<'a> {
 /// A block that fails its checksum, or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBlock {
-    pub chunk: VolumeChunk,
+    /// [`View::name_of`] the chunk.
+    pub chunk: String,
     pub block: u32,
     pub reason: String,
 }
@@ -76,10 +81,7 @@ impl<'a> View<'a> {
 
     fn apply(&mut self, found: &Recovered, until: Until) -> Applied {
         let replica = found.identity.replica;
-        let volumes = |bytes: &[u8]| -> BTreeMap<VolumeId, u32> {
-            let volumes = Decision::decode(bytes).map(|state| state.volumes).unwrap_or_default();
-            volumes.into_iter().map(|(volume, attached)| (volume, attached.chunk_count)).collect()
-        };
+        let volumes = |bytes: &[u8]| Decision::decode(bytes).map(|state| state.volumes).unwrap_or_default();
         let at_checkpoint = (found.checkpoint.index, found.checkpoint.term);
         let newest = found.entries.last().filter(|entry| entry.index > found.checkpoint.index);
         let (last, last_term) = newest.map_or(at_checkpoint, |entry| (entry.index, entry.term));
@@ -155,6 +157,56 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Returns the generations of the contents that [`View::read`] shows.
+    pub fn tree(&self, replica: ReplicaId) -> Arc<Tree> {
+        self.store.engine().tree_for_tools(replica).unwrap_or_default()
+    }
+
+    /// Returns the generation that is the volume, or this snapshot of it. `None`: the volume came to the PG after the snapshot, which
+    /// reads as zeros here.
+    ///
+    /// # Errors
+    /// BSLT-3014 when the replica has no such volume or snapshot; BSLT-3011 when its decision state cannot be read.
+    pub fn generation(
+        &self,
+        replica: &ReplicaUse,
+        volume: VolumeId,
+        snapshot: Option<SnapshotId>,
+    ) -> Result<Option<GenerationId>> {
+        let (id, pg, device) = (replica.identity.replica, replica.identity.pg, self.path.display());
+        let Some(tree) = self.store.engine().tree_for_tools(id) else {
+            let what = format!("{device}: the decision state of {id} of PG {pg} cannot be read");
+            return Err(UserError::new(codes::REPLICA_DAMAGED, what, "take another replica of the PG").into());
+        };
+        let role = snapshot.map_or(Role::Head(volume), |snapshot| Role::Snapshot(volume, snapshot));
+        if let Some((generation, _)) = tree.iter().find(|(_, node)| node.role == role) {
+            return Ok(Some(generation));
+        }
+        let attached = self.applied.get(&id).and_then(|applied| applied.volumes.get(&volume));
+        let (Some(snapshot), Some(attached)) = (snapshot, attached) else {
+            let what = format!("{device}: {id} of PG {pg} does not hold volume {volume}");
+            return Err(UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk usage {device}")).into());
+        };
+        if snapshot.0 <= attached.first.0 {
+            return Ok(None);
+        }
+        let what = format!("{device}: {id} of PG {pg} does not hold snapshot {snapshot} of volume {volume}");
+        let next = format!("basalt disk ls {device} --pg {pg} --volume {} --chunks", volume.0);
+        Err(UserError::new(codes::REPLICA_NOT_HERE, what, next).into())
+    }
+
+    /// Returns the name of a chunk for an operator: the volume and the index, with the snapshot or the generation if it is not the head.
+    pub fn name_of(&self, replica: ReplicaId, chunk: ChunkKey) -> String {
+        let tree = self.tree(replica);
+        let Some(node) = tree.get(chunk.generation) else { return chunk.to_string() };
+        let of_volume = VolumeChunk { volume: node.role.volume(), index: chunk.index };
+        match node.role {
+            Role::Head(_) => of_volume.to_string(),
+            Role::Snapshot(_, snapshot) => format!("{of_volume} ({snapshot})"),
+            Role::Hidden(_) => format!("{of_volume} ({})", chunk.generation),
+        }
+    }
+
     /// Returns why the contents of a replica are those of its checkpoint, if they are.
     pub fn stale(&self, replica: ReplicaId) -> Option<&str> {
         self.applied.get(&replica).and_then(|applied| applied.stale.as_deref())
@@ -169,7 +221,7 @@ impl<'a> View<'a> {
             return Ok(Bytes { bytes: bytes_of(data), bad: Vec::new() });
         }
         let mut whole = vec![0; range.len_bytes()];
-        let mut bad = Vec::new();
+        let (mut bad, name) = (Vec::new(), self.name_of(replica.identity.replica, chunk));
         for block in range.fragments() {
             match self.read_once(replica, chunk, block)? {
                 Ok(data) => {
@@ -178,7 +230,7 @@ impl<'a> View<'a> {
                     }
                 }
                 Err(reason) => {
-                    bad.push(BadBlock { chunk: chunk.of_first(), block: block.start / SECTORS_PER_BLOCK, reason })
+                    bad.push(BadBlock { chunk: name.clone(), block: block.start / SECTORS_PER_BLOCK, reason });
                 }
             }
         }
@@ -198,6 +250,23 @@ impl<'a> View<'a> {
         };
         let read = read.map_err(|error| offline_error(&self.path, error))?;
         Ok(read.map_err(|error| error.to_string()))
+    }
+
+    /// Reads a range of a chunk of the volume or the snapshot that [`View::generation`] found.
+    ///
+    /// # Errors
+    /// Those of [`View::read`].
+    pub fn read_of(
+        &mut self,
+        replica: &ReplicaUse,
+        generation: Option<GenerationId>,
+        index: u32,
+        range: SectorRange,
+    ) -> Result<Bytes> {
+        match generation {
+            Some(generation) => self.read(replica, ChunkKey { generation, index }, range),
+            None => Ok(Bytes { bytes: None, bad: Vec::new() }),
+        }
     }
 
     /// Gives the pieces of a chunk that may hold data to `visit`, in order.
@@ -228,6 +297,11 @@ fn bytes_of(data: ReadData) -> Option<IoBuf> {
         ReadData::Zeros => None,
         ReadData::Bytes { payload, .. } => Some(payload),
     }
+}
+
+/// Returns the volume to which the blocks of a chunk belong. Without a tree it is the one that began with the generation.
+pub fn volume_of(held: &ChunkHeld) -> VolumeId {
+    held.owner.map_or(held.chunk.of_first().volume, |(_, role)| role.volume())
 }
 
 /// Returns the error of a bad block.

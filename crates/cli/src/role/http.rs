@@ -1,8 +1,8 @@
 //! The HTTP endpoint of an OSD: metrics, liveness, and the requests of tools.
 //!
 //! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop
-//! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica and the chunks that it holds.
-//! `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
+//! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica, the chunks of its volumes, and those of each generation
+//! that it holds. `/pg/PG/digest?generation=G&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
 
 use crate::role::tools::Counter;
 use axum::Json;
@@ -13,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use osd::{ToolAnswer, ToolAsk};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,8 @@ use telemetry::ops::OpReport;
 use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
 use types::limits::SAMPLE_EVERY;
-use types::{Index, OsdUuid, PgId, VolumeChunk, VolumeId};
+use types::tree::Role;
+use types::{ChunkKey, GenerationId, Index, OsdUuid, PgId};
 
 #[derive(Clone)]
 struct Pages {
@@ -134,7 +136,7 @@ async fn pg(State(pages): State<Pages>, Path(pg): Path<String>) -> Response {
 
 #[derive(Deserialize)]
 struct DigestOf {
-    volume: u64,
+    generation: u64,
     chunk: u32,
     at: u64,
     #[serde(default)]
@@ -146,7 +148,7 @@ async fn digest(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Q
         Ok(pg) => pg,
         Err(error) => return bad_pg(&error),
     };
-    let (chunk, at) = (VolumeChunk { volume: VolumeId(of.volume), index: of.chunk }.in_first(), Index(of.at));
+    let (chunk, at) = (ChunkKey { generation: GenerationId(of.generation), index: of.chunk }, Index(of.at));
     let ask = match of.table {
         true => ToolAsk::Table { pg, chunk, at },
         false => ToolAsk::Digest { pg, chunk, at },
@@ -165,7 +167,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
         ToolAnswer::Ops(ops) => ops_page(&ops),
-        ToolAnswer::Pg { report, chunks, attached } => Json(json!({
+        ToolAnswer::Pg { report, chunks, held, attached } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "osd": osd.to_string(),
             "pg": report.pg,
@@ -176,6 +178,8 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             "attached": attached.iter().map(|a| (a.volume.0, a.epoch.0)).collect::<Vec<_>>(),
             "attached_chunks": attached.iter().map(|a| a.chunk_count).collect::<Vec<_>>(),
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
+            "generations": generations(&held),
+            "held": held.iter().map(|(c, _)| (c.generation.0, c.index)).collect::<Vec<_>>(),
         }))
         .into_response(),
         ToolAnswer::Digest { at, parts } => {
@@ -188,6 +192,10 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
         ToolAnswer::Late { applied } => {
             let body = json!({ "error": "the index was not applied in time", "applied": applied });
             (StatusCode::GATEWAY_TIMEOUT, Json(body)).into_response()
+        }
+        ToolAnswer::Ended { at } => {
+            let body = json!({ "error": "the PG does not have this generation at this index", "at": at });
+            (StatusCode::GONE, Json(body)).into_response()
         }
         ToolAnswer::Busy => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": "busy; try again" }))).into_response()
@@ -208,4 +216,11 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
         }
     }
+}
+
+/// Returns each generation of these chunks with its volume and its role.
+fn generations(held: &[(ChunkKey, Role)]) -> Vec<Value> {
+    let roles: BTreeMap<GenerationId, Role> = held.iter().map(|(chunk, role)| (chunk.generation, *role)).collect();
+    let row = |(id, role): (GenerationId, Role)| json!([id, role.volume(), role.to_string()]);
+    roles.into_iter().map(row).collect()
 }

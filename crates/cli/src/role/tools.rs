@@ -60,4 +60,12 @@ impl Desk {
             }
         }
     }
+
+    /// Answers requests until no asker is left, in the place of an OSD.
+    #[cfg(test)]
+    pub fn answer_all(mut self, mut answer: impl FnMut(ToolAsk) -> ToolAnswer) {
+        while let Some((ask, asker)) = self.queue.blocking_recv() {
+            let _ = asker.send(answer(ask));
+        }
+    }
 }

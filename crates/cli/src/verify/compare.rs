@@ -1,4 +1,4 @@
-//! Compares one chunk of one PG: every member is asked for it at the same applied index, until all have
+//! Compares one chunk of one generation of a PG: every member is asked for it at the same applied index, until all have
 //! answered.
 //!
 //! The index is the highest one that a member reported as applied. Under load it lies ahead of that, and
@@ -6,10 +6,11 @@
 
 use super::http;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::control::AttachedVolume;
-use types::{Epoch, OsdId, OsdUuid, PgId, VolumeChunk, VolumeId};
+use types::{ChunkKey, Epoch, GenerationId, OsdId, OsdUuid, PgId, VolumeChunk, VolumeId};
 
 /// Rounds after which a chunk that changes all the time is given up.
 const ROUNDS_MAX: u32 = 60;
@@ -31,9 +32,20 @@ pub struct Table {
     pub applied: u64,
     /// Whether the member leads the PG and serves: it has applied all committed entries.
     pub leading: bool,
+    /// The chunks that attached volumes and their snapshots show.
     pub chunks: Vec<VolumeChunk>,
+    /// The chunks of each generation.
+    pub held: BTreeMap<ChunkKey, Owner>,
     /// The attach records of volumes; an OSD of an older version does not tell them.
     pub attached: Option<Vec<AttachedVolume>>,
+}
+
+/// The volume or the snapshot to which a generation belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub volume: VolumeId,
+    /// The snapshot, as `snap12`; a removed one that clones need, as `g12`. `None`: the generation is the head.
+    pub snapshot: Option<String>,
 }
 
 /// The parts of one chunk at one index, with a row for each member in the order of asking.
@@ -68,6 +80,8 @@ pub enum Undone {
     Member(OsdId, Silence),
     /// This member found damage in these parts of the chunk.
     Damaged(OsdId, Vec<(usize, String)>),
+    /// The PG does not have the generation any more: its blocks are gone, or those of another one.
+    Ended,
     /// The members never answered at one index.
     Restless,
 }
@@ -78,6 +92,7 @@ enum Told {
     Parts(Vec<u32>),
     Passed(u64),
     Late(u64),
+    Ended,
     Busy,
     Damaged(Vec<(usize, String)>),
 }
@@ -93,9 +108,14 @@ pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
         // Only an OSD that names itself can say that it has no replica.
         return Err(Silence { absent: status == 404 && body["osd"].is_string(), ..silence(&body) });
     }
+    parse(&body)
+}
+
+fn parse(body: &Value) -> Result<Table, Silence> {
     let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
     let chunks = chunks.into_iter().map(|(volume, index)| VolumeChunk { volume: VolumeId(volume), index }).collect();
-    let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
+    let held = held(body)?;
+    let applied = body["applied"].as_u64().ok_or_else(|| silence(body))?;
     let attached: Option<Vec<(u64, u64)>> =
         serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
     let counts: Option<Vec<u32>> =
@@ -107,7 +127,27 @@ pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
         chunk_count,
     };
     let attached = attached.map(|all| all.into_iter().zip(counts).map(record).collect());
-    Ok(Table { applied, leading: body["leading"] == true, chunks, attached })
+    Ok(Table { applied, leading: body["leading"] == true, chunks, held, attached })
+}
+
+fn held(body: &Value) -> Result<BTreeMap<ChunkKey, Owner>, String> {
+    let generations: Vec<(u64, u64, String)> =
+        serde_json::from_value(body["generations"].clone()).map_err(|e| e.to_string())?;
+    let owner = |(id, volume, role): (u64, u64, String)| {
+        let snapshot = match role.as_str() {
+            "head" => None,
+            "hidden" => Some(GenerationId(id).to_string()),
+            _ => Some(role),
+        };
+        (id, Owner { volume: VolumeId(volume), snapshot })
+    };
+    let owners: BTreeMap<u64, Owner> = generations.into_iter().map(owner).collect();
+    let held: Vec<(u64, u32)> = serde_json::from_value(body["held"].clone()).map_err(|e| e.to_string())?;
+    let of_owner = |(id, index): (u64, u32)| {
+        let owner = owners.get(&id).cloned().ok_or_else(|| format!("the OSD names no volume of generation {id}"))?;
+        Ok((ChunkKey { generation: GenerationId(id), index }, owner))
+    };
+    held.into_iter().map(of_owner).collect()
 }
 
 fn silence(body: &Value) -> Silence {
@@ -115,14 +155,15 @@ fn silence(body: &Value) -> Silence {
     Silence { reason, damaged: body["quarantined"] == true, absent: false, unreached: false }
 }
 
-fn digest(member: Member, pg: PgId, chunk: VolumeChunk, at: u64, table: bool) -> Result<Told, Silence> {
-    let path = format!("/pg/{pg}/digest?volume={}&chunk={}&at={at}&table={table}", chunk.volume.0, chunk.index);
+fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, Silence> {
+    let path = format!("/pg/{pg}/digest?generation={}&chunk={}&at={at}&table={table}", chunk.generation.0, chunk.index);
     let (status, body) = http::get(member.http, &path).map_err(|e| e.to_string())?;
     let applied = || body["applied"].as_u64().ok_or_else(|| silence(&body));
     match status {
         200 => Ok(Told::Parts(serde_json::from_value(body["parts"].clone()).map_err(|e| e.to_string())?)),
         409 => Ok(Told::Passed(applied()?)),
         504 => Ok(Told::Late(applied()?)),
+        410 => Ok(Told::Ended),
         503 => Ok(Told::Busy),
         500 if body["damaged"].is_array() => {
             Ok(Told::Damaged(serde_json::from_value(body["damaged"].clone()).map_err(|e| e.to_string())?))
@@ -132,22 +173,21 @@ fn digest(member: Member, pg: PgId, chunk: VolumeChunk, at: u64, table: bool) ->
 }
 
 /// Asks all members for a chunk at one index. `applied` is the highest applied index seen, and is updated.
-pub fn chunk(
-    members: &[Member],
-    pg: PgId,
-    chunk: VolumeChunk,
-    table: bool,
-    applied: &mut u64,
-) -> Result<Digests, Undone> {
+pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied: &mut u64) -> Result<Digests, Undone> {
     let mut ahead = 0;
     for _ in 0..ROUNDS_MAX {
         let at = *applied + ahead;
         let told = ask_all(members, |member| digest(member, pg, chunk, at, table));
         let mut parts = Vec::with_capacity(members.len());
-        let (mut passed, mut late, mut busy) = (false, false, false);
+        let (mut passed, mut late, mut busy, mut ended) = (false, false, false, true);
         for (member, answer) in members.iter().zip(told) {
             match answer.map_err(|why| Undone::Member(member.osd, why))? {
-                Told::Parts(row) => parts.push(row),
+                Told::Parts(row) => {
+                    ended = false;
+                    parts.push(row);
+                }
+                // At one index all members have the same generations: a row without parts differs from any other.
+                Told::Ended => parts.push(Vec::new()),
                 Told::Passed(now) => (passed, *applied) = (true, now.max(*applied)),
                 Told::Late(now) => (late, *applied) = (true, now.max(*applied)),
                 Told::Busy => busy = true,
@@ -157,7 +197,7 @@ pub fn chunk(
         if parts.len() == members.len() {
             // All members have applied this index; the next chunk begins here.
             *applied = at.max(*applied);
-            return Ok(Digests { at, parts });
+            return if ended { Err(Undone::Ended) } else { Ok(Digests { at, parts }) };
         }
         ahead = match (passed, late) {
             (true, _) => (ahead * 2).clamp(8, AHEAD_MAX),

@@ -3,16 +3,20 @@
 //! Meta names the replicas. Each OSD reads its own at one applied index, and returns a CRC32C for every 512 KiB; this
 //! command only compares them. With `--tables` only the block maps are compared, and no byte is read.
 //!
+//! The unit is a chunk of a generation, so snapshots are compared like volumes. Members have equal generations at one index.
+//!
 //! Exit codes: 0 equal, 1 different or damaged, 3 a replica could not be asked.
 
 pub mod compare;
 pub mod http;
+#[cfg(test)]
+mod tests;
 
 use crate::admin::Admin;
 use crate::errors::{Exit, UserError};
 use crate::{output, size};
 use anyhow::Result;
-use compare::{Member, Undone};
+use compare::{Member, Owner, Silence, Table, Undone};
 use control::admin::{OsdView, PgView, VolumeView};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -20,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
 use types::limits::PART_MAX;
 use types::units::CHUNK;
-use types::{OsdId, PgId, Stripe, VolumeChunk, VolumeId};
+use types::{ChunkKey, OsdId, PgId, Stripe, VolumeId};
 
 /// Most differences that are listed for one PG.
 const LISTED_MAX: usize = 100;
@@ -28,10 +32,15 @@ const LISTED_MAX: usize = 100;
 /// Most PGs that are named in one line.
 const NAMED_MAX: usize = 8;
 
+/// Most times that the chunks of a PG are listed, because snapshots were removed meanwhile.
+const LISTS_MAX: u32 = 4;
+
 /// Bytes in which replicas differ.
 #[derive(Debug, Serialize)]
 struct Difference {
     volume: String,
+    /// The snapshot, `snap12`, or a removed one that clones need, `g12`. `None`: the volume itself.
+    snapshot: Option<String>,
     /// Index of the chunk in the volume.
     chunk: u32,
     /// Offset in the volume; of the first unit, where the volume is striped and several units are concerned.
@@ -49,6 +58,8 @@ struct Difference {
 struct Damage {
     osd: OsdId,
     volume: String,
+    /// The same as in [`Difference`].
+    snapshot: Option<String>,
     chunk: u32,
     /// Offset in the volume; of the first unit, where the volume is striped and several units are concerned.
     offset_bytes: u64,
@@ -66,8 +77,8 @@ struct Unasked {
 }
 
 impl Unasked {
-    fn new(osd: OsdId, why: impl Into<compare::Silence>) -> Unasked {
-        let compare::Silence { reason, damaged, .. } = why.into();
+    fn new(osd: OsdId, why: impl Into<Silence>) -> Unasked {
+        let Silence { reason, damaged, .. } = why.into();
         Unasked { osd, reason, damaged }
     }
 }
@@ -87,15 +98,40 @@ struct Verdict {
     unasked: Vec<Unasked>,
 }
 
+impl Verdict {
+    fn new(pg: PgId) -> Verdict {
+        Verdict {
+            pg,
+            osds: Vec::new(),
+            at: (0, 0),
+            chunks: 0,
+            bytes: 0,
+            difference_count: 0,
+            differences: Vec::new(),
+            damaged: Vec::new(),
+            unasked: Vec::new(),
+        }
+    }
+}
+
 /// Name and stripe layout of each volume.
 type Volumes = BTreeMap<VolumeId, (String, Stripe)>;
 
 /// Members and chunks of one PG that are to be compared.
 struct Plan {
     members: Vec<Member>,
-    chunks: Vec<VolumeChunk>,
+    chunks: BTreeMap<ChunkKey, Owner>,
     applied: u64,
     verdict: Verdict,
+}
+
+/// Names of a chunk for an operator.
+struct Place {
+    /// `POOL/VOLUME`.
+    volume: String,
+    snapshot: Option<String>,
+    index: u32,
+    stripe: Stripe,
 }
 
 /// Compares these PGs, or all.
@@ -135,19 +171,55 @@ pub fn members(osds: &[OsdView]) -> Endpoints {
     osds.iter().map(|o| (o.osd, member(o))).collect()
 }
 
+impl Place {
+    fn new(chunk: ChunkKey, owner: Owner, volumes: &Volumes) -> Place {
+        let unknown = || (owner.volume.to_string(), Stripe::NONE);
+        let (volume, stripe) = volumes.get(&owner.volume).cloned().unwrap_or_else(unknown);
+        Place { volume, snapshot: owner.snapshot, index: chunk.index, stripe }
+    }
+
+    /// Returns the offset in the volume of the first byte of a part of the chunk.
+    fn offset_of(&self, part: usize) -> u64 {
+        self.stripe.volume_address(u64::from(self.index) * CHUNK + part as u64 * PART_MAX)
+    }
+}
+
+impl Plan {
+    /// Asks every member for the chunks of its generations. Members that do not answer leave, and are returned.
+    fn list(&mut self) -> Vec<(Member, Silence)> {
+        let told = compare::ask_all(&self.members, |member| compare::table(member, self.verdict.pg));
+        let (mut tables, mut silent) = (Vec::new(), Vec::new());
+        for (member, answer) in std::mem::take(&mut self.members).into_iter().zip(told) {
+            match answer {
+                Ok(table) => {
+                    self.members.push(member);
+                    tables.push(table);
+                }
+                Err(why) => silent.push((member, why)),
+            }
+        }
+        (self.applied, self.chunks) = joined(self.applied, tables);
+        silent
+    }
+
+    /// Lists the chunks with these indexes again: their generations have ended, and others may have their blocks now.
+    fn list_again(&mut self, ended: &BTreeSet<u32>) {
+        let silent = self.list();
+        self.verdict.unasked.extend(silent.into_iter().map(|(member, why)| Unasked::new(member.osd, why)));
+        self.chunks.retain(|chunk, _| ended.contains(&chunk.index));
+    }
+}
+
+/// Returns the highest applied index, and the chunks of all tables. The one that has applied most decides what a generation is.
+fn joined(applied: u64, mut tables: Vec<Table>) -> (u64, BTreeMap<ChunkKey, Owner>) {
+    tables.sort_by_key(|table| table.applied);
+    let applied = tables.last().map_or(applied, |table| table.applied.max(applied));
+    (applied, tables.into_iter().flat_map(|table| table.held).collect())
+}
+
 /// Asks every member which chunks it holds. An OSD that cannot be reached is not asked again for other PGs.
 fn plan(view: &PgView, endpoints: &mut Endpoints) -> Plan {
-    let mut verdict = Verdict {
-        pg: view.pg,
-        osds: Vec::new(),
-        at: (0, 0),
-        chunks: 0,
-        bytes: 0,
-        difference_count: 0,
-        differences: Vec::new(),
-        damaged: Vec::new(),
-        unasked: Vec::new(),
-    };
+    let mut verdict = Verdict::new(view.pg);
     let mut members = Vec::new();
     for osd in view.members.iter().map(|m| m.osd) {
         match endpoints.get(&osd) {
@@ -156,52 +228,57 @@ fn plan(view: &PgView, endpoints: &mut Endpoints) -> Plan {
             None => verdict.unasked.push(Unasked::new(osd, "the metadata server does not know it".to_owned())),
         }
     }
-    let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
-    let mut chunks = BTreeSet::new();
-    let (mut reached, mut applied) = (Vec::new(), 0);
-    for (member, answer) in members.into_iter().zip(told) {
-        match answer {
-            Ok(table) => {
-                applied = table.applied.max(applied);
-                chunks.extend(table.chunks);
-                reached.push(member);
-            }
-            Err(why) => {
-                if why.unreached {
-                    endpoints.insert(member.osd, Err(why.reason.clone()));
-                }
-                verdict.unasked.push(Unasked::new(member.osd, why));
-            }
+    let mut plan = Plan { members, chunks: BTreeMap::new(), applied: 0, verdict };
+    for (member, why) in plan.list() {
+        if why.unreached {
+            endpoints.insert(member.osd, Err(why.reason.clone()));
         }
+        plan.verdict.unasked.push(Unasked::new(member.osd, why));
     }
-    verdict.osds = reached.iter().map(|m| m.osd).collect();
-    Plan { members: reached, chunks: chunks.into_iter().collect(), applied, verdict }
+    plan.verdict.osds = plan.members.iter().map(|m| m.osd).collect();
+    plan
 }
 
 fn compare_pg(mut plan: Plan, tables: bool, volumes: &Volumes, bar: &ProgressBar) -> Verdict {
     bar.set_message(format!("PG {}", plan.verdict.pg));
-    for key in std::mem::take(&mut plan.chunks) {
-        bar.inc(1);
-        let unknown = || (key.volume.to_string(), Stripe::NONE);
-        let (name, stripe) = volumes.get(&key.volume).cloned().unwrap_or_else(unknown);
-        compare_chunk(&mut plan, key, (&name, stripe), tables);
+    for _ in 0..LISTS_MAX {
+        let mut ended = BTreeSet::new();
+        for (key, owner) in std::mem::take(&mut plan.chunks) {
+            bar.inc(1);
+            if !compare_chunk(&mut plan, key, &Place::new(key, owner, volumes), tables) {
+                ended.insert(key.index);
+            }
+        }
+        if ended.is_empty() {
+            return plan.verdict;
+        }
+        plan.list_again(&ended);
     }
+    let reason = "snapshots were removed faster than their chunks could be compared; try again";
+    let all = plan.members.iter().map(|m| Unasked::new(m.osd, reason.to_owned()));
+    plan.verdict.unasked.extend(all);
     plan.verdict
 }
 
-fn compare_chunk(plan: &mut Plan, key: VolumeChunk, volume: (&str, Stripe), tables: bool) {
+/// Compares a chunk; false: its generation has ended.
+fn compare_chunk(plan: &mut Plan, key: ChunkKey, place: &Place, tables: bool) -> bool {
     // A replica with damage in this chunk may be sound in the next.
     let mut members = plan.members.clone();
     while members.len() > 1 {
         match compare::chunk(&members, plan.verdict.pg, key, tables, &mut plan.applied) {
-            Ok(digests) => return note(&mut plan.verdict, &members, key, volume, &digests),
+            Ok(digests) => {
+                note(&mut plan.verdict, &members, place, &digests);
+                return true;
+            }
+            Err(Undone::Ended) => return false,
             Err(Undone::Damaged(osd, parts)) => {
                 members.retain(|m| m.osd != osd);
                 plan.verdict.damaged.extend(parts.into_iter().map(|(part, reason)| Damage {
                     osd,
-                    volume: volume.0.to_owned(),
-                    chunk: key.index,
-                    offset_bytes: offset_of(key, part, volume.1),
+                    volume: place.volume.clone(),
+                    snapshot: place.snapshot.clone(),
+                    chunk: place.index,
+                    offset_bytes: place.offset_of(part),
                     len_bytes: PART_MAX,
                     reason,
                 }));
@@ -212,26 +289,23 @@ fn compare_chunk(plan: &mut Plan, key: VolumeChunk, volume: (&str, Stripe), tabl
                 plan.verdict.unasked.push(Unasked::new(osd, why));
             }
             Err(Undone::Restless) => {
-                let reason = format!("chunk {key} changed faster than it could be read; try again");
-                let all = members.iter().map(|m| Unasked::new(m.osd, reason.clone()));
-                return plan.verdict.unasked.extend(all);
+                let named = named(&place.volume, place.snapshot.as_deref());
+                let reason =
+                    format!("chunk {} of {named} changed faster than it could be read; try again", place.index);
+                plan.verdict.unasked.extend(members.iter().map(|m| Unasked::new(m.osd, reason.clone())));
+                return true;
             }
         }
     }
+    true
 }
 
-/// Returns the offset in the volume of the first byte of a part of a chunk.
-fn offset_of(key: VolumeChunk, part: usize, stripe: Stripe) -> u64 {
-    stripe.volume_address(u64::from(key.index) * CHUNK + part as u64 * PART_MAX)
+/// Returns the volume, with the snapshot if it is one.
+fn named(volume: &str, snapshot: Option<&str>) -> String {
+    snapshot.map_or_else(|| volume.to_owned(), |snapshot| format!("{volume} {snapshot}"))
 }
 
-fn note(
-    verdict: &mut Verdict,
-    members: &[Member],
-    key: VolumeChunk,
-    (name, stripe): (&str, Stripe),
-    digests: &compare::Digests,
-) {
+fn note(verdict: &mut Verdict, members: &[Member], place: &Place, digests: &compare::Digests) {
     if verdict.chunks == 0 {
         verdict.at.0 = digests.at;
     }
@@ -246,9 +320,10 @@ fn note(
         let crc = |row: &Vec<u32>| row.get(first).copied().unwrap_or(0);
         let crcs: Vec<(OsdId, u32)> = members.iter().zip(&digests.parts).map(|(m, row)| (m.osd, crc(row))).collect();
         verdict.differences.push(Difference {
-            volume: name.to_owned(),
-            chunk: key.index,
-            offset_bytes: offset_of(key, first, stripe),
+            volume: place.volume.clone(),
+            snapshot: place.snapshot.clone(),
+            chunk: place.index,
+            offset_bytes: place.offset_of(first),
             len_bytes: count as u64 * PART_MAX,
             at: digests.at,
             odd: compare::odd_ones(&crcs),
@@ -322,27 +397,30 @@ fn not_compared(verdicts: &[Verdict]) -> Vec<String> {
     causes.into_iter().map(line).collect()
 }
 
-fn print(verdict: &Verdict) {
-    for d in &verdict.differences {
-        let crcs: Vec<_> = d.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
-        let odd: Vec<_> = d.odd.iter().map(OsdId::to_string).collect();
-        out!(
-            "pg {}: {} differs at offset {} ({}, chunk {}), index {}: {} against the others: {}",
-            verdict.pg,
-            d.volume,
-            d.offset_bytes,
-            size::show(d.len_bytes),
-            d.chunk,
-            d.at,
+impl Difference {
+    fn line(&self, pg: PgId) -> String {
+        let crcs: Vec<_> = self.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
+        let odd: Vec<_> = self.odd.iter().map(OsdId::to_string).collect();
+        format!(
+            "pg {pg}: {} differs at offset {} ({}, chunk {}), index {}: {} against the others: {}",
+            named(&self.volume, self.snapshot.as_deref()),
+            self.offset_bytes,
+            size::show(self.len_bytes),
+            self.chunk,
+            self.at,
             odd.join(" and "),
             crcs.join(", ")
-        );
+        )
     }
+}
+
+fn print(verdict: &Verdict) {
+    verdict.differences.iter().for_each(|difference| out!("{}", difference.line(verdict.pg)));
     for d in &verdict.damaged {
         let (pg, len) = (verdict.pg, size::show(d.len_bytes));
         out!(
             "pg {pg}: {} is damaged on {} at offset {} ({len}, chunk {}): {}",
-            d.volume,
+            named(&d.volume, d.snapshot.as_deref()),
             d.osd,
             d.offset_bytes,
             d.chunk,

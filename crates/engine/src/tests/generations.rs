@@ -6,8 +6,9 @@ use super::rig::Rig;
 use super::stream::{Came, Stream};
 use crate::testing::{Model, Order, SECTORS};
 use types::store::{BlockCopy, ChunkDelta, Effect, MendRefusal, Own};
+use types::tree::Role;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, VolumeId, crc32c};
+use types::{BLOCK, ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, SnapshotId, VolumeId, crc32c};
 
 const R1: ReplicaId = ReplicaId(1);
 const V1: VolumeId = VolumeId(1);
@@ -430,4 +431,24 @@ fn bad_block_of_a_discarded_generation_keeps_no_round_back() {
     order(&mut rig, Order::Remove(GenerationId(2)));
     order(&mut rig, Order::Remove(GenerationId(1)));
     assert!(!rig.engine.has_bad_blocks(R1) && !rig.engine.needs_bad_block(R1));
+}
+
+#[test]
+fn tools_see_the_generations_of_the_contents_that_they_read() {
+    let mut rig = quiet(36);
+    write(&mut rig, 0, 24);
+    destage(&mut rig);
+    branch(&mut rig, 2);
+    write(&mut rig, 16, 8);
+    let owners =
+        |rig: &Rig| -> Vec<_> { rig.engine.chunks_for_tools(R1).iter().map(|held| (held.chunk, held.owner)).collect() };
+    let (first, second) = (GenerationId(1), GenerationId(2));
+    let (snapshot, head) = (Role::Snapshot(V1, SnapshotId(2)), Role::Head(V1));
+    assert_eq!(owners(&rig), [(key(1, 0), Some((first, snapshot))), (key(2, 0), Some((second, head)))]);
+    order(&mut rig, Order::Remove(first));
+    assert_eq!(owners(&rig), [1, 2].map(|id| (key(id, 0), Some((second, head)))), "the removed one is the head's");
+    let is_head = |rig: &Rig, id| rig.engine.tree_for_tools(R1).is_some_and(|tree| tree.is_head_of(V1, id));
+    assert!(is_head(&rig, second));
+    rig.engine.fail(R1, "for this test".to_owned());
+    assert!(is_head(&rig, first), "home alone counts, which has the checkpoint before the snapshot");
 }

@@ -2,6 +2,7 @@
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
+use types::tree::Role;
 use types::{ChunkKey, GenerationId, Index};
 
 const CHUNK: ChunkKey = ChunkKey { generation: GenerationId(1), index: 0 };
@@ -21,9 +22,10 @@ pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
 
 fn applied(rig: &mut Rig, i: usize) -> Index {
     match ask(rig, i, ToolAsk::Pg { pg: pg(0) }) {
-        ToolAnswer::Pg { report, chunks, attached } => {
+        ToolAnswer::Pg { report, chunks, held, attached } => {
             assert_eq!(attached.iter().map(|attached| attached.volume).collect::<Vec<_>>(), [CHUNK.of_first().volume]);
             assert_eq!(chunks, [CHUNK.of_first()], "it holds one chunk");
+            assert_eq!(held, [(CHUNK, Role::Head(CHUNK.of_first().volume))]);
             report.applied
         }
         other => panic!("{other:?}"),

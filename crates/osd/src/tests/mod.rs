@@ -13,6 +13,7 @@ mod members;
 mod mends;
 mod reads;
 mod rig;
+mod snapshots;
 mod stops;
 mod streams;
 mod traced;

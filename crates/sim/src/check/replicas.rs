@@ -1,18 +1,19 @@
 //! Replica equality (what must never happen, 4): at one applied index all replicas of a PG hold the same
-//! bytes.
+//! bytes, in each generation: a volume as it is, its snapshots, and what its clones need of it.
 //!
 //! Each replica is read through its own OSD's engine, like a client's read, while nothing changes.
 
 use crate::cluster::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
 use types::limits::PART_MAX;
+use types::tree::Tree;
 use types::units::{SECTOR, SECTORS_PER_CHUNK};
 use types::{ChunkKey, GenerationId, IoBuf, OsdId, PgId, SectorRange, VolumeId};
 
 /// Bytes of one range on one OSD; zeros are `None`.
 type Bytes = Option<IoBuf>;
 
-/// Compares every chunk of `volume` in every PG. Returns the number of bytes compared.
+/// Compares every chunk of `volume` in every PG, in each of its generations. Returns the number of bytes compared.
 ///
 /// A range that an OSD cannot read goes to `unread` if peers can repair what its device lied about. The OSD knows of
 /// the damage now at the latest, and must repair it soon.
@@ -28,8 +29,7 @@ pub fn check(
 ) -> Result<u64, String> {
     let mut compared = 0;
     for (pg, members) in pgs {
-        for index in 0..chunks {
-            let chunk = ChunkKey { generation: GenerationId::first_of(volume), index };
+        for chunk in chunks_of(cluster, (*pg, members), volume, chunks) {
             for range in ranges_with_data(cluster, *pg, members, chunk) {
                 let mut seen: BTreeMap<OsdId, Bytes> = BTreeMap::new();
                 for osd in members {
@@ -54,6 +54,20 @@ pub fn check(
         }
     }
     Ok(compared)
+}
+
+/// Returns the chunks of the generations that the members have of the volume. Members that have applied the same have the same ones.
+fn chunks_of(cluster: &Cluster, (pg, members): (PgId, &[OsdId]), volume: VolumeId, chunks: u32) -> Vec<ChunkKey> {
+    let running = cluster.running().filter(|(id, _)| members.contains(id));
+    let of_volume = |tree: &Tree| -> Vec<GenerationId> {
+        tree.iter().filter(|(_, node)| node.role.volume() == volume).map(|(id, _)| id).collect()
+    };
+    let trees = running.filter_map(|(_, osd)| osd.tree_for_tools(pg));
+    let generations: BTreeSet<GenerationId> = trees.flat_map(|tree| of_volume(&tree)).collect();
+    generations
+        .into_iter()
+        .flat_map(|generation| (0..chunks).map(move |index| ChunkKey { generation, index }))
+        .collect()
 }
 
 /// Returns the parts of the chunk where some member may hold data.

@@ -222,10 +222,10 @@ impl Cluster {
     }
 
     /// The differences between the records and the PGs, as the OSDs that run show them.
-    fn found(&self, records: &Records) -> Found {
+    pub fn found(&self, records: &Records) -> Found {
         let pages = self.running().flat_map(|(_, osd)| osd.pages_for_tools());
         let table = |page: ToolAnswer| match page {
-            ToolAnswer::Pg { report, chunks, attached } => {
+            ToolAnswer::Pg { report, chunks, attached, .. } => {
                 let leading = report.leading.is_some_and(|lead| lead.active);
                 Some(Table { pg: report.pg, leading, chunks, attached })
             }

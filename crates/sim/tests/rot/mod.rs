@@ -11,7 +11,7 @@ use types::rng::Rng;
 use types::units::CHUNK;
 use types::{OsdId, PgId, VolumeId};
 
-type Members = Vec<(PgId, Vec<OsdId>)>;
+pub type Members = Vec<(PgId, Vec<OsdId>)>;
 
 fn until(cluster: &mut Cluster, seconds: u64, what: &str, done: impl Fn(&Cluster) -> bool) {
     let deadline = cluster.world.now() + Duration::from_secs(seconds);
@@ -21,7 +21,7 @@ fn until(cluster: &mut Cluster, seconds: u64, what: &str, done: impl Fn(&Cluster
     }
 }
 
-fn pass(cluster: &mut Cluster, time: Duration) {
+pub fn pass(cluster: &mut Cluster, time: Duration) {
     let end = cluster.world.now() + time;
     while cluster.world.now() < end {
         cluster.step(end);
@@ -30,7 +30,7 @@ fn pass(cluster: &mut Cluster, time: Duration) {
 }
 
 /// Returns three replicas of volumes that clients have begun to write.
-fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<VolumeId>) {
+pub fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<VolumeId>) {
     let mut rng = Rng::new(seed);
     let mut options = Options { osds: 3, replicas: 3, pgs: 2, ..Options::draw(&mut rng) };
     options.engine.round_idle = Duration::from_millis(50);
@@ -59,14 +59,14 @@ fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<VolumeId
 }
 
 /// Returns three replicas of a volume that was written and has come to rest at home.
-fn at_rest(seed: u64) -> (Cluster, Vec<VolumeId>, Members) {
+pub fn at_rest(seed: u64) -> (Cluster, Vec<VolumeId>, Members) {
     let (mut cluster, volumes) = begun(seed, |_| {});
     pass(&mut cluster, Duration::from_secs(2));
     let pgs = come_to_rest(&mut cluster);
     (cluster, volumes, pgs)
 }
 
-fn come_to_rest(cluster: &mut Cluster) -> Members {
+pub fn come_to_rest(cluster: &mut Cluster) -> Members {
     cluster.hurry();
     until(cluster, 60, "all is answered", Cluster::work_done);
     pass(cluster, Duration::from_secs(2));
@@ -74,7 +74,7 @@ fn come_to_rest(cluster: &mut Cluster) -> Members {
     records.pgs.values().map(|pg| (pg.pg, pg.members.iter().map(|m| m.osd).collect())).collect()
 }
 
-fn compare(cluster: &mut Cluster, volumes: &[VolumeId], pgs: &Members) -> Result<u64, String> {
+pub fn compare(cluster: &mut Cluster, volumes: &[VolumeId], pgs: &Members) -> Result<u64, String> {
     let chunks = cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
     volumes.iter().map(|volume| replicas::check(cluster, *volume, chunks, pgs, &mut Vec::new())).sum()
 }

@@ -57,6 +57,27 @@ fn snapshot_with_two_children_is_hidden_until_one_is_left() {
 }
 
 #[test]
+fn volume_shows_its_snapshots_and_a_clone_its_parents() {
+    let mut tree = chain(&[1, 2, 3]);
+    let (clone, other) = (VolumeId(5), VolumeId(6));
+    tree.begin(clone, g(5), Some(g(2))).unwrap();
+    tree.begin(other, g(6), Some(g(2))).unwrap();
+    tree.shorten(g(6), 3).unwrap();
+    let shown = |tree: &Tree, volume| {
+        let shown = tree.shown().remove(&volume).unwrap_or_default();
+        shown.into_iter().map(|(id, through)| (id.0, through)).collect::<Vec<_>>()
+    };
+    const ALL: u32 = u32::MAX;
+    assert_eq!(shown(&tree, V), [(1, ALL), (2, ALL), (3, ALL)]);
+    assert_eq!(shown(&tree, clone), [(1, ALL), (2, ALL), (5, ALL)]);
+    assert_eq!(shown(&tree, other), [(1, 3), (2, 3), (6, ALL)], "it is shorter than its parent");
+    tree.end(g(3)).unwrap();
+    assert_eq!(tree.get(g(2)).map(|node| node.role), Some(Role::Hidden(V)));
+    assert_eq!(shown(&tree, V), [], "a hidden generation is no volume");
+    assert_eq!(shown(&tree, clone), [(2, ALL), (5, ALL)], "its parent took the blocks of the oldest one");
+}
+
+#[test]
 fn cascade_ends_at_a_named_generation() {
     let mut tree = chain(&[1, 2, 3]);
     tree.begin(VolumeId(5), g(5), Some(g(2))).unwrap();
@@ -285,7 +306,21 @@ impl Model {
         }
         assert_eq!(Tree::decode(&bytes_of(tree)).as_ref(), Ok(tree), "the bytes say all, and no law is broken");
         assert!(self.own.keys().all(|(id, _)| tree.get(*id).is_some()), "each block belongs to a generation");
+        check_shown(tree);
     }
+}
+
+/// Compares what volumes show with the paths of all their generations.
+fn check_shown(tree: &Tree) {
+    let mut want: BTreeMap<VolumeId, BTreeMap<GenerationId, u32>> = BTreeMap::new();
+    for (id, node) in tree.iter().filter(|(_, node)| !matches!(node.role, Role::Hidden(_))) {
+        let of_volume = want.entry(node.role.volume()).or_default();
+        for (generation, through) in tree.path(id) {
+            let most = of_volume.entry(generation).or_default();
+            *most = through.max(*most);
+        }
+    }
+    assert_eq!(tree.shown(), want);
 }
 
 #[test]
