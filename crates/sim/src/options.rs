@@ -227,7 +227,7 @@ impl Options {
     /// Returns the dice of snapshots, in a run that makes some.
     pub fn snapshot_dice(&self, seed: u64) -> Option<Rng> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"snapshot"));
-        let fits = seed >= SNAPSHOTS_FROM && self.aim.is_none() && self.workload != Kind::Bank;
+        let fits = seed >= SNAPSHOTS_FROM && self.aim.is_none();
         (fits && rng.chance(SNAPSHOTS_PCT, 100)).then_some(rng)
     }
 

@@ -379,7 +379,12 @@ impl Run {
             self.cluster.let_in_tenants(self.many.clone(), self.lengthens);
         }
         if let Some(dice) = self.snapshots.clone() {
-            self.cluster.let_in_snapshots(dice, (crate::workload::VOLUME.to_owned(), self.volumes[0]));
+            let named = |id: &VolumeId| {
+                let records = self.cluster.meta.records();
+                (records.map_or_else(String::new, |records| records.full_name(&records.volumes[id])), *id)
+            };
+            let volumes = self.volumes.iter().map(named).collect();
+            self.cluster.let_in_snapshots(dice, volumes);
         }
         if self.away {
             self.miss_a_log()?;

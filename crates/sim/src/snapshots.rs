@@ -13,7 +13,7 @@ use crate::check::linear::{At, Linear, Stamp};
 use crate::client::ClientNode;
 use crate::cluster::Cluster;
 use crate::stamp;
-use crate::workload::{Ask, Turn, Workload, name};
+use crate::workload::{Ask, Audit, Turn, Workload, name};
 use ::client::ClientTuning;
 use control::admin::{AdminAsk, CutAsk};
 use control::{Records, SnapshotState};
@@ -46,7 +46,8 @@ const DEPTH: usize = 4;
 #[derive(Debug)]
 struct Taken {
     volume: VolumeId,
-    name: String,
+    /// `pool/volume@snapshot`, of each volume of its cut.
+    names: Vec<String>,
     /// The command was submitted at the first time, and its end was seen at the last.
     within: Range<At>,
     seen: BTreeMap<u64, Option<Stamp>>,
@@ -69,7 +70,10 @@ struct Shot {
 /// The administrator, and its machine.
 pub struct Snapshots {
     rng: Rng,
-    volume: (String, VolumeId),
+    /// The volumes of each cut.
+    volumes: Vec<(String, VolumeId)>,
+    /// Length of the volumes of a bank, whose snapshots are audited.
+    bank: Option<u64>,
     all: Vec<Shot>,
     at: Time,
     /// Number of the machine among the clients.
@@ -82,9 +86,15 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    pub fn new(mut rng: Rng, volume: (String, VolumeId), machine: usize, now: Time) -> Snapshots {
+    pub fn new(
+        mut rng: Rng,
+        volumes: Vec<(String, VolumeId)>,
+        bank: Option<u64>,
+        machine: usize,
+        now: Time,
+    ) -> Snapshots {
         let at = now + Duration::from_millis(rng.below(500));
-        Snapshots { rng, volume, all: Vec::new(), at, machine, reading: None, closing: false, read_last: 0 }
+        Snapshots { rng, volumes, bank, all: Vec::new(), at, machine, reading: None, closing: false, read_last: 0 }
     }
 
     /// Returns the machine that reads.
@@ -128,7 +138,7 @@ impl Snapshots {
 
     /// Describes the snapshots, for a failure's text.
     pub fn describe(&self) -> String {
-        let one = |shot: &Shot| format!("{} {:?}", shot.taken.borrow().name, shot.stage);
+        let one = |shot: &Shot| format!("{:?} {:?}", shot.taken.borrow().names, shot.stage);
         let all: Vec<String> = self.all.iter().filter(|shot| shot.stage != Stage::Gone).map(one).collect();
         format!("snapshots: {}; reading {:?}, read {}", all.join(", "), self.reading, self.read_last)
     }
@@ -143,7 +153,7 @@ impl Snapshots {
             let seen = taken.seen.iter().map(|(sector, stamp)| (*sector, *stamp));
             linear
                 .one_moment(taken.volume.0, seen, taken.within.clone())
-                .map_err(|what| format!("{}: {what}", taken.name))?;
+                .map_err(|what| format!("{:?}: {what}", taken.names))?;
         }
         Ok(())
     }
@@ -156,7 +166,7 @@ impl Snapshots {
         self.at = now + LOOK;
         let Some(records) = cluster.meta.records() else { return };
         for shot in &mut self.all {
-            shot.look(now, self.volume.1, records);
+            shot.look(now, &self.volumes, records);
         }
         self.end_reading(now, cluster);
         self.delete_again(now, cluster);
@@ -181,10 +191,10 @@ impl Snapshots {
     }
 
     fn ask(&mut self, now: Time, cluster: &mut Cluster) {
-        let (volume, id) = &self.volume;
-        let name = format!("{volume}@s{}", self.all.len());
-        let ask = CutAsk { names: vec![name.clone()], ..CutAsk::default() };
-        let taken = Taken { volume: *id, name, within: now.0..At::MAX, seen: BTreeMap::new() };
+        let names: Vec<String> =
+            self.volumes.iter().map(|(volume, _)| format!("{volume}@s{}", self.all.len())).collect();
+        let ask = CutAsk { names: names.clone(), ..CutAsk::default() };
+        let taken = Taken { volume: self.volumes[0].1, names, within: now.0..At::MAX, seen: BTreeMap::new() };
         self.all.push(Shot { stage: Stage::Asked, asked_at: now, taken: Rc::new(RefCell::new(taken)) });
         cluster.admin(AdminAsk::SnapshotCreate(ask));
     }
@@ -194,7 +204,7 @@ impl Snapshots {
             cluster.client(self.machine).removed();
         }
         self.all[n].stage = Stage::Deleting { asked_at: now };
-        cluster.admin(AdminAsk::SnapshotRemove { name: self.all[n].taken.borrow().name.clone() });
+        self.all[n].delete(cluster);
     }
 
     /// Submits again what may have been lost.
@@ -204,22 +214,29 @@ impl Snapshots {
                 && now >= *asked_at + ASK_AGAIN
             {
                 *asked_at = now;
-                cluster.admin(AdminAsk::SnapshotRemove { name: shot.taken.borrow().name.clone() });
+                shot.delete(cluster);
             }
         }
     }
 
     fn read(&mut self, n: usize, until: Time, cluster: &mut Cluster) {
         let taken = Rc::clone(&self.all[n].taken);
+        let work: Box<dyn Workload> = match self.bank {
+            Some(len_bytes) => Box::new(Audit::new(taken.borrow().names.clone(), len_bytes)),
+            None => self.reading_of(taken, cluster),
+        };
+        let client = cluster.client(self.machine);
+        client.begin(work, Duration::ZERO);
+        cluster.restart_reader(self.machine);
+        self.reading = Some((n, until));
+    }
+
+    fn reading_of(&mut self, taken: Rc<RefCell<Taken>>, cluster: &Cluster) -> Box<dyn Workload> {
         let mut ranges = cluster.linear.strips_of(taken.borrow().volume.0);
         while ranges.len() > RANGES_MAX {
             ranges.swap_remove(self.rng.below(ranges.len() as u64) as usize);
         }
-        let work = Reading { taken, left: ranges.into(), inflight: BTreeMap::new(), next_token: 0, answered: 0 };
-        let client = cluster.client(self.machine);
-        client.begin(Box::new(work), Duration::ZERO);
-        cluster.restart_reader(self.machine);
-        self.reading = Some((n, until));
+        Box::new(Reading { taken, left: ranges.into(), inflight: BTreeMap::new(), next_token: 0, answered: 0 })
     }
 
     fn end_reading(&mut self, now: Time, cluster: &mut Cluster) {
@@ -252,20 +269,29 @@ impl Snapshots {
 }
 
 impl Shot {
-    /// Takes note of what the records say.
-    fn look(&mut self, now: Time, volume: VolumeId, records: &Records) {
+    /// Takes note of the records.
+    fn look(&mut self, now: Time, volumes: &[(String, VolumeId)], records: &Records) {
         let mut taken = self.taken.borrow_mut();
-        let own = taken.name.rsplit_once('@').map_or("", |(_, own)| own);
-        let found = records.snapshots_of(volume).find(|s| s.name == own).map(|s| s.state);
-        self.stage = match (self.stage, found) {
-            (Stage::Asked, Some(SnapshotState::Ready)) => {
+        let own = taken.names[0].rsplit_once('@').map_or("", |(_, own)| own);
+        let found =
+            |(_, volume): &(String, VolumeId)| records.snapshots_of(*volume).find(|s| s.name == own).map(|s| s.state);
+        let found: Vec<Option<SnapshotState>> = volumes.iter().map(found).collect();
+        let all = |state| found.iter().all(|found| *found == state);
+        self.stage = match self.stage {
+            Stage::Asked if all(Some(SnapshotState::Ready)) => {
                 taken.within.end = now.0;
                 Stage::Ready
             }
-            (Stage::Asked, None) if now < self.asked_at + LOST_AFTER => Stage::Asked,
-            (_, None) => Stage::Gone,
-            (stage, Some(_)) => stage,
+            Stage::Asked if all(None) && now < self.asked_at + LOST_AFTER => Stage::Asked,
+            _ if all(None) => Stage::Gone,
+            stage => stage,
         };
+    }
+
+    fn delete(&self, cluster: &mut Cluster) {
+        for name in &self.taken.borrow().names {
+            cluster.admin(AdminAsk::SnapshotRemove { name: name.clone() });
+        }
     }
 }
 
@@ -287,7 +313,7 @@ impl Reading {
         for buf in bufs {
             let at = sector + saw.len() as u64;
             for (at, read) in (at..).zip(stamp::read(buf, volume, at)) {
-                saw.push(read.map_err(|what| format!("{} sector {at} {what}", taken.name))?);
+                saw.push(read.map_err(|what| format!("{:?} sector {at} {what}", taken.names))?);
             }
         }
         if saw.len() as u64 != count {
@@ -295,7 +321,7 @@ impl Reading {
         }
         for (at, saw) in (sector..).zip(&saw) {
             if let Some(before) = taken.seen.insert(at, *saw).filter(|before| before != saw) {
-                return Err(format!("{} showed {before:?} in sector {at}, and shows {saw:?} now", taken.name));
+                return Err(format!("{:?} showed {before:?} in sector {at}, and shows {saw:?} now", taken.names));
             }
         }
         linear.read(volume, sector, &saw, within.start, within.end);
@@ -305,7 +331,7 @@ impl Reading {
 
 impl Workload for Reading {
     fn volumes(&self) -> Vec<String> {
-        vec![self.taken.borrow().name.clone()]
+        self.taken.borrow().names.clone()
     }
 
     fn wants_more(&self) -> bool {
@@ -335,7 +361,7 @@ impl Workload for Reading {
                 self.left.clear();
                 Ok(())
             }
-            Err(errno) => Err(format!("a read of {} failed: {}", self.taken.borrow().name, name(errno))),
+            Err(errno) => Err(format!("a read of {:?} failed: {}", self.taken.borrow().names, name(errno))),
         }
     }
 
@@ -373,6 +399,6 @@ impl Workload for Reading {
     }
 
     fn waiting(&self) -> String {
-        format!("{} of {}", self.inflight.len(), self.taken.borrow().name)
+        format!("{} of {:?}", self.inflight.len(), self.taken.borrow().names)
     }
 }

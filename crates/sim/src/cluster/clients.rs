@@ -3,6 +3,7 @@
 use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
 use crate::snapshots::Snapshots;
+use crate::workload::Kind;
 use types::VolumeId;
 use types::rng::Rng;
 
@@ -68,11 +69,12 @@ impl Cluster {
         }
     }
 
-    /// Starts an administrator that makes snapshots of a volume by these dice.
-    pub fn let_in_snapshots(&mut self, mut rng: Rng, volume: (String, VolumeId)) {
+    /// Starts an administrator that makes snapshots of the volumes by these dice.
+    pub fn let_in_snapshots(&mut self, mut rng: Rng, volumes: Vec<(String, VolumeId)>) {
+        let bank = (self.options.workload == Kind::Bank).then_some(self.options.shape.len_bytes);
         let machine = self.clients.len();
         self.clients.push(Snapshots::reader(&self.world, self.options.tuned.client, machine, &mut rng));
-        self.snapshots = Some(Snapshots::new(rng, volume, machine, self.world.now()));
+        self.snapshots = Some(Snapshots::new(rng, volumes, bank, machine, self.world.now()));
     }
 
     pub fn snapshots(&self) -> Option<&Snapshots> {

@@ -97,15 +97,12 @@ impl Bank {
         }
     }
 
-    /// Returns where a lane's note (place 0) and accounts (from 1) lie: borders of blocks and chunks, never shared.
     fn offset(&self, lane: usize, place: u64) -> u64 {
-        let chunk = (lane as u64 * (ACCOUNTS + 1) + place) * 13 % (self.len_bytes / CHUNK);
-        chunk * CHUNK + lane as u64 * 8192 + place * (4096 + SECTOR)
+        offset(self.len_bytes, lane, place)
     }
 
-    /// Returns the slot of an account's volume, and its offset.
     fn account(&self, lane: usize, n: u64) -> (usize, u64) {
-        ((n % 2) as usize, self.offset(lane, 1 + n / 2))
+        account(self.len_bytes, lane, n)
     }
 
     fn write_accounts(&self, lane: usize, note: Note) -> Vec<(usize, Request)> {
@@ -221,6 +218,56 @@ impl Bank {
         }
         Ok(())
     }
+}
+
+/// Returns where a lane's note (place 0) and accounts (from 1) lie: borders of blocks and chunks, never shared.
+fn offset(len_bytes: u64, lane: usize, place: u64) -> u64 {
+    let chunk = (lane as u64 * (ACCOUNTS + 1) + place) * 13 % (len_bytes / CHUNK);
+    chunk * CHUNK + lane as u64 * 8192 + place * (4096 + SECTOR)
+}
+
+/// Returns the slot of an account's volume, and its offset.
+fn account(len_bytes: u64, lane: usize, n: u64) -> (usize, u64) {
+    ((n % 2) as usize, offset(len_bytes, lane, 1 + n / 2))
+}
+
+/// Returns the places that an audit reads: by lane the note, and then each account.
+pub(super) fn places(len_bytes: u64) -> impl Iterator<Item = ((usize, u64), (usize, u64))> {
+    let of_lane = move |lane| {
+        let accounts = (0..2 * ACCOUNTS).map(move |n| ((lane, n + 1), account(len_bytes, lane, n)));
+        std::iter::once(((lane, 0), (0, offset(len_bytes, lane, 0)))).chain(accounts)
+    };
+    (0..LANES).flat_map(of_lane)
+}
+
+/// Checks what both volumes held at one moment, by lane and place: with the move of its note the balances of a lane add up.
+///
+/// # Errors
+/// Two volumes, or two PGs, of different moments.
+pub(super) fn audit(seen: &BTreeMap<(usize, u64), Vec<u8>>) -> Result<(), String> {
+    for lane in 0..LANES {
+        let number = |note: &[u64; 6]| note[2];
+        let note = words(&seen[&(lane, 0)])?;
+        let mut balances = Vec::new();
+        for n in 0..2 * ACCOUNTS {
+            balances.push(match words(&seen[&(lane, n + 1)])? {
+                None => OPENING,
+                Some(account) if note.as_ref().is_some_and(|note| number(&account) <= number(note)) => account[1],
+                Some(account) => {
+                    return Err(format!("account {n} of lane {lane} holds {account:?}, and the note {note:?}"));
+                }
+            });
+        }
+        for (n, balance) in note.iter().flat_map(|[a, x, _, _, b, y]| [(*a, *x), (*b, *y)]) {
+            let balance_of = balances.get_mut(n as usize).ok_or_else(|| format!("a note names account {n}"))?;
+            *balance_of = balance;
+        }
+        let sum: u64 = balances.iter().sum();
+        if sum != 2 * ACCOUNTS * OPENING {
+            return Err(format!("lane {lane} holds {sum} in all, with the note {note:?}: {balances:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn read(slot: usize, offset: u64) -> (usize, Request) {

@@ -8,9 +8,11 @@
 //!
 //! A workload knows its requests and their answers; it never looks inside the system.
 
+mod audit;
 mod bank;
 mod block;
 
+pub use audit::Audit;
 pub use block::{AU_SECTORS, AUS_MAX, Block, Pattern, Shape, next_frontier};
 
 use crate::check::linear::Linear;
