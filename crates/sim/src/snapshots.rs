@@ -262,7 +262,7 @@ impl Snapshots {
         if self.all[n].stage == Stage::Ready {
             self.read(n, Time::NEVER, cluster);
         }
-        if n > 0 && self.all[n - 1].stage == Stage::Ready && n % 3 != 0 {
+        if n > 0 && self.all[n - 1].stage == Stage::Ready && !n.is_multiple_of(3) {
             self.delete(n - 1, now, cluster);
         }
     }

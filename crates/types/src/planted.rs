@@ -240,22 +240,22 @@ registry! {
         "an OSD stays in when another one is registered in its place";
     ReplacedTooEarly, "replaced-too-early", "R4",
         "the replica that is to leave is destroyed when its move begins";
-    }
-    unreached {
     MergeTakesOlder, "merge-takes-older", "§7.2",
         "a merge overwrites the heir's block";
     MergeDropsOpen, "merge-drops-open", "§7.1",
         "a merge drops an AU of which the heir needs a block";
     MergedWhileDirty, "merged-while-dirty", "R2",
         "a round merges a position that it writes, too";
-    MergeFreesEarly, "merge-frees-early", "R8",
-        "the AU of a merged chunk is free before the checkpoint is durable";
     HiddenInherited, "hidden-inherited", "§7.2",
         "a chunk that takes the AU of an older generation takes blocks that a younger one hides";
     WrittenInherited, "written-inherited", "R2",
         "a round gives an AU to an heir, and writes it for its own generation, too";
     StreamMissesMerge, "stream-misses-merge", "R12",
         "a merge of generations during a stream is not noted";
+    }
+    unreached {
+    MergeFreesEarly, "merge-frees-early", "R8",
+        "the AU of a merged chunk is free before the checkpoint is durable";
     RepairByGeneration, "repair-by-generation", "R15",
         "a bad block is asked for by the generation that has it here, and a peer that has merged it answers zeros";
     ReleasedTooEarly, "released-too-early", "R14",
@@ -281,39 +281,39 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "a new leader does not hold the volumes of an open cut (R14)",
-        "no metadata server orders a cut yet; `three_replicas_keep_every_law_over_streams` shows it",
+        "no run has found it yet; `three_replicas_keep_every_law_over_streams` shows it",
     ),
     (
         "a leader proposes writes that wait behind the begin of a cut (R14)",
-        "no metadata server orders a cut yet; `write_that_waits_when_a_cut_begins_comes_again_and_is_held` shows it",
+        "no run has found it yet; `write_that_waits_when_a_cut_begins_comes_again_and_is_held` shows it",
     ),
     (
         "the begin of a cut that was given up takes effect when it comes late (R14)",
-        "no metadata server orders a cut yet; `abort_without_its_snap_refuses_the_snap` shows it",
+        "no run has found it yet; `abort_without_its_snap_refuses_the_snap` shows it",
     ),
     (
         "the end of a cut by a leader's clock takes effect behind its release (R14)",
-        "no metadata server orders a cut yet; `timeout_has_no_effect_behind_the_release` shows it",
+        "no run has found it yet; `timeout_has_no_effect_behind_the_release` shows it",
     ),
     (
         "a checkpoint forgets the open cuts (R1)",
-        "no metadata server orders a cut yet; `checkpoint_of_an_open_cut_is_exact_and_no_other_is_read` shows it",
+        "no run has found it yet; `checkpoint_of_an_open_cut_is_exact_and_no_other_is_read` shows it",
     ),
     (
         "a discard in the head drops blocks without marks, so the parent shows (§7.2)",
-        "no group takes a snapshot yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
+        "it was not hunted yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
     ),
     (
         "blocks are hashed with the generation, so a merged block fails (R11)",
-        "no group takes a snapshot yet; the tests of home have a family that is no generation",
+        "it was not hunted yet; the tests of home have a family that is no generation",
     ),
     (
         "a read ends at the map of the head (§7.2)",
-        "no group takes a snapshot yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
+        "it was not hunted yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
     ),
     (
         "the overlay of the parent is asked before home of the head (§7.2)",
-        "no group takes a snapshot yet; `mended_block_of_a_snapshot_does_not_cover_that_of_the_head` shows it",
+        "it was not hunted yet; `mended_block_of_a_snapshot_does_not_cover_that_of_the_head` shows it",
     ),
     (
         "a volume that was shortened and lengthened shows old data (§7.2)",
@@ -321,55 +321,39 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "a block that is covered in part is completed with zeros instead of the parent's bytes (R2)",
-        "no group takes a snapshot yet; `partial_block_is_completed_from_the_parent` shows it",
+        "it was not hunted yet; `partial_block_is_completed_from_the_parent` shows it",
     ),
     (
         "the list of dissolved generations is not in the checkpoint (R1)",
-        "no group removes a snapshot yet; `dissolved_generation_in_the_log_is_completed_through_its_heir` shows it",
-    ),
-    (
-        "a merge overwrites the heir's block (§7.2)",
-        "no group removes a snapshot yet; `merge_gives_the_heir_what_it_shows` shows it",
-    ),
-    (
-        "a merge drops an AU of which the heir needs a block (§7.1)",
-        "no group removes a snapshot yet; `merge_without_its_copies_leaves_the_au` shows it",
-    ),
-    (
-        "a round merges a position that it writes, too (R2)",
-        "no group removes a snapshot yet; `round_that_writes_a_position_leaves_it_to_the_next` shows it",
+        "no run has found it yet; `dissolved_generation_in_the_log_is_completed_through_its_heir` shows it",
     ),
     (
         "the AU of a merged chunk is free before the checkpoint is durable (R8)",
-        "no group removes a snapshot yet; `merge_frees_nothing_before_its_flip` shows it",
-    ),
-    (
-        "a merge of generations during a stream is not noted (R12)",
-        "no group removes a snapshot yet; `copy_under_writes_and_tree_changes_ends_up_equal` shows it",
+        "no run has found it yet; `merge_frees_nothing_before_its_flip` shows it",
     ),
     (
         "a peer that has merged a generation answers zeros for its blocks (R15)",
-        "no group removes a snapshot yet; `member_that_has_merged_repairs_one_that_has_not` shows it",
+        "no run has found it yet; `member_that_has_merged_repairs_one_that_has_not` shows it",
     ),
     (
         "meta lets a cut go on when the first PG has its snapshots (R14)",
-        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+        "no run has found it yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
     ),
     (
         "meta counts a PG that has given a cut up as one that has released it (R14)",
-        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+        "no run has found it yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
     ),
     (
         "a volume comes to a PG during its cut (R14)",
-        "no run asks for a snapshot yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
+        "no run has found it yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
     ),
     (
         "a recovery of the records keeps the head that they name (R17)",
-        "no run asks for a snapshot yet; `older_records_give_a_volume_a_head_above_its_lost_snapshots` shows it",
+        "no run has found it yet; `older_records_give_a_volume_a_head_above_its_lost_snapshots` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",
-        "no metadata server orders a cut yet; `decision_whose_head_is_no_node_is_refused` reads such an id again",
+        "no run has found it yet; `decision_whose_head_is_no_node_is_refused` reads such an id again",
     ),
     (
         "a lease is kept over a change of the members (R3)",

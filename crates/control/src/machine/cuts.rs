@@ -300,9 +300,13 @@ impl Control {
             (Phase::Snapping { .. }, Ok(CutStep::Snapped)) if on(Bug::ReleasedTooEarly) => return running.left.clear(),
             (Phase::Snapping { .. }, Ok(CutStep::Snapped))
             | (Phase::Releasing { .. } | Phase::Asking { .. }, Ok(CutStep::Released))
-            | (Phase::Aborting, Ok(CutStep::Aborted)) => return drop(running.left.remove(&pg)),
+            | (Phase::Aborting, Ok(CutStep::Aborted)) => {
+                running.left.remove(&pg);
+                return;
+            }
             (Phase::Releasing { .. }, Ok(CutStep::Aborted | CutStep::Lapsed)) if on(Bug::AbortTakenForRelease) => {
-                return drop(running.left.remove(&pg));
+                running.left.remove(&pg);
+                return;
             }
             (_, Err(CutRefusal::NotLeader { hint })) => return aim.not_leader(now.mono, from, hint, retry),
             (_, Err(CutRefusal::Busy)) | (Phase::Aborting, Err(_)) => return aim.at = now.mono + retry,

@@ -157,8 +157,7 @@ impl Control {
         self.fall_behind(UNDER_WAY.to_owned());
         let counters = CountersRecord { restored: true, ..self.records.counters.clone() };
         self.record(vec![Write::Put(Record::Counters(counters))]);
-        let mut head = self.head_above_all();
-        for volume in open {
+        for (head, volume) in (self.head_above_all()..).zip(open) {
             let (id, volume_holder) = (volume.id, volume.holder.clone());
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.segments_of(id).next().is_none();
@@ -167,7 +166,6 @@ impl Control {
             // A cut since the copy was made has named higher numbers than the record: a PG that gets the volume now has none of its
             // snapshots.
             let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
-            head += 1;
             let ended = VolumeRecord {
                 session: SessionId(0),
                 holder: None,

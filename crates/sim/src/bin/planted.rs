@@ -8,7 +8,7 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{DAMAGE_FROM, FILLED_FROM, LATE_FROM, REDIRECT_FROM, aimed_seeds, class_named};
+use sim::aim::{DAMAGE_FROM, FILLED_FROM, LATE_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, aimed_seeds, class_named};
 use sim::faults::Class;
 use sim::run::run;
 use sim::tuned::CONTENTS_FIRST_FROM;
@@ -56,9 +56,9 @@ const AIMED: [(Bug, Class); 30] = [
     (Bug::RepairOverNewer, Class::RottenBlocks),
 ];
 
-/// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, or have
-/// contents come before the log.
-const LATER: [(Bug, u64); 7] = [
+/// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, have
+/// contents come before the log, or make snapshots.
+const LATER: [(Bug, u64); 13] = [
     (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
     (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
     (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
@@ -66,6 +66,12 @@ const LATER: [(Bug, u64); 7] = [
     (Bug::PlaceFlushLinked, REDIRECT_FROM),
     (Bug::PlaceUnverified, REDIRECT_FROM),
     (Bug::UnreadableLogAsZeros, DAMAGE_FROM),
+    (Bug::MergeTakesOlder, SNAPSHOTS_FROM),
+    (Bug::MergeDropsOpen, SNAPSHOTS_FROM),
+    (Bug::MergedWhileDirty, SNAPSHOTS_FROM),
+    (Bug::HiddenInherited, SNAPSHOTS_FROM),
+    (Bug::WrittenInherited, SNAPSHOTS_FROM),
+    (Bug::StreamMissesMerge, SNAPSHOTS_FROM),
 ];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.

@@ -69,7 +69,7 @@ fn command(world: &mut World, held: &[Opened; 2]) {
             world.control.handle_client(req);
         }
         _ => {
-            let (name, client) = (if n % 2 == 0 { "p/a" } else { "p/b" }, world.rng.below(3));
+            let (name, client) = (if n.is_multiple_of(2) { "p/a" } else { "p/b" }, world.rng.below(3));
             let req = world.req(client, open(name, true, true));
             world.control.handle_client(req);
         }
