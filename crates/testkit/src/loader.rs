@@ -156,7 +156,9 @@ pub fn main(args: &[String]) -> Result<()> {
     let config = LoaderConfig::parse(args)?;
     let text = std::fs::read(&config.ledger).with_context(|| config.ledger.display().to_string())?;
     let ledgers: Vec<Ledger> = serde_json::from_slice(&text)?;
-    let session = Session::open(&config.metas, &config.volume, Open::default())?;
+    // A snapshot is only checked.
+    let how = Open { write: !config.volume.contains('@'), ..Open::default() };
+    let session = Session::open(&config.metas, &config.volume, how)?;
     let mut loader = Loader {
         session,
         loads: Vec::new(),

@@ -109,6 +109,20 @@ impl StampedLoad {
         Ok(())
     }
 
+    /// Checks a snapshot of the volume against the witness of its moment. Returns the number of checked blocks.
+    pub fn check_snapshot(&self, name: &str, witness: Witness) -> Result<u64> {
+        let config = LoaderConfig {
+            volume: name.to_owned(),
+            ledger: self.config.ledger.with_extension("snapshot.json"),
+            ..self.config.clone()
+        };
+        let spec = Spec { log: self.proc.spec.log.with_extension("snapshot.log"), ..self.proc.spec.clone() };
+        let mut check = StampedLoad { proc: Proc::new(spec), witness, config, within: Vec::new(), listener: None };
+        check.check()?;
+        let checked = check.witness.known().checked;
+        Ok(checked)
+    }
+
     /// Returns the numbers of begun and acknowledged writes and of checked blocks, for a figure.
     pub fn summary(&self) -> String {
         let known = self.witness.known();

@@ -26,6 +26,10 @@ struct Block {
     latest: u64,
 }
 
+/// The writes of all blocks of a volume at one moment.
+#[derive(Clone, Debug)]
+pub struct Moment(Vec<Vec<Block>>);
+
 /// A time without any completion, or of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
@@ -72,6 +76,20 @@ impl Witness {
 
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the writes of each block so far.
+    pub fn moment(&self) -> Moment {
+        Moment(self.known().areas.clone())
+    }
+
+    /// Returns the witness of a snapshot: it has what was acknowledged when it was asked for, and nothing that was begun after its end.
+    pub fn of_snapshot(&self, asked: &Moment, ended: &Moment) -> Witness {
+        let block = |(asked, ended): (&Block, &Block)| Block { acked: asked.acked, latest: ended.latest };
+        let area = |(asked, ended): (&Vec<Block>, &Vec<Block>)| asked.iter().zip(ended).map(block).collect();
+        let areas = asked.0.iter().zip(&ended.0).map(area).collect();
+        let known = Known { areas, ..Known::default() };
+        Witness { known: Arc::new(Mutex::new(known)), volume: self.volume, run: self.run }
     }
 
     /// Writes the file for the next loader: one `bench` ledger for each area.

@@ -14,6 +14,7 @@ mod kill_all;
 mod metas;
 mod names;
 mod pgs;
+mod snapshots;
 mod streamed_kill;
 
 use crate::clock;
@@ -65,6 +66,11 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("damage-each", "one device damaged in each way under load: all heals by itself", damage_each::run),
     ("deltas", "an OSD out and in again, 1 % of its data changed meanwhile: at most 5 % is sent", deltas::run),
     ("many-pgs", "pools that come and go, then 1 200 PGs on three OSDs that restart", pgs::run),
+    (
+        "snapshots",
+        "100 snapshots under a verified load: each has what was acknowledged, and nothing later",
+        snapshots::run,
+    ),
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];

@@ -1,0 +1,122 @@
+//! Snapshots under a verified load: each has every write that was acknowledged before its command, and none that began after its end.
+//!
+//! All OSDs are killed after the last one, so each snapshot is read from the devices. Then some are deleted, and the rest is read again.
+
+use super::Settings;
+use crate::clock;
+use crate::cluster::{Cluster, POOL, READY_MAX, Shape};
+use crate::report::Outcome;
+use crate::stamped::StampedLoad;
+use crate::witness::{Moment, Witness};
+use anyhow::{Context, Result, bail, ensure};
+use std::time::{Duration, Instant};
+
+/// Requests per second of each area of the load.
+const RATE: u64 = 250;
+const BETWEEN: Duration = Duration::from_millis(150);
+/// Time until the witness has read the lines of all writes that were begun before.
+const HEARD: Duration = Duration::from_millis(100);
+/// Longest time of a command, with the start of its process, and longest request of the load meanwhile.
+const CREATED_MAX: Duration = Duration::from_millis(100);
+const WAITED_MAX: Duration = Duration::from_millis(50);
+/// One of so many snapshots stays when the others are deleted.
+const KEPT: usize = 10;
+
+struct Taken {
+    name: String,
+    asked: Moment,
+    ended: Moment,
+    from: Instant,
+    took: Duration,
+}
+
+pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let shape = Shape { device_bytes: 4 << 30, ..Shape::default() };
+    let mut cluster = Cluster::up(&settings.base, "snapshots", shape)?;
+    if let Err(error) = under_load(&mut cluster, settings, outcome) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    super::close(&mut cluster, settings, outcome);
+    Ok(())
+}
+
+fn under_load(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let mut load = StampedLoad::new(cluster, "v", settings.seed)?;
+    load.config.rate_per_s = RATE;
+    load.start()?;
+    let known = load.witness.clone();
+    clock::wait_until("writes", READY_MAX, || Ok(known.known().acked > 500))?;
+    let mut taken = Vec::new();
+    for n in 0..settings.rounds(100, 12) {
+        clock::pause(BETWEEN);
+        load.must_be_clean()?;
+        taken.push(take(cluster, &load.witness, &format!("{POOL}/v@s{n}"))?);
+    }
+    clock::pause(BETWEEN);
+    load.kill()?;
+    tell_times(&taken, &load.witness, outcome);
+
+    // Each process starts from its device.
+    cluster.osds.values_mut().for_each(|osd| osd.kill());
+    for osd in cluster.ids() {
+        cluster.osd(osd).start()?;
+    }
+    cluster.basalt.wait_healthy(READY_MAX)?;
+    let blocks = check_all(&load, &taken)?;
+    load.check()?;
+    outcome.figure(format!("{}; {blocks} blocks of {} snapshots checked", load.summary(), taken.len()));
+
+    let (kept, deleted): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(n, _)| n % KEPT == 0);
+    for (_, taken) in &deleted {
+        cluster.basalt.run(&["snapshot", "rm", &taken.name])?;
+    }
+    let kept: Vec<Taken> = kept.into_iter().map(|(_, taken)| taken).collect();
+    let blocks = check_all(&load, &kept)?;
+    load.check()?;
+    outcome.figure(format!("{} deleted; {blocks} blocks of the other {} checked again", deleted.len(), kept.len()));
+    cluster.basalt.verify_deep()?;
+    let listed = cluster.basalt.json(&["snapshot", "ls", &format!("{POOL}/v")])?;
+    let listed = listed["snapshots"].as_array().context("a list")?.len();
+    ensure!(listed == kept.len(), "{listed} snapshots are left of {}", kept.len());
+    Ok(())
+}
+
+fn take(cluster: &Cluster, witness: &Witness, name: &str) -> Result<Taken> {
+    let (asked, from) = (witness.moment(), clock::now());
+    let made = cluster.basalt.json(&["snapshot", "create", name])?;
+    let took = from.elapsed();
+    if made["snapshots"][0]["state"] != "ready" {
+        bail!("{name} is not ready: {made}");
+    }
+    clock::pause(HEARD);
+    Ok(Taken { name: name.to_owned(), asked, ended: witness.moment(), from, took })
+}
+
+fn check_all(load: &StampedLoad, taken: &[Taken]) -> Result<u64> {
+    let check = |taken: &Taken| {
+        let witness = load.witness.of_snapshot(&taken.asked, &taken.ended);
+        load.check_snapshot(&taken.name, witness).with_context(|| taken.name.clone())
+    };
+    taken.iter().map(check).sum()
+}
+
+/// Shows how long the commands took, and the longest request of the load that overlaps one.
+fn tell_times(taken: &[Taken], witness: &Witness, outcome: &mut Outcome) {
+    let mut took: Vec<Duration> = taken.iter().map(|taken| taken.took).collect();
+    took.sort_unstable();
+    let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+    let waited = |taken: &Taken| witness.longest_request(taken.from, taken.from + taken.took).0;
+    let mut waits: Vec<Duration> = taken.iter().map(waited).collect();
+    waits.sort_unstable();
+    let longest = waits[(waits.len() - 1) * 99 / 100];
+    outcome.figure(format!(
+        "{} snapshots, each in {} ms (median), {} ms (p99), {} ms at most; longest request meanwhile: {} ms (p99)",
+        took.len(),
+        at(50).as_millis(),
+        at(99).as_millis(),
+        at(100).as_millis(),
+        longest.as_millis(),
+    ));
+    outcome.aim(at(99) <= CREATED_MAX, || format!("p99 of the commands is {} ms", at(99).as_millis()));
+    outcome.aim(longest <= WAITED_MAX, || format!("p99 of the longest requests is {} ms", longest.as_millis()));
+}
