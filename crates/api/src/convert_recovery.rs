@@ -4,9 +4,10 @@ use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
 use control::admin::{
-    AdminAsk, FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery,
+    AdminAsk, FoundAttach, FoundLength, FoundSegment, FoundSnapshot, RecoverAsk, RecoveryOsd, RecoveryReplica,
+    StoreRecovery,
 };
-use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
+use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, SnapshotId, VolumeId};
 
 /// Returns the message of a recovery request.
 pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
@@ -18,6 +19,13 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
     };
     let attach = |f: FoundAttach| pb::FoundAttach { volume: f.volume.0, pg: Some(f.pg.into()) };
     let length = |f: FoundLength| pb::FoundLength { volume: f.volume.0, chunk_count: f.chunk_count };
+    let snapshot = |f: FoundSnapshot| pb::FoundSnapshot {
+        volume: f.volume.0,
+        snapshot: f.snapshot.0,
+        created_ms: f.created_ms,
+        chunk_count: f.chunk_count,
+        ended: f.ended,
+    };
     pb::MetaRecoverRequest {
         dry_run: ask.dry_run,
         without: ask.without.into_iter().map(|osd| osd.0).collect(),
@@ -26,6 +34,7 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
         attached: ask.attached.into_iter().map(attach).collect(),
         finish: ask.finish,
         lengths: ask.lengths.into_iter().map(length).collect(),
+        snapshots: ask.snapshots.into_iter().map(snapshot).collect(),
     }
 }
 
@@ -40,6 +49,13 @@ pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed
     };
     let attach = |f: pb::FoundAttach| Ok(FoundAttach { volume: VolumeId(f.volume), pg: pg(f.pg)? });
     let length = |f: pb::FoundLength| FoundLength { volume: VolumeId(f.volume), chunk_count: f.chunk_count };
+    let snapshot = |f: pb::FoundSnapshot| FoundSnapshot {
+        volume: VolumeId(f.volume),
+        snapshot: SnapshotId(f.snapshot),
+        created_ms: f.created_ms,
+        chunk_count: f.chunk_count,
+        ended: f.ended,
+    };
     Ok(AdminAsk::MetaRecover(RecoverAsk {
         dry_run: request.dry_run,
         without: request.without.into_iter().map(OsdId).collect(),
@@ -47,6 +63,7 @@ pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed
         segments: request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?,
         attached: request.attached.into_iter().map(attach).collect::<Result<_, Malformed>>()?,
         lengths: request.lengths.into_iter().map(length).collect(),
+        snapshots: request.snapshots.into_iter().map(snapshot).collect(),
         finish: request.finish,
     }))
 }

@@ -125,6 +125,9 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
     for segments in segment_batches(&found.segments) {
         admin.recover(RecoverAsk { segments, lengths: found.lengths(), ..ask.clone() })?;
     }
+    for snapshots in found.snapshots.chunks(SEGMENTS_PER_ASK_MAX) {
+        admin.recover(RecoverAsk { snapshots: snapshots.to_vec(), lengths: found.lengths(), ..ask.clone() })?;
+    }
     // A request that lengthens a volume does not finish.
     let last = RecoverAsk { finish: true, lengths: found.lengths(), ..ask };
     while admin.recover(last.clone())?.recovering > 0 {}
@@ -157,6 +160,7 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Found> {
                     leading: table.leading && table.attached.is_some(),
                     chunks: table.chunks,
                     attached: table.attached.unwrap_or_default(),
+                    snapshots: table.snapshots,
                 }),
                 Err(why) if why.unreached => drop(endpoints.insert(member.osd, Err(why.reason))),
                 Err(_) => {}
@@ -212,6 +216,7 @@ fn show_contents(found: &Found, done: bool) {
     for v in found.longer_volumes.iter().take(LINES_MAX) {
         out!("  {} (volume {}): {} bytes in the records, {} bytes now", v.name, v.volume, v.len_bytes, v.found_bytes);
     }
+    show_snapshots(found, done);
     if !found.emptied_volumes.is_empty() {
         out!(
             "{} volumes without data in any PG: they were removed after this copy of the records was made, or never \
@@ -234,6 +239,19 @@ fn show_contents(found: &Found, done: bool) {
     }
     if !found.unread_pgs.is_empty() {
         out!("the contents of {} PGs could not be read", found.unread_pgs.len());
+    }
+}
+
+fn show_snapshots(found: &Found, done: bool) {
+    let ended = found.snapshots.iter().filter(|found| found.ended).count();
+    let lacking = found.snapshots.len() - ended;
+    if lacking > 0 {
+        let done = if done { "were restored" } else { "a recovery restores them" };
+        out!("{lacking} snapshots that the records lacked; {done} as recovered-ID (basalt snapshot ls)");
+    }
+    if ended > 0 {
+        let done = if done { "are deleted" } else { "a recovery deletes them" };
+        out!("{ended} snapshots that were deleted, or given up, after this copy of the records was made; {done}");
     }
 }
 

@@ -281,6 +281,10 @@ impl Client {
             let message = format!("{name} belongs to another cluster than the volumes that are open");
             return self.events.push(refuse(codes::VOLUME_OF_OTHER_CLUSTER, message));
         }
+        if name.contains('@') != opened.snapshot.is_some() {
+            let message = format!("the metadata server has opened {name} as something else");
+            return self.events.push(refuse(codes::SNAPSHOT_UNKNOWN, message));
+        }
         let slot = self.volumes.iter().position(Option::is_none).unwrap_or(self.volumes.len());
         if slot >= usize::from(volume::SPACES) {
             return self.events.push(refuse(codes::TOO_MANY_VOLUMES, format!("{slot} volumes are open already")));

@@ -438,8 +438,29 @@ pub struct RecoverAsk {
     pub segments: Vec<FoundSegment>,
     /// Numbers of chunks of volumes that the records have shorter.
     pub lengths: Vec<FoundLength>,
+    /// Snapshots to be put into the records, or to be deleted, at most [`SEGMENTS_PER_ASK_MAX`](types::control::SEGMENTS_PER_ASK_MAX).
+    pub snapshots: Vec<FoundSnapshot>,
     /// All sessions are fenced and all segments are put back: volumes may be opened again.
     pub finish: bool,
+}
+
+impl RecoverAsk {
+    /// Whether the request puts something back, or ends the recovery.
+    pub fn repairs(&self) -> bool {
+        self.finish || !self.attached.is_empty() || !self.segments.is_empty() || !self.snapshots.is_empty()
+    }
+}
+
+/// A snapshot that the records and the PGs do not both have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundSnapshot {
+    pub volume: VolumeId,
+    pub snapshot: SnapshotId,
+    pub created_ms: u64,
+    /// Number of chunks of the volume at that time.
+    pub chunk_count: u32,
+    /// A PG has deleted it, or given its cut up: it is to go from the others, and from the records.
+    pub ended: bool,
 }
 
 /// A PG that has an attach record of a volume.

@@ -1,14 +1,14 @@
 //! Compares recovered records with the contents of PGs (ADR 0011): the tables that OSDs show come in, what a recovery must
 //! still do comes out. The command line and the simulator share it.
 
-use crate::admin::{FoundAttach, FoundLength, FoundSegment};
-use crate::{Records, VolumeRecord, VolumeState};
+use crate::admin::{FoundAttach, FoundLength, FoundSegment, FoundSnapshot};
+use crate::{Records, SnapshotState, VolumeRecord, VolumeState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use types::control::{AttachedVolume, CHUNKS_KEPT, SEGMENTS_PER_ASK_MAX};
+use types::control::{AttachedVolume, CHUNKS_KEPT, HeldSnapshot, SEGMENTS_PER_ASK_MAX};
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{PgId, SegmentIndex, VolumeChunk, VolumeId};
+use types::{PgId, SegmentIndex, SnapshotId, VolumeChunk, VolumeId};
 
 /// The contents of one PG, as one of its members shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Table {
     pub chunks: Vec<VolumeChunk>,
     /// Volumes with an attach record in the PG.
     pub attached: Vec<AttachedVolume>,
+    /// Snapshots that the PG has.
+    pub snapshots: Vec<HeldSnapshot>,
 }
 
 /// A volume of the records that its PGs know longer: it was resized after the copy of the records was made.
@@ -69,6 +71,8 @@ pub struct Found {
     pub emptied_volumes: Vec<EmptiedVolume>,
     /// A recovery lengthens these.
     pub longer_volumes: Vec<LongerVolume>,
+    /// Snapshots of known volumes that a recovery puts into the records, because each PG has them, or deletes, because one lacks them.
+    pub snapshots: Vec<FoundSnapshot>,
     /// PGs of the records of which no leader showed its table.
     pub unread_pgs: Vec<PgId>,
     /// PGs in which a session from before the recovery may still write to a volume that waits for its end.
@@ -108,6 +112,7 @@ impl Found {
         found.unread_pgs = unread.copied().collect();
         found.emptied_volumes = emptied(records, &led, &chunks);
         found.longer_volumes = longer(records, tables, &chunks);
+        found.snapshots = snapshots(records, tables);
         for (volume, pgs) in chunks {
             match records.volumes.get(&volume) {
                 Some(known) => found.sort_segments(records, known, &pgs),
@@ -147,6 +152,35 @@ impl Found {
             list.append(&mut found);
         }
     }
+}
+
+/// Snapshots that the records of recovering volumes and the PGs do not both have. A PG lacks one that was deleted, or whose cut was given
+/// up, where the volume came before it and an order of it has come. One without such an order has missed it, which proves nothing.
+fn snapshots(records: &Records, tables: &[Table]) -> Vec<FoundSnapshot> {
+    let mut held: BTreeMap<(VolumeId, SnapshotId), HeldSnapshot> = BTreeMap::new();
+    let led = || tables.iter().filter(|table| table.leading);
+    for snapshot in led().flat_map(|table| &table.snapshots) {
+        held.insert((snapshot.volume, snapshot.snapshot), *snapshot);
+    }
+    let is_lacking = |key: (VolumeId, SnapshotId)| {
+        led().any(|table| {
+            let should = |at: &&AttachedVolume| at.volume == key.0 && at.first.0 < key.1.0 && key.1.0 <= at.last.0;
+            let has = || table.snapshots.iter().any(|held| (held.volume, held.snapshot) == key);
+            table.attached.iter().find(should).is_some() && !has()
+        })
+    };
+    let of_records = records.snapshots.values().filter(|known| known.state == SnapshotState::Ready);
+    let mut keys: BTreeSet<(VolumeId, SnapshotId)> = held.keys().copied().collect();
+    keys.extend(of_records.map(|known| (known.volume, known.snapshot)));
+    keys.retain(|(volume, _)| records.volumes.get(volume).is_some_and(|volume| volume.recovering));
+    let found = |key: (VolumeId, SnapshotId)| {
+        let (known, ended) = (records.snapshots.get(&key), is_lacking(key));
+        let differs =
+            if ended { known.is_none_or(|known| known.state == SnapshotState::Ready) } else { known.is_none() };
+        let (created_ms, chunk_count) = held.get(&key).map_or((0, 0), |held| (held.created_ms, held.chunk_count));
+        differs.then_some(FoundSnapshot { volume: key.0, snapshot: key.1, created_ms, chunk_count, ended })
+    };
+    keys.into_iter().filter_map(found).collect()
 }
 
 /// Cuts found columns, which are in order, into requests. No request has a part of a segment, because the columns that a recovery

@@ -8,11 +8,12 @@
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
+use group::decision::Attached;
 use recovery::{DigestAnswer, DigestQuery};
 use std::collections::BTreeSet;
-use types::control::{AttachedVolume, PgReport};
-use types::tree::{Role, Tree};
-use types::{ChunkKey, GenerationId, Index, PgId, VolumeChunk};
+use types::control::{AttachedVolume, HeldSnapshot, PgReport};
+use types::tree::{Node, Role, Tree};
+use types::{ChunkKey, GenerationId, Index, PgId, VolumeChunk, VolumeId};
 
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub enum ToolAnswer {
         held: Vec<(ChunkKey, Role)>,
         /// The attach record of each volume.
         attached: Vec<AttachedVolume>,
+        /// The snapshots, without those of a cut that has not ended.
+        snapshots: Vec<HeldSnapshot>,
     },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
@@ -144,15 +147,36 @@ impl Osd {
         let held: Vec<(ChunkKey, Role)> = self.engine.chunks(report.replica).into_iter().filter_map(role).collect();
         let attached = self.attached_for_tools(report.pg);
         let chunks = shown_chunks(&tree, &attached, &held);
-        ToolAnswer::Pg { report: Box::new(report), chunks, held, attached }
+        let snapshots = self.snapshots_for_tools(report.pg, &tree);
+        ToolAnswer::Pg { report: Box::new(report), chunks, held, attached, snapshots }
+    }
+
+    fn snapshots_for_tools(&self, pg: PgId, tree: &Tree) -> Vec<HeldSnapshot> {
+        let state = self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state);
+        let Some(State::Running(group)) = state else { return Vec::new() };
+        let is_open = |snapshot| {
+            let mut open = group.decides().cuts.values().flatten();
+            open.any(|open| open.item.snapshot() == snapshot)
+        };
+        let held = |node: &Node| match node.role {
+            Role::Snapshot(volume, snapshot) if !is_open(snapshot) => {
+                let (created_ms, chunk_count) = (node.created_ms, node.chunk_count);
+                Some(HeldSnapshot { volume, snapshot, created_ms, chunk_count })
+            }
+            _ => None,
+        };
+        tree.iter().filter_map(|(_, node)| held(node)).collect()
     }
 
     fn attached_for_tools(&self, pg: PgId) -> Vec<AttachedVolume> {
         let state = self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state);
         let Some(State::Running(group)) = state else { return Vec::new() };
         let volumes = group.decides().volumes.iter();
-        let all = volumes.map(|(volume, attached)| (*volume, attached.epoch, attached.chunk_count));
-        all.map(|(volume, epoch, chunk_count)| AttachedVolume { volume, epoch, chunk_count }).collect()
+        let record = |(volume, attached): (&VolumeId, &Attached)| {
+            let Attached { epoch, chunk_count, first, last, .. } = *attached;
+            AttachedVolume { volume: *volume, epoch, chunk_count, first, last }
+        };
+        volumes.map(record).collect()
     }
 
     fn replica_for_tools(&self, pg: PgId) -> Result<PgReport, ToolAnswer> {
@@ -193,7 +217,7 @@ fn shown_chunks(tree: &Tree, attached: &[AttachedVolume], held: &[(ChunkKey, Rol
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Epoch, VolumeId};
+    use types::Epoch;
 
     #[test]
     fn clone_has_the_chunks_of_its_parent_and_a_hidden_one_is_no_volume() {
@@ -209,7 +233,13 @@ mod tests {
             let key = |(id, index): (u64, u32)| ChunkKey { generation: g(id), index };
             let role = |chunk: ChunkKey| tree.get(chunk.generation).map(|node| (chunk, node.role));
             let held: Vec<(ChunkKey, Role)> = all.into_iter().map(key).filter_map(role).collect();
-            let attached = |id: &u64| AttachedVolume { volume: v(*id), epoch: Epoch(1), chunk_count: 9 };
+            let attached = |id: &u64| AttachedVolume {
+                volume: v(*id),
+                epoch: Epoch(1),
+                chunk_count: 9,
+                first: g(*id),
+                last: g(*id),
+            };
             let attached: Vec<AttachedVolume> = volumes.iter().map(attached).collect();
             shown_chunks(tree, &attached, &held).iter().map(VolumeChunk::to_string).collect()
         };

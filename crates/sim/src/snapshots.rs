@@ -83,6 +83,8 @@ pub struct Snapshots {
     closing: bool,
     /// Snapshots that were read once more at the end.
     read_last: usize,
+    /// A snapshot was ready and has vanished.
+    failure: Option<String>,
 }
 
 impl Snapshots {
@@ -94,7 +96,18 @@ impl Snapshots {
         now: Time,
     ) -> Snapshots {
         let at = now + Duration::from_millis(rng.below(500));
-        Snapshots { rng, volumes, bank, all: Vec::new(), at, machine, reading: None, closing: false, read_last: 0 }
+        Snapshots {
+            rng,
+            volumes,
+            bank,
+            all: Vec::new(),
+            at,
+            machine,
+            reading: None,
+            closing: false,
+            read_last: 0,
+            failure: None,
+        }
     }
 
     /// Returns the machine that reads.
@@ -148,6 +161,9 @@ impl Snapshots {
     /// # Errors
     /// A snapshot that no consistent store can make.
     pub fn hold(&self, linear: &Linear) -> Result<(), String> {
+        if let Some(what) = &self.failure {
+            return Err(what.clone());
+        }
         for shot in &self.all {
             let taken = shot.taken.borrow();
             let seen = taken.seen.iter().map(|(sector, stamp)| (*sector, *stamp));
@@ -166,7 +182,9 @@ impl Snapshots {
         self.at = now + LOOK;
         let Some(records) = cluster.meta.records() else { return };
         for shot in &mut self.all {
-            shot.look(now, &self.volumes, records);
+            if let Err(what) = shot.look(now, &self.volumes, records) {
+                self.failure.get_or_insert(what);
+            }
         }
         self.end_reading(now, cluster);
         self.delete_again(now, cluster);
@@ -270,7 +288,7 @@ impl Snapshots {
 
 impl Shot {
     /// Takes note of the records.
-    fn look(&mut self, now: Time, volumes: &[(String, VolumeId)], records: &Records) {
+    fn look(&mut self, now: Time, volumes: &[(String, VolumeId)], records: &Records) -> Result<(), String> {
         let mut taken = self.taken.borrow_mut();
         let own = taken.names[0].rsplit_once('@').map_or("", |(_, own)| own);
         let found =
@@ -283,9 +301,11 @@ impl Shot {
                 Stage::Ready
             }
             Stage::Asked if all(None) && now < self.asked_at + LOST_AFTER => Stage::Asked,
+            Stage::Ready if found.contains(&None) => return Err(format!("{:?} was ready, and is gone", taken.names)),
             _ if all(None) => Stage::Gone,
             stage => stage,
         };
+        Ok(())
     }
 
     fn delete(&self, cluster: &mut Cluster) {

@@ -309,6 +309,19 @@ pub struct AttachedVolume {
     pub epoch: Epoch,
     /// 0: the OSD does not say.
     pub chunk_count: u32,
+    /// The head with which it came to the PG, and the highest generation that an order has named there.
+    pub first: GenerationId,
+    pub last: GenerationId,
+}
+
+/// A snapshot in a PG, for the same comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldSnapshot {
+    pub volume: VolumeId,
+    pub snapshot: SnapshotId,
+    pub created_ms: u64,
+    /// Number of chunks of the volume at that time.
+    pub chunk_count: u32,
 }
 
 /// From a client to the leading meta.

@@ -167,7 +167,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
         ToolAnswer::Ops(ops) => ops_page(&ops),
-        ToolAnswer::Pg { report, chunks, held, attached } => Json(json!({
+        ToolAnswer::Pg { report, chunks, held, attached, snapshots } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "osd": osd.to_string(),
             "pg": report.pg,
@@ -177,6 +177,8 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             "leading": report.leading.is_some_and(|lead| lead.active),
             "attached": attached.iter().map(|a| (a.volume.0, a.epoch.0)).collect::<Vec<_>>(),
             "attached_chunks": attached.iter().map(|a| a.chunk_count).collect::<Vec<_>>(),
+            "attached_heads": attached.iter().map(|a| (a.first, a.last)).collect::<Vec<_>>(),
+            "snapshots": snapshots.iter().map(|s| (s.volume, s.snapshot, s.created_ms, s.chunk_count)).collect::<Vec<_>>(),
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
             "generations": generations(&held),
             "held": held.iter().map(|(c, _)| (c.generation.0, c.index)).collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::args::NbdArgs;
-use crate::errors::ended;
+use crate::errors::{UserError, ended};
 use crate::output;
 use crate::role::env_error;
 use crate::role::nbd_metrics::{self, Endpoint};
@@ -14,6 +14,7 @@ use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
+use types::codes;
 
 const OWNER_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
@@ -24,6 +25,10 @@ const FULL_WAIT: Duration = Duration::from_secs(20);
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
 pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
+    if args.steal && args.volume.contains('@') {
+        let next = "leave --steal out";
+        return Err(UserError::new(codes::BAD_USAGE, "a snapshot is taken from no client", next).into());
+    }
     let http = args.http.as_ref().map(|http| nbd_metrics::listen(http.resolve()?)).transpose()?;
     let mut prepared = Session::prepare(metas, "nbd")?;
     let addr = match (&args.socket, &args.listen) {

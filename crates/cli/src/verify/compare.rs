@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::control::AttachedVolume;
-use types::{ChunkKey, Epoch, GenerationId, OsdId, OsdUuid, PgId, VolumeChunk, VolumeId};
+use types::control::{AttachedVolume, HeldSnapshot};
+use types::{ChunkKey, Epoch, GenerationId, OsdId, OsdUuid, PgId, SnapshotId, VolumeChunk, VolumeId};
 
 /// Rounds after which a chunk that changes all the time is given up.
 const ROUNDS_MAX: u32 = 60;
@@ -38,6 +38,7 @@ pub struct Table {
     pub held: BTreeMap<ChunkKey, Owner>,
     /// The attach records of volumes; an OSD of an older version does not tell them.
     pub attached: Option<Vec<AttachedVolume>>,
+    pub snapshots: Vec<HeldSnapshot>,
 }
 
 /// The volume or the snapshot to which a generation belongs.
@@ -121,13 +122,19 @@ fn parse(body: &Value) -> Result<Table, Silence> {
     let counts: Option<Vec<u32>> =
         serde_json::from_value(body["attached_chunks"].clone()).map_err(|e| e.to_string())?;
     let counts = counts.unwrap_or_default().into_iter().chain(std::iter::repeat(0));
-    let record = |((volume, epoch), chunk_count): ((u64, u64), u32)| AttachedVolume {
-        volume: VolumeId(volume),
-        epoch: Epoch(epoch),
-        chunk_count,
-    };
-    let attached = attached.map(|all| all.into_iter().zip(counts).map(record).collect());
-    Ok(Table { applied, leading: body["leading"] == true, chunks, held, attached })
+    let heads: Vec<(GenerationId, GenerationId)> =
+        serde_json::from_value(body["attached_heads"].clone()).map_err(|e| e.to_string())?;
+    let record =
+        |(((volume, epoch), chunk_count), (first, last)): (((u64, u64), u32), (GenerationId, GenerationId))| {
+            AttachedVolume { volume: VolumeId(volume), epoch: Epoch(epoch), chunk_count, first, last }
+        };
+    let attached = attached.map(|all| all.into_iter().zip(counts).zip(heads).map(record).collect());
+    let snapshots: Vec<(VolumeId, SnapshotId, u64, u32)> =
+        serde_json::from_value(body["snapshots"].clone()).map_err(|e| e.to_string())?;
+    let snapshot =
+        |(volume, snapshot, created_ms, chunk_count)| HeldSnapshot { volume, snapshot, created_ms, chunk_count };
+    let snapshots = snapshots.into_iter().map(snapshot).collect();
+    Ok(Table { applied, leading: body["leading"] == true, chunks, held, attached, snapshots })
 }
 
 fn held(body: &Value) -> Result<BTreeMap<ChunkKey, Owner>, String> {

@@ -33,7 +33,7 @@ fn member(runtime: &Runtime, n: u32, answer: impl FnMut(ToolAsk) -> ToolAnswer +
 
 fn page(held: &[(ChunkKey, Role)]) -> ToolAnswer {
     let report = Box::new(PgReport { pg: PG, applied: AT, ..PgReport::default() });
-    ToolAnswer::Pg { report, chunks: Vec::new(), held: held.to_vec(), attached: Vec::new() }
+    ToolAnswer::Pg { report, chunks: Vec::new(), held: held.to_vec(), attached: Vec::new(), snapshots: Vec::new() }
 }
 
 fn parts(first: u32) -> ToolAnswer {

@@ -373,6 +373,10 @@ impl Control {
         let Some(known) = known else {
             return Some(refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile")));
         };
+        if known.recovering {
+            let name = self.records.full_name(known);
+            return Some(refused(codes::VOLUME_RECOVERING, format!("volume {name:?} waits for the end of a recovery")));
+        }
         let of_snapshot = snapshot.map(|snapshot| self.records.snapshots.get(&(volume, snapshot)));
         if of_snapshot.is_some_and(|found| found.is_none_or(|found| found.state == SnapshotState::Deleting)) {
             return Some(refused(codes::SNAPSHOT_UNKNOWN, format!("a snapshot of {volume} was deleted meanwhile")));
@@ -384,11 +388,12 @@ impl Control {
                 "another client attached the volume while this request waited",
             ));
         }
-        if write && !known.settled && !on(Bug::OpenWithoutFence) || self.records.segments_of(volume).any(|s| s.pending)
-        {
+        // No segment is pending during a cut, so none that is pending now belongs to a snapshot.
+        let pending = snapshot.is_none() && self.records.segments_of(volume).any(|s| s.pending);
+        if write && !known.settled && !on(Bug::OpenWithoutFence) || pending {
             return None;
         }
-        let places = self.records.segments_of(volume);
+        let places = self.records.segments_of(volume).filter(|s| !s.pending);
         let place = |s: &SegmentRecord| SegmentPlace { segment: s.index, pgs: s.pgs().collect() };
         let segments: Vec<SegmentPlace> = places.map(place).collect();
         let pgs = segments.iter().flat_map(|s| s.pgs.iter().copied()).collect();

@@ -22,7 +22,7 @@ use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, OsdDown, Refusal};
-use types::cut::{Cut, CutEnd, CutRefusal, CutStep, SnapshotOrder};
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotOrder};
 use types::planted::{Bug, on};
 use types::{CutId, Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId, codes};
 
@@ -212,7 +212,13 @@ impl Control {
                 return now.mono;
             }
             match phase {
-                Phase::Found => self.begin_phase(id, Phase::Asking { until: now.mono + self.config.grace }),
+                Phase::Found => {
+                    // In a recovery the cut may have ended long ago, and its PGs may come late.
+                    let is_old = |item: &CutItem| self.records.volumes.get(&item.volume).is_some_and(|v| v.recovering);
+                    let is_old = record.items.iter().any(is_old);
+                    let until = if is_old { Time::NEVER } else { now.mono + self.config.grace };
+                    self.begin_phase(id, Phase::Asking { until });
+                }
                 Phase::Confirming { revision, until } => {
                     let is_recorded = self.records.counters.revision >= revision;
                     if is_recorded && self.agreed() >= revision {
@@ -309,7 +315,10 @@ impl Control {
                 return;
             }
             (_, Err(CutRefusal::NotLeader { hint })) => return aim.not_leader(now.mono, from, hint, retry),
-            (_, Err(CutRefusal::Busy)) | (Phase::Aborting, Err(_)) => return aim.at = now.mono + retry,
+            // A second `Cut` may come behind the end of the first one: only steps are verdicts.
+            (_, Err(CutRefusal::Busy)) | (Phase::Aborting | Phase::Releasing { .. } | Phase::Asking { .. }, Err(_)) => {
+                return aim.at = now.mono + retry;
+            }
             (_, Ok(CutStep::Lapsed | CutStep::Aborted)) if phase != Phase::Aborting => {
                 (format!("PG {pg} has held its writes for too long"), true)
             }
@@ -372,14 +381,23 @@ impl Control {
 
     /// Begins the cuts whose volumes are free; returns when the first request that waits has waited for too long.
     fn admit_cuts(&mut self, now: Now) -> Time {
-        let mut waiting = VecDeque::new();
+        let (mut waiting, mut due) = (VecDeque::new(), Time::NEVER);
         for asked in std::mem::take(&mut self.cuts.asked) {
             if self.batch.is_full() {
                 waiting.push_back(asked);
                 continue;
             }
             match self.cut_waits_for(now, &asked) {
-                None => self.begin_cut(now, asked),
+                None => match plan::cut_volumes(&self.records, &asked.ask) {
+                    Ok(named) if named.keys().eq(&asked.volumes) => self.begin_cut(now, asked),
+                    // Its names belong to other volumes by now.
+                    Ok(named) => {
+                        let volumes = named.into_keys().collect();
+                        due = now.mono;
+                        waiting.push_back(Asked { volumes, ..asked });
+                    }
+                    Err(refusal) => self.refuse_cut(now, asked, refusal),
+                },
                 Some(_) if now.mono < asked.until => waiting.push_back(asked),
                 Some(reason) => {
                     let refusal = match &asked.why {
@@ -391,7 +409,7 @@ impl Control {
             }
         }
         self.cuts.asked = waiting;
-        self.cuts.asked.iter().map(|asked| asked.until).min().unwrap_or(Time::NEVER)
+        self.cuts.asked.iter().map(|asked| asked.until).fold(due, Time::min)
     }
 
     /// Says what keeps a request waiting; `None` when its cut can begin, or is to be refused.

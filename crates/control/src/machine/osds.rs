@@ -457,6 +457,8 @@ impl Control {
         for (pg, _) in gone {
             self.leads.remove(pg);
             self.unled.remove(pg);
+            self.cuts.wake_pg(*pg);
+            self.removals.wake_pg(*pg);
             self.shown.retain(|(of, _), _| of != pg);
         }
         self.drop_members(gone, false);

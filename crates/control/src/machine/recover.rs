@@ -2,12 +2,15 @@
 
 use super::past::Standing;
 use super::{Control, Now};
-use crate::admin::{FoundAttach, FoundLength, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::admin::{
+    FoundAttach, FoundLength, FoundSegment, FoundSnapshot, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery,
+};
 use crate::batch::PLAN_WRITES_MAX;
 use crate::events::Note;
 use crate::plan;
 use crate::records::{
-    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, StoredItem, Trash, VolumeRecord, VolumeState, Write,
+    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, SnapshotRecord, SnapshotState, StoredItem, Trash,
+    VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
@@ -15,7 +18,7 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
-use types::{Epoch, GenerationId, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
+use types::{CutId, Epoch, GenerationId, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
 
 /// Distance by which a recovery moves 64-bit watermarks above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -32,6 +35,25 @@ const REPLICAS_SHOWN: usize = 1024;
 
 /// Most lengths of one request.
 const LENGTHS_MAX: usize = 1 << 16;
+
+/// Returns the record of a snapshot that PGs have. A length within the last chunk is lost.
+fn recovered(volume: &VolumeRecord, found: &FoundSnapshot, state: SnapshotState) -> SnapshotRecord {
+    let is_present = found.chunk_count == volume.chunk_count();
+    let len_bytes = if is_present { volume.len_bytes } else { volume.len_of_chunks(found.chunk_count) };
+    SnapshotRecord {
+        volume: found.volume,
+        snapshot: found.snapshot,
+        name: format!("recovered-{}", found.snapshot.0),
+        len_bytes,
+        created_ms: found.created_ms,
+        state,
+        cut: CutId(found.snapshot.0),
+        protected: false,
+        by: "a recovery of the metadata".to_owned(),
+        description: String::new(),
+        labels: BTreeMap::new(),
+    }
+}
 
 /// Columns with their PGs, by segment.
 type Segments = BTreeMap<(VolumeId, SegmentIndex), Vec<(u32, PgId)>>;
@@ -79,8 +101,7 @@ impl Control {
         let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
-        let repairs =
-            ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty() || !moves && !ask.lengths.is_empty();
+        let repairs = ask.repairs() || !moves && !ask.lengths.is_empty();
         if *dry_run || !moves && !repairs {
             return Ok(report);
         }
@@ -214,8 +235,9 @@ impl Control {
             return Err(self.not_sound());
         }
         let segments = columns_of_segments(&ask.segments);
-        if segments.len().max(ask.attached.len()) > SEGMENTS_PER_ASK_MAX {
-            return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", segments.len())));
+        let most = segments.len().max(ask.attached.len()).max(ask.snapshots.len());
+        if most > SEGMENTS_PER_ASK_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{most} segments or snapshots in one request")));
         }
         for FoundAttach { volume, pg } in ask.attached.iter().copied() {
             let is_its = self.records.volumes.get(&volume).is_some_and(|v| v.recovering && v.pool == pg.pool);
@@ -227,6 +249,7 @@ impl Control {
             return Ok(());
         }
         self.put_segments_back(segments)?;
+        self.put_snapshots_back(&ask.snapshots);
         if ask.finish {
             // An open waits for the attach records by itself: a PG that is gone must not keep other volumes here.
             let recovering = self.records.volumes.values().filter(|v| v.recovering);
@@ -260,6 +283,24 @@ impl Control {
             self.note_resized(now, id, before.len_bytes, String::new());
         }
         changes
+    }
+
+    /// Puts back snapshots whose records are lost, and deletes those that a PG has deleted. Their names are lost.
+    fn put_snapshots_back(&mut self, found: &[FoundSnapshot]) {
+        for found in found {
+            let key = (found.volume, found.snapshot);
+            let Some(volume) = self.records.volumes.get(&found.volume).filter(|v| v.recovering) else { continue };
+            let state = if found.ended { SnapshotState::Deleting } else { SnapshotState::Ready };
+            let record = match self.records.snapshots.get(&key) {
+                Some(known) if known.state != SnapshotState::Ready || !found.ended => continue,
+                Some(known) => SnapshotRecord { state, ..known.clone() },
+                None => recovered(volume, found, state),
+            };
+            self.write(vec![Write::Put(Record::Snapshot(record))]);
+            if found.ended {
+                self.begin_removal(key.0, key.1);
+            }
+        }
     }
 
     /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write

@@ -9,6 +9,7 @@ use crate::plan::{self, CutAsk, SnapshotChange};
 use crate::records::{Key, SnapshotRecord, SnapshotState, Write};
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use types::codes;
 use types::control::{OsdDown, Refusal};
 use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
@@ -16,6 +17,8 @@ use types::{OsdId, PgId, SnapshotId, Time, VolumeId};
 
 /// Removals whose orders are out at the same time.
 const REMOVALS_AT_ONCE: usize = 8;
+/// Time after which a removal makes room for one that waits: a PG may be busy for long.
+const TURN: Duration = Duration::from_secs(2);
 
 /// The removals that PGs have not all answered. A few are driven at a time, and those that wait for a leader make room for others.
 #[derive(Default)]
@@ -23,7 +26,8 @@ pub(super) struct Removals {
     /// The PGs that have not answered.
     left: BTreeMap<Removal, BTreeMap<PgId, Aim>>,
     waiting: VecDeque<Removal>,
-    driven: Vec<Removal>,
+    /// With the time since when each is driven.
+    driven: Vec<(Removal, Time)>,
     /// By one of the PGs without a leader that they wait for.
     blocked: BTreeMap<PgId, Vec<Removal>>,
     wake: Option<Time>,
@@ -39,7 +43,7 @@ impl Removals {
     /// Makes the orders for a PG due at once: it has a new leader.
     pub fn wake_pg(&mut self, pg: PgId) {
         self.waiting.extend(self.blocked.remove(&pg).unwrap_or_default());
-        for removal in &self.driven {
+        for (removal, _) in &self.driven {
             self.left.get_mut(removal).and_then(|left| left.get_mut(&pg)).into_iter().for_each(Aim::again);
         }
         self.wake = None;
@@ -54,7 +58,7 @@ impl Control {
         deleting.into_iter().for_each(|(volume, snapshot)| self.begin_removal(volume, snapshot));
     }
 
-    fn begin_removal(&mut self, volume: VolumeId, snapshot: SnapshotId) {
+    pub(super) fn begin_removal(&mut self, volume: VolumeId, snapshot: SnapshotId) {
         let pgs = plan::pgs_of_volume(&self.records, volume).into_iter();
         self.removals.left.insert((volume, snapshot), pgs.map(|pg| (pg, Aim::default())).collect());
         self.removals.waiting.push_back((volume, snapshot));
@@ -64,12 +68,12 @@ impl Control {
     pub(super) fn drive_removals(&mut self, now: Time) {
         let mut due = Time::NEVER;
         let mut driven = std::mem::take(&mut self.removals.driven);
-        let mut kept = Vec::with_capacity(driven.len());
+        let (mut kept, mut late) = (Vec::with_capacity(driven.len()), Vec::new());
         loop {
             let room = REMOVALS_AT_ONCE.saturating_sub(kept.len() + driven.len());
             let next = self.removals.waiting.len().min(room);
-            driven.extend(self.removals.waiting.drain(..next));
-            let Some(removal) = driven.pop() else { break };
+            driven.extend(self.removals.waiting.drain(..next).map(|removal| (removal, now)));
+            let Some((removal, since)) = driven.pop() else { break };
             let Some(mut left) = self.removals.left.remove(&removal) else { continue };
             left.retain(|pg, _| self.records.pgs.contains_key(pg));
             if !self.records.snapshots.contains_key(&removal) {
@@ -83,12 +87,18 @@ impl Control {
             due = due.min(self.send_removal(now, removal, &mut left));
             let unled = left.keys().next().copied().filter(|_| !left.keys().any(|pg| self.is_in_touch(*pg)));
             self.removals.left.insert(removal, left);
+            let is_over = now.since(since) >= TURN && !self.removals.waiting.is_empty();
             match unled {
                 Some(pg) => self.removals.blocked.entry(pg).or_default().push(removal),
-                None => kept.push(removal),
+                None if is_over => late.push(removal),
+                None => kept.push((removal, since)),
             }
         }
         self.removals.driven = kept;
+        if !late.is_empty() {
+            due = now;
+        }
+        self.removals.waiting.extend(late);
         self.removals.wake = Some(due);
     }
 

@@ -4,7 +4,7 @@ use super::digests::ask;
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
 use std::sync::Arc;
-use types::control::OsdDown;
+use types::control::{HeldSnapshot, OsdDown};
 use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
 use types::tree::Role;
 use types::{ChunkKey, CutId, GenerationId, Index, ReplicaId, SnapshotId, VolumeChunk, VolumeId};
@@ -111,4 +111,25 @@ fn removed_snapshot_is_of_no_page_and_has_no_digest() {
         rig.run(ms(5000));
     }
     assert!(merged(&mut rig, 1));
+}
+
+#[test]
+fn page_has_the_snapshots_of_cuts_that_have_ended() {
+    let mut rig = with_a_snapshot(1);
+    let snapshots = |rig: &mut Rig| match ask(rig, 0, ToolAsk::Pg { pg: pg(0) }) {
+        ToolAnswer::Pg { snapshots, attached, .. } => (snapshots, attached[0].first, attached[0].last),
+        other => panic!("{other:?}"),
+    };
+    let (held, first, last) = snapshots(&mut rig);
+    let chunk_count = held[0].chunk_count;
+    let expected = HeldSnapshot { volume: VOLUME, snapshot: SNAPSHOT, created_ms: 1000, chunk_count };
+    assert_eq!((held, first, last), (vec![expected], GenerationId(1), HEAD));
+    // One that may still be taken back is none.
+    let items: Arc<[CutItem]> = [CutItem { volume: VOLUME, to: GenerationId(13) }].into();
+    let leader = rig.leader(pg(0));
+    let cut = SnapshotOrder::Cut(Cut { id: CutId(13), created_ms: 2000, items });
+    rig.tell(leader, OsdDown::Snapshots { pg: pg(0), order: cut });
+    rig.run(ms(20));
+    let (held, _, last) = snapshots(&mut rig);
+    assert_eq!((held, last), (vec![expected], GenerationId(13)));
 }

@@ -225,9 +225,9 @@ impl Cluster {
     pub fn found(&self, records: &Records) -> Found {
         let pages = self.running().flat_map(|(_, osd)| osd.pages_for_tools());
         let table = |page: ToolAnswer| match page {
-            ToolAnswer::Pg { report, chunks, attached, .. } => {
+            ToolAnswer::Pg { report, chunks, attached, snapshots, .. } => {
                 let leading = report.leading.is_some_and(|lead| lead.active);
-                Some(Table { pg: report.pg, leading, chunks, attached })
+                Some(Table { pg: report.pg, leading, chunks, attached, snapshots })
             }
             _ => None,
         };

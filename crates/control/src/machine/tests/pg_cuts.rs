@@ -25,6 +25,9 @@ impl Pg {
     }
 }
 
+/// Volumes with their first and last generations, and snapshots.
+type Contents = (BTreeMap<VolumeId, (GenerationId, GenerationId)>, BTreeSet<(VolumeId, SnapshotId)>);
+
 /// The PGs of a world.
 #[derive(Default)]
 pub struct CutPgs {
@@ -154,6 +157,11 @@ impl CutPgs {
     pub fn all(&self) -> (BTreeSet<(VolumeId, SnapshotId)>, bool) {
         let all = self.pgs.values().flat_map(|pg| pg.snapshots.iter().copied()).collect();
         (all, self.pgs.values().any(|pg| !pg.open.is_empty()))
+    }
+
+    /// Returns the volumes of a PG with their first and last generations, and its snapshots.
+    pub fn contents(&self, pg: PgId) -> Contents {
+        self.pgs.get(&pg).map_or_else(Default::default, |pg| (pg.volumes.clone(), pg.snapshots.clone()))
     }
 
     pub fn pgs(&self) -> impl Iterator<Item = PgId> {

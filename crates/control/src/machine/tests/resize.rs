@@ -190,8 +190,20 @@ fn before_the_resize() -> (World, Opened, Vec<Table>) {
     };
     let table = |pg: &PgId| {
         let attach = world.attached.get(&(*pg, held.volume));
-        let attached = attach.map(|a| AttachedVolume { volume: a.volume, epoch: a.epoch, chunk_count: a.chunk_count });
-        Table { pg: *pg, leading: true, chunks: chunk(*pg), attached: attached.into_iter().collect() }
+        let attached = attach.map(|a| AttachedVolume {
+            volume: a.volume,
+            epoch: a.epoch,
+            chunk_count: a.chunk_count,
+            first: a.head,
+            last: a.head,
+        });
+        Table {
+            pg: *pg,
+            leading: true,
+            chunks: chunk(*pg),
+            attached: attached.into_iter().collect(),
+            snapshots: Vec::new(),
+        }
     };
     let tables = world.control.records().pgs.keys().map(table).collect();
     world.lead_on(copy);

@@ -3,9 +3,11 @@
 use super::past::{finish, move_watermarks};
 use super::world::{World, opened, refused};
 use super::*;
-use crate::admin::{CutAsk, SnapshotChange, SnapshotView, VolumeText};
+use crate::admin::{CutAsk, FoundSnapshot, RecoverAsk, SnapshotChange, SnapshotView, VolumeText};
+use crate::found::{Found, Table};
 use crate::records::SnapshotRecord;
 use types::GenerationId;
+use types::control::{AttachedVolume, HeldSnapshot};
 use types::cut::{CutEnd, SnapshotOrder};
 
 pub(super) fn create(names: &[&str]) -> AdminAsk {
@@ -638,4 +640,143 @@ fn aborted_cut_forgets_pgs_that_go_with_their_pool() {
     world.seconds(3, &[]);
     check_rest(&world);
     made(world.admin(create(&["p/a@s"])));
+}
+
+/// Returns the tables that leaders show of snapshots.
+fn tables(world: &World) -> Vec<Table> {
+    let table = |pg: PgId| {
+        let (volumes, snapshots) = world.cut_pgs.contents(pg);
+        let attached = volumes.into_iter().map(|(volume, (first, last))| {
+            let epoch = world.attached[&(pg, volume)].epoch;
+            AttachedVolume { volume, epoch, chunk_count: 8 * 64, first, last }
+        });
+        let held = |(volume, snapshot)| HeldSnapshot { volume, snapshot, created_ms: 77, chunk_count: 8 * 64 };
+        let snapshots = snapshots.into_iter().map(held).collect();
+        Table { pg, leading: true, chunks: Vec::new(), attached: attached.collect(), snapshots }
+    };
+    world.cut_pgs.pgs().map(table).collect()
+}
+
+/// Recovers records that went back in time to this copy. Returns the snapshots that differed.
+fn recover(world: &mut World, copy: BTreeMap<String, (Vec<u8>, u64)>) -> Vec<FoundSnapshot> {
+    world.lead_on(copy);
+    world.connect_all();
+    assert!(move_watermarks(world, false, &[]).expect("moved").moved);
+    world.seconds(12, &[]);
+    let found = Found::compare(world.control.records(), &tables(world), &BTreeSet::new()).snapshots;
+    for some in found.chunks(SEGMENTS_PER_ASK_MAX) {
+        let ask = RecoverAsk { standing: "sound".into(), snapshots: some.to_vec(), ..RecoverAsk::default() };
+        world.admin(AdminAsk::MetaRecover(ask)).expect("put back");
+    }
+    finish(world).expect("finished");
+    world.seconds(2, &[]);
+    found
+}
+
+#[test]
+fn recovery_finds_snapshots_that_the_records_lack() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@old"])));
+    let copy = world.store.clone();
+    let names: Vec<String> = (0..40).map(|n| format!("p/a@s{n}")).collect();
+    for name in &names {
+        made(world.admin(create(&[name])));
+    }
+    assert!(matches!(world.admin(remove("p/a@old")), Ok(AdminAnswer::Done)));
+    let found = recover(&mut world, copy);
+    assert_eq!(found.iter().filter(|found| found.ended).count(), 1, "the copy has one that was deleted since");
+    assert_eq!(found.len(), 41);
+    let views = list(&mut world, "p/a");
+    let first = &views[0];
+    assert_eq!((views.len(), first.name.clone()), (40, format!("p/a@recovered-{}", first.snapshot.0)));
+    assert_eq!((first.state.as_str(), first.len_bytes, first.created_ms), ("ready", 8 * SEGMENT, 77));
+    check_rest(&world);
+    assert_eq!(opened(world.ask(2, open(&first.name, false, false))).volume, a.volume);
+    assert!(matches!(world.admin(remove(&first.name)), Ok(AdminAnswer::Done)));
+    check_rest(&world);
+}
+
+#[test]
+fn recovery_deletes_what_is_left_of_a_cut_that_was_given_up() {
+    let (mut world, [a, b]) = held();
+    let copy = world.store.clone();
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&["p/a@s"]));
+    deliver_up_to(&mut world, is_release);
+    // One PG goes on, and the others take the cut back.
+    let (stream, down) = world.queue.pop_front().expect("a release");
+    world.arrive(stream, down);
+    world.queue.clear();
+    world.cut_pgs.lapse(world.now.mono + Duration::from_millis(100));
+    world.hold = false;
+    let found = recover(&mut world, copy);
+    assert!(found.len() == 1 && found[0].ended && found[0].volume == a.volume, "{found:?}");
+    assert!(list(&mut world, "p").is_empty());
+    check_rest(&world);
+    assert!(a.volume != b.volume);
+}
+
+/// The conditions of a cut hold for the volumes that have its names when it begins.
+#[test]
+fn name_that_moves_to_another_volume_is_checked_again() {
+    let (mut world, [a, b]) = held();
+    // Both wait: the first one for its resize, the second one for the attach records of another open.
+    let resize = AdminAsk::VolumeResize { name: "p/a".into(), len_bytes: 9 * SEGMENT };
+    let (token, cut) = (world.fresh_token(), world.fresh_token());
+    world.control.handle_admin(token, resize);
+    let is_attach = |down: &OsdDown| matches!(down, OsdDown::Attach { .. });
+    deliver_up_to(&mut world, is_attach);
+    world.control.handle_admin(cut, create(&["p/a@s"]));
+    deliver_up_to(&mut world, is_attach);
+    let rename = |world: &mut World, name: &str, new: &str| {
+        let token = world.fresh_token();
+        world.control.handle_admin(token, AdminAsk::VolumeRename { name: name.into(), new: new.into() });
+        deliver_up_to(world, is_attach);
+    };
+    rename(&mut world, "p/a", "old");
+    rename(&mut world, "p/b", "a");
+    let steal = world.req(2, open("p/a", true, true));
+    world.control.handle_client(steal);
+    deliver_up_to(&mut world, is_attach);
+    // The attach records of the first volume come, and those of the second one do not.
+    while let Some(at) = world
+        .queue
+        .iter()
+        .position(|(_, down)| matches!(down, OsdDown::Attach { attach, .. } if attach.volume == a.volume))
+    {
+        let (stream, down) = world.queue.remove(at).expect("just found");
+        world.arrive(stream, down);
+        world.settle();
+    }
+    deliver_up_to(&mut world, |down| is_attach(down) || is_cut(down));
+    assert!(!world.queue.iter().any(|(_, down)| is_cut(down)), "the second volume takes an attach record");
+    world.hold = false;
+    world.settle();
+    let views = made(world.admin_answers.remove(&cut).expect("an answer"));
+    assert_eq!((views[0].volume, views[0].name.as_str()), (b.volume, "p/a@s"));
+    check_rest(&world);
+}
+
+/// After a disaster the PGs of a cut may come late: what they say counts, however long it takes.
+#[test]
+fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
+    let (mut world, [a, _]) = held();
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&["p/a@s"]));
+    deliver_up_to(&mut world, is_release);
+    let copy = world.store.clone();
+    world.hold = false;
+    world.settle();
+    made(world.admin_answers.remove(&token).expect("it is made"));
+    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
+    world.lead_on(copy);
+    world.connect_all();
+    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    world.seconds(60, &[]);
+    assert_eq!(list(&mut world, "p/a")[0].state, "cutting", "it is not given up");
+    world.leaderless.clear();
+    world.seconds(2, &[]);
+    assert_eq!(list(&mut world, "p/a")[0].state, "ready");
+    finish(&mut world).expect("finished");
+    check_rest(&world);
 }

@@ -101,7 +101,13 @@ fn tables(world: &World, volume: VolumeId, places: &[SegmentPlace], holds: &[(u3
         let mine = holds.iter().filter(|(segment, column)| places[*segment as usize].pgs[*column as usize] == pg);
         mine.map(|(segment, column)| VolumeChunk { volume, index: segment * 64 + column * 16 + 5 }).collect()
     };
-    let table = |pg: &PgId| Table { pg: *pg, leading: true, chunks: chunk_in(*pg), attached: Vec::new() };
+    let table = |pg: &PgId| Table {
+        pg: *pg,
+        leading: true,
+        chunks: chunk_in(*pg),
+        attached: Vec::new(),
+        snapshots: Vec::new(),
+    };
     world.control.records().pgs.keys().map(table).collect()
 }
 
