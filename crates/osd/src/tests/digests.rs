@@ -22,7 +22,7 @@ pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
 
 fn applied(rig: &mut Rig, i: usize) -> Index {
     match ask(rig, i, ToolAsk::Pg { pg: pg(0) }) {
-        ToolAnswer::Pg { report, chunks, held, attached } => {
+        ToolAnswer::Pg { report, chunks, held, attached, snapshots: _ } => {
             assert_eq!(attached.iter().map(|attached| attached.volume).collect::<Vec<_>>(), [CHUNK.of_first().volume]);
             assert_eq!(chunks, [CHUNK.of_first()], "it holds one chunk");
             assert_eq!(held, [(CHUNK, Role::Head(CHUNK.of_first().volume))]);
