@@ -22,7 +22,7 @@ use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, OsdDown, Refusal};
-use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotOrder};
+use types::cut::{Cut, CutEnd, CutRefusal, CutStep, SnapshotOrder};
 use types::planted::{Bug, on};
 use types::{CutId, Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId, codes};
 
@@ -51,7 +51,7 @@ struct Asked {
 enum Phase {
     /// Another leader has begun the cut, or the records went back in time since.
     Found,
-    /// The PGs are asked what became of it.
+    /// The PGs are asked what became of it; without an end while a recovery goes on.
     Asking {
         until: Time,
     },
@@ -212,12 +212,10 @@ impl Control {
                 return now.mono;
             }
             match phase {
-                Phase::Found => {
-                    // In a recovery the cut may have ended long ago, and its PGs may come late.
-                    let is_old = |item: &CutItem| self.records.volumes.get(&item.volume).is_some_and(|v| v.recovering);
-                    let is_old = record.items.iter().any(is_old);
-                    let until = if is_old { Time::NEVER } else { now.mono + self.config.grace };
-                    self.begin_phase(id, Phase::Asking { until });
+                Phase::Found => self.begin_phase(id, Phase::Asking { until: Time::NEVER }),
+                Phase::Asking { until: Time::NEVER } if !self.is_recovering(&record) => {
+                    let running = self.cuts.running.get_mut(&id).expect("it was just seen");
+                    running.phase = Phase::Asking { until: now.mono + self.config.grace };
                 }
                 Phase::Confirming { revision, until } => {
                     let is_recorded = self.records.counters.revision >= revision;
@@ -246,6 +244,11 @@ impl Control {
                 Phase::Aborting => return self.send_cut(now.mono, &record, phase),
             }
         }
+    }
+
+    /// Whether a recovery has a volume of the cut: the cut may have ended long ago, and its PGs may come late.
+    fn is_recovering(&self, record: &CutRecord) -> bool {
+        record.items.iter().any(|item| self.records.volumes.get(&item.volume).is_some_and(|v| v.recovering))
     }
 
     fn begin_phase(&mut self, id: CutId, phase: Phase) {
@@ -339,11 +342,15 @@ impl Control {
             // It ends at its time.
             return;
         }
+        let (names, by) = self.names_of_cut(record, None);
         self.write(plan::cut_give_up(&self.records, record));
         self.begin_phase(record.id, Phase::Aborting);
         self.attaching.wake_all();
         let asked = self.cuts.running.get_mut(&record.id).and_then(|running| running.asked.take());
-        let Some(asked) = asked.map(|asked| Asked { why: Some(why.to_owned()), ..asked }) else { return };
+        let Some(asked) = asked.map(|asked| Asked { why: Some(why.to_owned()), ..asked }) else {
+            // An earlier leader began it, and its asker is gone.
+            return self.note_failed(now, &names, by, why);
+        };
         match again && asked.tries < TRIES_MAX && now.mono < asked.until && asked.token.is_some() {
             true => self.cuts.asked.push_front(asked),
             false => self.refuse_cut(now, asked, refuse(codes::CUT_FAILED, why)),
@@ -353,15 +360,27 @@ impl Control {
     /// Answers a request whose snapshots will not be made.
     fn refuse_cut(&mut self, now: Now, asked: Asked, refusal: Refusal) {
         if refusal.code == codes::CUT_FAILED {
-            let names = asked.ask.names.join(", ");
-            let text =
-                format!("snapshot {names} was given up: {}", asked.why.as_deref().unwrap_or("its PGs did not take it"));
-            let note = Note::warning("snapshot.failed", subject(&asked.ask), text);
-            self.note(now, Note { by: asked.ask.by.clone(), ..note });
+            let why = asked.why.as_deref().unwrap_or("its PGs did not take it");
+            self.note_failed(now, &asked.ask.names, asked.ask.by.clone(), why);
         }
         if let Some(token) = asked.token {
             self.answer_admin(token, Err(refusal));
         }
+    }
+
+    fn note_failed(&mut self, now: Now, names: &[String], by: String, why: &str) {
+        let text = format!("snapshot {} was given up: {why}", names.join(", "));
+        self.note(now, Note { by, ..Note::warning("snapshot.failed", subject(names), text) });
+    }
+
+    /// Returns the names of the snapshots of a cut, and who asked for them: as the records know them where the request is gone.
+    fn names_of_cut(&self, record: &CutRecord, asked: Option<&Asked>) -> (Vec<String>, String) {
+        if let Some(Asked { ask, .. }) = asked {
+            return (ask.names.clone(), ask.by.clone());
+        }
+        let all = plan::snapshots_of_cut(&self.records, record);
+        let by = all.clone().next().map_or_else(String::new, |s| s.by.clone());
+        (all.map(|s| self.snapshot_view(s).name).collect(), by)
     }
 
     /// Records the end of a cut that all PGs have released.
@@ -369,11 +388,10 @@ impl Control {
         self.write(plan::cut_end(&self.records, record));
         self.attaching.wake_all();
         let running = self.cuts.running.remove(&record.id).expect("it was just seen");
-        let Some(asked) = running.asked else { return };
-        let text = format!("snapshot {} is made", asked.ask.names.join(", "));
-        let note = Note::info("snapshot.created", subject(&asked.ask), text);
-        self.note(now, Note { by: asked.ask.by, ..note });
-        if let Some(token) = asked.token {
+        let (names, by) = self.names_of_cut(record, running.asked.as_ref());
+        let note = Note::info("snapshot.created", subject(&names), format!("snapshot {} is made", names.join(", ")));
+        self.note(now, Note { by, ..note });
+        if let Some(token) = running.asked.and_then(|asked| asked.token) {
             let views = plan::snapshots_of_cut(&self.records, record).map(|s| self.snapshot_view(s)).collect();
             self.answer_admin(token, Ok(AdminAnswer::SnapshotsChanged(views)));
         }
@@ -461,7 +479,7 @@ impl Control {
 }
 
 /// Returns the subject of the event of a cut: its volume, or the first of them.
-fn subject(ask: &CutAsk) -> String {
-    let name = ask.names.first().map_or("", String::as_str);
+fn subject(names: &[String]) -> String {
+    let name = names.first().map_or("", String::as_str);
     format!("volume {}", name.split_once('@').map_or(name, |(volume, _)| volume))
 }

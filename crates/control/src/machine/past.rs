@@ -88,8 +88,9 @@ impl Past {
 }
 
 /// Whether an action may go out before a majority remembers its revision: it gives no id away and takes no data away.
-/// Orders of a cut are free: the intent stood before the first one, and during a hold none may wait. `FailReplicas` is free, too, while the records are sound: older records hold lower positions, so no lost change makes a current
-/// device an older one. The close of its stream follows it, and would otherwise overtake it.
+/// Orders of a cut are free: the intent stood before the first one, and during a hold none may wait. `FailReplicas` is free, too, while
+/// the records are sound: older records hold lower positions, so no lost change makes a current device an older one. The close of its
+/// stream follows it, and would otherwise overtake it.
 fn is_free(action: &ControlAction, sound: bool) -> bool {
     match action {
         ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,

@@ -102,7 +102,10 @@ pub fn cut_begin(records: &Records, ask: &CutAsk, wall_ms: u64) -> Plan<CutRecor
 }
 
 /// Returns the records of the snapshots that a cut makes.
-pub fn snapshots_of_cut<'a>(records: &'a Records, cut: &'a CutRecord) -> impl Iterator<Item = &'a SnapshotRecord> {
+pub fn snapshots_of_cut<'a>(
+    records: &'a Records,
+    cut: &'a CutRecord,
+) -> impl Iterator<Item = &'a SnapshotRecord> + Clone {
     cut.items.iter().filter_map(|item| records.snapshots.get(&(item.volume, item.snapshot())))
 }
 

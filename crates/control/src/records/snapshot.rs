@@ -1,7 +1,7 @@
 //! The records of snapshots and of the cuts that make them.
 //!
 //! A cut makes its snapshots in steps: the intent, the order to each PG, and the end. Until its end a snapshot is `cutting`, and its
-//! name is taken. A new leader gives up each cut that it finds in `holding`: PGs hold the writes of its volumes for a short time only.
+//! name is taken. A new leader asks the PGs what became of each cut that it finds in `holding`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

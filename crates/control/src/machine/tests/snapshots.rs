@@ -780,3 +780,30 @@ fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
     finish(&mut world).expect("finished");
     check_rest(&world);
 }
+
+#[test]
+fn cut_of_older_records_ends_without_a_pg_that_is_gone() {
+    let (mut world, [a, _]) = held();
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create(&["p/a@s"]));
+    deliver_up_to(&mut world, is_release);
+    let copy = world.store.clone();
+    world.hold = false;
+    world.settle();
+    made(world.admin_answers.remove(&token).expect("it is made"));
+    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
+    world.lead_on(copy);
+    world.connect_all();
+    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    finish(&mut world).expect("finished");
+    assert!(world.control.holds(a.volume));
+    world.seconds(60, &[]);
+    assert!(!world.control.holds(a.volume), "the cut keeps the volume from its other PGs");
+    assert!(list(&mut world, "p/a").is_empty());
+    let told: Vec<&Event> = world.events.iter().filter(|e| e.kind == "snapshot.failed").collect();
+    assert_eq!(told.iter().map(|e| e.subject.as_str()).collect::<Vec<_>>(), ["volume p/a"]);
+    assert!(told[0].text.starts_with("snapshot p/a@s was given up: PG "), "{}", told[0].text);
+    world.leaderless.clear();
+    world.seconds(2, &[]);
+    check_rest(&world);
+}
