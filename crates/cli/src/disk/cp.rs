@@ -108,14 +108,12 @@ fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<Part>> {
     let mut plan = Vec::new();
     for pg in pgs {
         // A PG without a chunk of the volume must not fail the copy.
-        let holds = |replica: &ReplicaUse| replica.identity.pg == pg && holds_some(view, replica, args);
-        let concerns = view.replicas().iter().any(holds);
-        if !concerns && args.pg.is_none() {
+        if args.pg.is_none() && holder(view, pg, args).is_none() {
             continue;
         }
         let replica = view.choose(pg, args.source)?;
-        // An older replica of the PG may have a volume that was removed since.
-        if args.pg.is_none() && !holds_some(view, &replica, args) {
+        if let Some(text) = left_out(view, &replica, args).filter(|_| args.pg.is_none()) {
+            output::remark(&text);
             continue;
         }
         let chunks = chunks_of(view, &replica, args)?;
@@ -128,6 +126,23 @@ fn plan(view: &View<'_>, args: &DiskCp) -> Result<Vec<Part>> {
         return Err(UserError::new(codes::REPLICA_NOT_HERE, what, format!("basalt disk usage {device}")).into());
     }
     Ok(plan)
+}
+
+/// Returns a replica of the PG that holds a chunk of the volume.
+fn holder(view: &View<'_>, pg: PgId, args: &DiskCp) -> Option<ReplicaUse> {
+    let holds = |replica: &ReplicaUse| replica.identity.pg == pg && holds_some(view, replica, args);
+    view.replicas().into_iter().find(holds)
+}
+
+/// Says that a PG is left out, because the replica that is read holds no chunk and another one does: the volume was removed since, or the
+/// replica is being filled.
+pub(super) fn left_out(view: &View<'_>, chosen: &ReplicaUse, args: &DiskCp) -> Option<String> {
+    let (pg, newer) = (chosen.identity.pg, chosen.identity.replica);
+    let older = holder(view, pg, args).filter(|_| !holds_some(view, chosen, args))?.identity.replica;
+    let of = wanted(args);
+    Some(format!(
+        "PG {pg} is left out: {newer}, which is read, holds no chunk of {of}; {older} does: copy it with --pg and --replica"
+    ))
 }
 
 /// Returns the chunks of a replica to copy: those that an older generation alone holds, too.

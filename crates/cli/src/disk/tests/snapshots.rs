@@ -184,12 +184,10 @@ impl Drop for Copied {
     }
 }
 
-/// Copies a volume or a snapshot; returns the number of chunks, and the first bytes of blocks 0 and 1 of each.
-fn copy(device: &TempDevice, volume: VolumeId, snapshot: Option<u64>) -> Result<Vec<[u8; 2]>, u32> {
-    let made = Copied(device.0.with_extension("copy"));
-    let args = DiskCp {
+fn cp_args(device: &TempDevice, file: PathBuf, volume: VolumeId, snapshot: Option<u64>) -> DiskCp {
+    DiskCp {
         store: store(device),
-        file: made.0.clone(),
+        file,
         volume,
         pg: None,
         chunk: None,
@@ -197,7 +195,13 @@ fn copy(device: &TempDevice, volume: VolumeId, snapshot: Option<u64>) -> Result<
         stripe_unit: None,
         stripe_count: None,
         source: SOURCE,
-    };
+    }
+}
+
+/// Copies a volume or a snapshot; returns the number of chunks, and the first bytes of blocks 0 and 1 of each.
+fn copy(device: &TempDevice, volume: VolumeId, snapshot: Option<u64>) -> Result<Vec<[u8; 2]>, u32> {
+    let made = Copied(device.0.with_extension("copy"));
+    let args = cp_args(device, made.0.clone(), volume, snapshot);
     cp::run(&args, true).map_err(|error| error.downcast_ref::<UserError>().map_or(0, |error| error.code))?;
     let bytes = std::fs::read(&made.0).expect("it was made");
     Ok(bytes.chunks(CHUNK as usize).map(|chunk| [chunk[0], chunk[4096]]).collect())
@@ -265,4 +269,28 @@ fn lists_and_sums_count_generations_for_their_volumes() {
     assert_eq!(listed(&device, Some(V3)), rows(&of_v3));
     assert_eq!(listed(&device, None), rows(&[&of_v3[..], &[(4, 20, "head", 0)]].concat()));
     assert_eq!(sums(&device), [(3, 4, 4), (4, 1, 1)]);
+}
+
+#[test]
+fn copy_names_a_pg_that_an_older_replica_alone_holds() {
+    let (device, mut writer) = with_a_snapshot("two", true);
+    let members = vec![Member { replica: ReplicaId(8), osd: OsdId(3) }];
+    let bytes = Decision::fresh(Epoch(2), &members).encode();
+    let decision = DecisionState { replica: ReplicaId(8), index: Index(0), term: Term(0), bytes };
+    let identity = ReplicaIdentity { pg: PG, replica: ReplicaId(8), conf_epoch: Epoch(2), members };
+    writer.engine.create_replica(identity, decision);
+    writer.until(|event| matches!(event, EngineEvent::Created(_)));
+    drop(writer);
+    assert_eq!(copy(&device, V3, None), Err(codes::REPLICA_NOT_HERE));
+    let mut opened = device.open(Access::Read).expect("it opens");
+    let view = View::open(&mut opened, SOURCE.end).expect("it mounts");
+    let args = cp_args(&device, PathBuf::new(), V3, None);
+    let left_out = |replica| {
+        let its = view.replicas().into_iter().find(|at| at.identity.replica == replica).expect("it is here");
+        cp::left_out(&view, &its, &args)
+    };
+    assert_eq!(view.choose(PG, SOURCE).expect("one").identity.replica, ReplicaId(8));
+    let text = left_out(ReplicaId(8)).expect("it is named");
+    assert!(text.contains("r8, which is read, holds no chunk of volume v3; r7 does"), "{text}");
+    assert_eq!(left_out(REPLICA), None);
 }
