@@ -373,7 +373,7 @@ impl Control {
         self.note(now, Note { by, ..Note::warning("snapshot.failed", subject(names), text) });
     }
 
-    /// Returns the names of the snapshots of a cut, and who asked for them: as the records know them where the request is gone.
+    /// Returns the names of the snapshots of a cut, and their asker; from the records if the request is gone.
     fn names_of_cut(&self, record: &CutRecord, asked: Option<&Asked>) -> (Vec<String>, String) {
         if let Some(Asked { ask, .. }) = asked {
             return (ask.names.clone(), ask.by.clone());

@@ -8,6 +8,7 @@ mod health;
 mod leaders;
 mod limits;
 mod members;
+mod older_snapshots;
 mod osds;
 mod pairs;
 mod past;

@@ -1,13 +1,10 @@
 //! Snapshots: all PGs have one before any goes on, whatever dies; and names, protection and deletion.
 
-use super::past::{finish, move_watermarks};
 use super::world::{World, opened, refused};
 use super::*;
-use crate::admin::{CutAsk, FoundSnapshot, RecoverAsk, SnapshotChange, SnapshotView, VolumeText};
-use crate::found::{Found, Table};
+use crate::admin::{CutAsk, SnapshotChange, SnapshotView, VolumeText};
 use crate::records::SnapshotRecord;
 use types::GenerationId;
-use types::control::{AttachedVolume, HeldSnapshot};
 use types::cut::{CutEnd, SnapshotOrder};
 
 pub(super) fn create(names: &[&str]) -> AdminAsk {
@@ -18,7 +15,7 @@ pub(super) fn remove(name: &str) -> AdminAsk {
     AdminAsk::SnapshotRemove { name: name.into() }
 }
 
-fn list(world: &mut World, of: &str) -> Vec<SnapshotView> {
+pub(super) fn list(world: &mut World, of: &str) -> Vec<SnapshotView> {
     match world.admin(AdminAsk::SnapshotList { of: of.into() }) {
         Ok(AdminAnswer::Snapshots(views)) => views,
         other => panic!("no list: {other:?}"),
@@ -245,7 +242,7 @@ fn hold_that_lapsed_is_no_snapshot() {
     assert_eq!(list(&mut world, "p").len(), 1);
 }
 
-fn is_release(down: &OsdDown) -> bool {
+pub(super) fn is_release(down: &OsdDown) -> bool {
     matches!(down, OsdDown::Snapshots { order: SnapshotOrder::Release { end: CutEnd::Release, .. }, .. })
 }
 
@@ -498,31 +495,6 @@ fn removal_goes_on_when_a_pg_has_no_leader() {
     check_rest(&world);
 }
 
-/// The model of the PGs panics when the volume comes to a PG with a head below a number that an order has named.
-#[test]
-fn older_records_give_a_volume_a_head_above_its_lost_snapshots() {
-    let (mut world, [a, _]) = held();
-    let copy = world.store.clone();
-    made(world.admin(create(&["p/a@s"])));
-    world.lead_on(copy);
-    world.connect_all();
-    assert_eq!(world.control.standing(), Standing::Behind);
-    let before = world.control.records().counters.next_volume;
-    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
-    world.settle();
-    finish(&mut world).expect("finished");
-    let held = opened(world.ask(2, open("p/a", true, false)));
-    world.ask(2, segments(&held, 3..8, true));
-    let records = world.control.records();
-    let heads: BTreeSet<GenerationId> = records.volumes.values().map(|v| v.head()).collect();
-    assert!(heads.len() == 2 && heads.iter().all(|head| head.0 > before), "each its own: {heads:?}");
-    assert!(heads.iter().all(|head| head.0 < records.counters.next_volume));
-    assert_eq!(held.volume, a.volume);
-    // The next cut is above them.
-    made(world.admin(create(&["p/a@s"])));
-    check_ready(&world);
-}
-
 #[test]
 fn snapshot_is_opened_for_reading_with_its_length() {
     let (mut world, [a, _]) = held();
@@ -543,39 +515,6 @@ fn snapshot_is_opened_for_reading_with_its_length() {
     world.settle();
     let req = world.req(2, open("p/b@s", false, false));
     assert_eq!(refused(world.answer_to(req)).code, codes::VOLUME_BUSY, "it is not ready");
-}
-
-/// A backup that was made during a cut holds its intent; the cut has ended since.
-#[test]
-fn older_records_of_a_cut_that_ended_keep_its_snapshot() {
-    for ends in [true, false] {
-        let (mut world, _) = held();
-        let token = world.fresh_token();
-        world.control.handle_admin(token, create(&["p/a@s", "p/b@s"]));
-        deliver_up_to(&mut world, |down| if ends { is_release(down) } else { is_cut(down) });
-        let copy = world.store.clone();
-        assert!(copy.keys().any(|key| key.starts_with("cut/")));
-        if !ends {
-            world.queue.clear();
-        }
-        world.hold = false;
-        world.settle();
-        if ends {
-            made(world.admin_answers.remove(&token).expect("it is made"));
-        } else {
-            (0..60).for_each(|_| world.pass(Duration::from_millis(50)));
-            list(&mut world, "p").iter().for_each(|s| drop(world.admin(remove(&s.name))));
-        }
-        world.lead_on(copy);
-        world.connect_all();
-        assert_eq!(world.control.standing(), Standing::Behind);
-        assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
-        world.seconds(12, &[]);
-        finish(&mut world).expect("finished");
-        world.seconds(2, &[]);
-        check_rest(&world);
-        assert_eq!(list(&mut world, "p").len(), if ends { 2 } else { 0 });
-    }
 }
 
 #[test]
@@ -642,80 +581,6 @@ fn aborted_cut_forgets_pgs_that_go_with_their_pool() {
     made(world.admin(create(&["p/a@s"])));
 }
 
-/// Returns the tables that leaders show of snapshots.
-fn tables(world: &World) -> Vec<Table> {
-    let table = |pg: PgId| {
-        let (volumes, snapshots) = world.cut_pgs.contents(pg);
-        let attached = volumes.into_iter().map(|(volume, (first, last))| {
-            let epoch = world.attached[&(pg, volume)].epoch;
-            AttachedVolume { volume, epoch, chunk_count: 8 * 64, first, last }
-        });
-        let held = |(volume, snapshot)| HeldSnapshot { volume, snapshot, created_ms: 77, chunk_count: 8 * 64 };
-        let snapshots = snapshots.into_iter().map(held).collect();
-        Table { pg, leading: true, chunks: Vec::new(), attached: attached.collect(), snapshots }
-    };
-    world.cut_pgs.pgs().map(table).collect()
-}
-
-/// Recovers records that went back in time to this copy. Returns the snapshots that differed.
-fn recover(world: &mut World, copy: BTreeMap<String, (Vec<u8>, u64)>) -> Vec<FoundSnapshot> {
-    world.lead_on(copy);
-    world.connect_all();
-    assert!(move_watermarks(world, false, &[]).expect("moved").moved);
-    world.seconds(12, &[]);
-    let found = Found::compare(world.control.records(), &tables(world), &BTreeSet::new()).snapshots;
-    for some in found.chunks(SEGMENTS_PER_ASK_MAX) {
-        let ask = RecoverAsk { standing: "sound".into(), snapshots: some.to_vec(), ..RecoverAsk::default() };
-        world.admin(AdminAsk::MetaRecover(ask)).expect("put back");
-    }
-    finish(world).expect("finished");
-    world.seconds(2, &[]);
-    found
-}
-
-#[test]
-fn recovery_finds_snapshots_that_the_records_lack() {
-    let (mut world, [a, _]) = held();
-    made(world.admin(create(&["p/a@old"])));
-    let copy = world.store.clone();
-    let names: Vec<String> = (0..40).map(|n| format!("p/a@s{n}")).collect();
-    for name in &names {
-        made(world.admin(create(&[name])));
-    }
-    assert!(matches!(world.admin(remove("p/a@old")), Ok(AdminAnswer::Done)));
-    let found = recover(&mut world, copy);
-    assert_eq!(found.iter().filter(|found| found.ended).count(), 1, "the copy has one that was deleted since");
-    assert_eq!(found.len(), 41);
-    let views = list(&mut world, "p/a");
-    let first = &views[0];
-    assert_eq!((views.len(), first.name.clone()), (40, format!("p/a@recovered-{}", first.snapshot.0)));
-    assert_eq!((first.state.as_str(), first.len_bytes, first.created_ms), ("ready", 8 * SEGMENT, 77));
-    check_rest(&world);
-    assert_eq!(opened(world.ask(2, open(&first.name, false, false))).volume, a.volume);
-    assert!(matches!(world.admin(remove(&first.name)), Ok(AdminAnswer::Done)));
-    check_rest(&world);
-}
-
-#[test]
-fn recovery_deletes_what_is_left_of_a_cut_that_was_given_up() {
-    let (mut world, [a, b]) = held();
-    let copy = world.store.clone();
-    let token = world.fresh_token();
-    world.control.handle_admin(token, create(&["p/a@s"]));
-    deliver_up_to(&mut world, is_release);
-    // One PG goes on, and the others take the cut back.
-    let (stream, down) = world.queue.pop_front().expect("a release");
-    world.arrive(stream, down);
-    world.queue.clear();
-    world.cut_pgs.lapse(world.now.mono + Duration::from_millis(100));
-    world.hold = false;
-    let found = recover(&mut world, copy);
-    assert!(found.len() == 1 && found[0].ended && found[0].volume == a.volume, "{found:?}");
-    assert!(list(&mut world, "p").is_empty());
-    check_rest(&world);
-    assert!(a.volume != b.volume);
-}
-
 /// The conditions of a cut hold for the volumes that have its names when it begins.
 #[test]
 fn name_that_moves_to_another_volume_is_checked_again() {
@@ -754,56 +619,5 @@ fn name_that_moves_to_another_volume_is_checked_again() {
     world.settle();
     let views = made(world.admin_answers.remove(&cut).expect("an answer"));
     assert_eq!((views[0].volume, views[0].name.as_str()), (b.volume, "p/a@s"));
-    check_rest(&world);
-}
-
-/// After a disaster the PGs of a cut may come late: what they say counts, however long it takes.
-#[test]
-fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
-    let (mut world, [a, _]) = held();
-    let token = world.fresh_token();
-    world.control.handle_admin(token, create(&["p/a@s"]));
-    deliver_up_to(&mut world, is_release);
-    let copy = world.store.clone();
-    world.hold = false;
-    world.settle();
-    made(world.admin_answers.remove(&token).expect("it is made"));
-    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
-    world.lead_on(copy);
-    world.connect_all();
-    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
-    world.seconds(60, &[]);
-    assert_eq!(list(&mut world, "p/a")[0].state, "cutting", "it is not given up");
-    world.leaderless.clear();
-    world.seconds(2, &[]);
-    assert_eq!(list(&mut world, "p/a")[0].state, "ready");
-    finish(&mut world).expect("finished");
-    check_rest(&world);
-}
-
-#[test]
-fn cut_of_older_records_ends_without_a_pg_that_is_gone() {
-    let (mut world, [a, _]) = held();
-    let token = world.fresh_token();
-    world.control.handle_admin(token, create(&["p/a@s"]));
-    deliver_up_to(&mut world, is_release);
-    let copy = world.store.clone();
-    world.hold = false;
-    world.settle();
-    made(world.admin_answers.remove(&token).expect("it is made"));
-    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
-    world.lead_on(copy);
-    world.connect_all();
-    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
-    finish(&mut world).expect("finished");
-    assert!(world.control.holds(a.volume));
-    world.seconds(60, &[]);
-    assert!(!world.control.holds(a.volume), "the cut keeps the volume from its other PGs");
-    assert!(list(&mut world, "p/a").is_empty());
-    let told: Vec<&Event> = world.events.iter().filter(|e| e.kind == "snapshot.failed").collect();
-    assert_eq!(told.iter().map(|e| e.subject.as_str()).collect::<Vec<_>>(), ["volume p/a"]);
-    assert!(told[0].text.starts_with("snapshot p/a@s was given up: PG "), "{}", told[0].text);
-    world.leaderless.clear();
-    world.seconds(2, &[]);
     check_rest(&world);
 }
