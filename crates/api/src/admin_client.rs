@@ -317,6 +317,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::VolumeRename { .. }
             | AdminAsk::SnapshotCreate(_)
             | AdminAsk::SnapshotRemove { .. }
+            | AdminAsk::SnapshotRollback { .. }
             | AdminAsk::SnapshotSet { .. }
             | AdminAsk::TrashRestore { .. }
             | AdminAsk::TrashPurge { .. }
@@ -496,6 +497,7 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         snapshot @ (AdminAsk::SnapshotCreate(_)
         | AdminAsk::SnapshotList { .. }
         | AdminAsk::SnapshotSet { .. }
+        | AdminAsk::SnapshotRollback { .. }
         | AdminAsk::SnapshotRemove { .. }) => send_snapshot(rpc, snapshot).await,
         health => send_health(rpc, health).await,
     }
@@ -538,6 +540,10 @@ async fn send_snapshot(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         AdminAsk::SnapshotRemove { name } => {
             rpc.snapshot_remove(pb::SnapshotRemoveRequest { name }).await?;
             Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::SnapshotRollback { name } => {
+            let reply = rpc.snapshot_rollback(pb::SnapshotRollbackRequest { name }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
         }
         other => unreachable!("{other:?} is not about snapshots"),
     }

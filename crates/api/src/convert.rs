@@ -5,8 +5,9 @@ use crate::convert_qos::{limits_in, limits_out, volume_limits_in, volume_limits_
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
-    Attach, AttachRefusal, ClientAnswer, ClientAsk, DevicePosition, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView,
-    Opened, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX, Watermarks,
+    Attach, AttachRefusal, Base, ClientAnswer, ClientAsk, DevicePosition, LOST_REPORTED_MAX, LeadReport, LostExtent,
+    MapView, Opened, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX,
+    Watermarks,
 };
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
@@ -377,6 +378,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
             head: attach.head.0,
+            base: attach.base.map(|base| pb::Base { volume: base.volume.0, snapshot: base.snapshot.0 }),
         }),
         OsdDown::Snapshots { pg, order } => Body::Snapshots(crate::convert_snapshots::order_out(pg, order)),
         OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
@@ -423,6 +425,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     epoch: Epoch(a.epoch),
                     chunk_count: a.chunk_count,
                     head: GenerationId(a.head),
+                    base: a.base.map(|b| Base { volume: VolumeId(b.volume), snapshot: SnapshotId(b.snapshot) }),
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
             }

@@ -261,6 +261,7 @@ impl From<VolumeView> for pb::VolumeView {
             limits: limits_out(&v.limits),
             limits_of: v.limits_of,
             snapshots: v.snapshots,
+            rollback_to: v.rollback_to,
         }
     }
 }
@@ -289,6 +290,7 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             limits: limits_in(v.limits)?,
             limits_of: v.limits_of,
             snapshots: v.snapshots,
+            rollback_to: v.rollback_to,
         })
     }
 }

@@ -239,6 +239,11 @@ impl Admin {
         views?.into_iter().next().context("meta answered with no snapshot")
     }
 
+    /// Gives a volume the contents of its snapshot again.
+    pub fn roll_back(&self, name: &str) -> Result<VolumeView> {
+        expect!(self, AdminAsk::SnapshotRollback { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
+    }
+
     pub fn remove_snapshot(&self, name: &str) -> Result<()> {
         expect!(self, AdminAsk::SnapshotRemove { name: name.to_owned() }, AdminAnswer::Done => ())
     }

@@ -64,6 +64,13 @@ pub enum Snapshot {
         #[arg(long = "remove-label", value_name = "KEY")]
         removed: Vec<String>,
     },
+    /// Give a volume the contents of its snapshot again; what was written since is lost
+    #[command(after_help = "Example:\n  basalt snapshot rollback main/db@before-upgrade")]
+    Rollback {
+        /// POOL/VOLUME@SNAPSHOT
+        #[arg(add = completion::snapshots())]
+        name: String,
+    },
     /// Delete a snapshot; its space comes back in the background
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {

@@ -56,6 +56,14 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> 
             show_info(&changed);
             Ok(())
         }
+        Snapshot::Rollback { name } => {
+            let volume = admin.roll_back(name)?;
+            if as_json {
+                return json("snapshot.rollback", to_value(&volume)?);
+            }
+            out!("volume {} has the contents of {name}", volume.name);
+            Ok(())
+        }
         Snapshot::Rm { name } => {
             // The record is gone when the command ends, so the answer names the snapshot by what it was.
             let was = info(admin, name)?;

@@ -106,6 +106,10 @@ pub enum AdminAsk {
     SnapshotRemove {
         name: String,
     },
+    /// Gives a volume the contents of its snapshot `pool/volume@snapshot` again.
+    SnapshotRollback {
+        name: String,
+    },
     SnapshotSet {
         name: String,
         change: SnapshotChange,
@@ -648,6 +652,9 @@ pub struct VolumeView {
     /// Number of its snapshots.
     #[serde(default)]
     pub snapshots: u32,
+    /// The snapshot to which it is being turned back.
+    #[serde(default)]
+    pub rollback_to: Option<String>,
 }
 
 /// One volume in the trash.

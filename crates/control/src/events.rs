@@ -112,6 +112,10 @@ pub const KINDS: &[Kind] = &[
     kind("volume.removed", "an administrator removed a volume without the trash: its data is deleted"),
     kind("volume.renamed", "an administrator gave a volume another name"),
     kind("volume.changed", "an administrator changed the description, the labels or the limits of a volume"),
+    kind(
+        "volume.rolled_back",
+        "a volume has the contents of one of its snapshots again: an administrator asked for it",
+    ),
     kind("volume.resized", "a volume is longer: an administrator asked for it, and its PGs have taken the new length"),
     kind("volume.trashed", "an administrator removed a volume: its data is kept in the trash"),
     kind("volume.restored", "an administrator took a volume out of the trash"),

@@ -12,6 +12,7 @@ mod members;
 mod osds;
 mod pools;
 mod quota;
+mod rollback;
 mod snapshots;
 mod trash;
 mod volumes;
@@ -29,6 +30,7 @@ pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
+pub use rollback::snapshot_rollback;
 pub use snapshots::{
     CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
     snapshot_remove, snapshot_set, snapshots_of_cut,

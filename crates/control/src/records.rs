@@ -28,7 +28,7 @@ use types::{
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
-pub use volume::{Holder, Resize, Trash, VolumeRecord, VolumeState};
+pub use volume::{Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
 
 /// Version of every record that this program writes.
 const RECORD_VERSION: u32 = 1;

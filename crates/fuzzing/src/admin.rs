@@ -115,7 +115,7 @@ impl Meta {
     /// Converts a message about one volume or the trash; its first byte says which one it is.
     fn change(bytes: &[u8]) -> Option<AdminAsk> {
         let (kind, bytes) = bytes.split_first()?;
-        Some(match kind % 7 {
+        Some(match kind % 12 {
             0 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             1 => {
                 let r = decoded::<pb::VolumeRenameRequest>(bytes)?;
@@ -146,6 +146,7 @@ impl Meta {
                 AdminAsk::SnapshotSet { name: r.name, change }
             }
             8 => AdminAsk::SnapshotRemove { name: decoded::<pb::SnapshotRemoveRequest>(bytes)?.name },
+            10 => AdminAsk::SnapshotRollback { name: decoded::<pb::SnapshotRollbackRequest>(bytes)?.name },
             9 => AdminAsk::SnapshotList { of: decoded::<pb::SnapshotListRequest>(bytes)?.of },
             _ => AdminAsk::TrashPurge { which: decoded::<pb::TrashPurgeRequest>(bytes)?.which },
         })
@@ -329,7 +330,7 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
 
 /// Returns a command about a volume or a snapshot; its first byte says which one it is.
 fn change_message(rng: &mut Rng) -> Vec<u8> {
-    let kind = rng.below(11) as u8;
+    let kind = rng.below(12) as u8;
     let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
     let bytes = match kind {
         0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
@@ -348,6 +349,7 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
             pb::SnapshotSetRequest { name: snapshot(rng), protect, new_name, text: some_text(rng) }.encode_to_vec()
         }
         8 => pb::SnapshotRemoveRequest { name: snapshot(rng) }.encode_to_vec(),
+        10 => pb::SnapshotRollbackRequest { name: snapshot(rng) }.encode_to_vec(),
         9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
         _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
     };

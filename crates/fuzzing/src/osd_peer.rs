@@ -264,6 +264,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
                 epoch: Epoch(1),
                 chunk_count: 4,
                 head: GenerationId(1),
+                base: None,
             };
             table.tell(OsdDown::Attach { pg: PG, attach });
         }

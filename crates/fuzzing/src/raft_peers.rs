@@ -12,12 +12,12 @@ use group::descriptor::{Command, Stamp};
 use group::{Action, Group, GroupConfig, Origin};
 use std::collections::VecDeque;
 use std::time::Duration;
-use types::control::Attach;
+use types::control::{Attach, Base};
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term,
-    Time, VolumeChunk, VolumeId,
+    Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId,
+    SnapshotId, Term, Time, VolumeChunk, VolumeId,
 };
 use wire::{Message, RaftKind, RaftMsg, RenewalItem, ReplyBody, Request, RequestBody, samples};
 
@@ -263,6 +263,7 @@ impl Table {
             epoch: Epoch(1),
             chunk_count: source.below(4),
             head: GenerationId(source.number(1)),
+            base: (source.below(2) == 0).then(|| Base { volume: VolumeId(1), snapshot: SnapshotId(source.number(1)) }),
         };
         self.call(to, |g, now, actions| g.handle_attach(now, attach, actions));
     }
@@ -436,6 +437,7 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
                 epoch: Epoch(source.number(1)),
                 chunk_count: source.below(3),
                 head: GenerationId(source.number(1)),
+                base: Some(Base { volume: VolumeId(1), snapshot: SnapshotId(source.number(1)) }),
             }),
             IoBuf::EMPTY,
         ),

@@ -15,7 +15,7 @@ use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::control::Attach;
+use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem};
 use types::limits::PART_MAX;
 use types::map::Member;
@@ -52,6 +52,7 @@ pub fn decision(data: &[u8]) -> Verdict {
             epoch,
             chunk_count: 1,
             head: GenerationId(0),
+            base: None,
         }));
     }
     let again = Decision::decode(&decision.encode());
@@ -149,6 +150,7 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
             epoch: Epoch(4),
             chunk_count: 5,
             head: GenerationId(7),
+            base: rng.chance(1, 2).then_some(Base { volume: chunk.volume, snapshot: SnapshotId(6) }),
         }),
         _ => Command::Write { chunk, range, stamp },
     };
@@ -242,6 +244,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         trash: None,
         newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),
+        rollback: (n == 2).then(|| Rollback { snapshot: SnapshotId(3), since_ms: 8, by: String::new() }),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::control::{Attach, CHUNKS_KEPT};
+use types::control::{Attach, Base, CHUNKS_KEPT};
 use types::cut::{CutRefusal, CutStep};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
@@ -197,43 +197,80 @@ impl Decision {
         }
     }
 
-    /// Applies an attach record. Fence, resize and delete are the same record (R6). No volume gets shorter: a smaller number of chunks
-    /// comes from records that are older than a resize, and must cost no data.
+    /// Applies an attach record. Fence, resize, rollback and delete are the same record (R6). No volume gets shorter: a smaller number of
+    /// chunks comes from records that are older than a resize, and must cost no data.
     fn attach(&mut self, attach: &Attach) -> Decided {
         if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order }.into();
         }
-        let done = Outcome::Done(Effect::None);
         if attach.chunk_count == 0 {
             self.order = attach.order;
-            return Decided { outcome: done, changes: self.end(attach.volume) };
+            return Decided { outcome: Outcome::Done(Effect::None), changes: self.end(attach.volume) };
         }
         let old = self.volumes.get(&attach.volume).cloned();
-        // Only bytes of a peer name one below that of the volume.
-        let first = GenerationId::first_of(attach.volume).max(attach.head);
-        if old.is_none() && !self.begin(attach.volume, first) {
-            return Outcome::TooMany.into();
-        }
+        let placed = match &old {
+            Some(old) => self.turn_back(attach, old),
+            None => self.begin(attach),
+        };
+        let (head, changes) = match placed {
+            Ok(placed) => placed,
+            Err(outcome) => return outcome.into(),
+        };
         self.order = attach.order;
         let known = old.as_ref().map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
         let chunk_count = known.map_or(attach.chunk_count, |known| known.max(attach.chunk_count));
-        let changes = old.is_none().then(Vec::new);
-        let (head, first, last) = old.as_ref().map_or((first, first, first), |old| (old.head, old.first, old.last));
+        let (first, last) = old.as_ref().map_or((head, head), |old| (old.first, old.last.max(head)));
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
         let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window, head, first, last };
         self.volumes.insert(attach.volume, record);
-        Decided { outcome: done, changes }
+        Decided { outcome: Outcome::Done(Effect::None), changes }
     }
 
-    /// Adds the first head of a volume that comes to this PG; false when the PG has no room for it.
-    fn begin(&mut self, volume: VolumeId, head: GenerationId) -> bool {
+    /// Adds the first head of a volume that comes to this PG.
+    ///
+    /// # Errors
+    /// The PG has no room for it, or not the snapshot that it stands on.
+    fn begin(&mut self, attach: &Attach) -> Result<(GenerationId, Option<Vec<Change>>), Outcome> {
+        // Only bytes of a peer name one below that of the volume.
+        let head = GenerationId::first_of(attach.volume).max(attach.head);
+        let parent = attach.base.map_or(Ok(None), |base| self.on_base(base))?;
         if self.volumes.len() >= VOLUMES_MAX || self.tree.len() >= GENERATIONS_MAX {
-            return false;
+            return Err(Outcome::TooMany);
         }
         // Only in bytes of a peer another volume has this generation.
-        Arc::make_mut(&mut self.tree).begin(volume, head, None).is_ok()
+        let begun = Arc::make_mut(&mut self.tree).begin(attach.volume, head, parent);
+        begun.map(|()| (head, Some(Vec::new()))).map_err(|_| Outcome::TooMany)
+    }
+
+    /// Puts a new head on a snapshot of the volume, when the record names one that is above all others of the volume.
+    ///
+    /// # Errors
+    /// The PG does not have the snapshot, has no room for the head, or a cut of the volume is open.
+    fn turn_back(&mut self, attach: &Attach, old: &Attached) -> Result<(GenerationId, Option<Vec<Change>>), Outcome> {
+        let Some(base) = attach.base.filter(|base| base.volume == attach.volume && attach.head > old.last) else {
+            return Ok((old.head, None));
+        };
+        if self.holds(attach.volume) {
+            return Err(Outcome::Refused(Errno::Invalid));
+        }
+        let snapshot = self.on_base(base)?;
+        let turned = Arc::make_mut(&mut self.tree).turn_back(old.head, snapshot, attach.head);
+        turned.map(|changes| (attach.head, Some(changes))).map_err(|_| Outcome::TooMany)
+    }
+
+    /// The generation of a snapshot that a head is to stand on. `None`: it shows zeros here.
+    ///
+    /// # Errors
+    /// The snapshot is gone.
+    fn on_base(&self, base: Base) -> Result<Option<GenerationId>, Outcome> {
+        if !self.volumes.contains_key(&base.volume) {
+            return Ok(None);
+        }
+        let chunk = VolumeChunk { volume: base.volume, index: 0 };
+        let found = self.in_snapshot(chunk, base.snapshot).map_err(Outcome::Refused)?;
+        Ok(found.map(|key| key.generation))
     }
 
     /// Encodes the state for a checkpoint.

@@ -9,7 +9,7 @@
 
 use bytes::{BufMut, BytesMut};
 use std::sync::Arc;
-use types::control::Attach;
+use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem, are_items};
 use types::limits::{PART_MAX, is_sampled};
 use types::map::{Member, MembersStep};
@@ -30,6 +30,8 @@ const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 48;
+/// With a base.
+const ATTACH_ON_LEN: usize = ATTACH_LEN + 16;
 const MEMBERS_LEN: usize = 40;
 /// Without the items, which have [`ITEM_LEN`] each.
 const SNAP_LEN: usize = 24;
@@ -159,6 +161,10 @@ impl Command {
                 out.put_u64_le(attach.epoch.0);
                 out.put_u32_le(attach.chunk_count);
                 out.put_u64_le(attach.head.0);
+                if let Some(Base { volume, snapshot }) = attach.base {
+                    out.put_u64_le(volume.0);
+                    out.put_u64_le(snapshot.0);
+                }
             }
             Command::Members { expected, step } => {
                 head(out, MEMBERS);
@@ -211,6 +217,7 @@ impl Command {
         let want = match kind {
             WRITE | ZERO => WRITE_LEN,
             SKIP => SKIP_LEN,
+            ATTACH if bytes.len() == ATTACH_ON_LEN => ATTACH_ON_LEN,
             ATTACH => ATTACH_LEN,
             MEMBERS => MEMBERS_LEN,
             SNAP => items(SNAP_LEN),
@@ -242,14 +249,18 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
     let volume = VolumeId(u64_at(HEAD_LEN));
     match kind {
         SKIP => Ok(Command::Skip { volume, stamp: stamp(12) }),
-        ATTACH => Ok(Command::Attach(Attach {
-            order: u64_at(4),
-            volume: VolumeId(u64_at(12)),
-            session: SessionId(u64_at(20)),
-            epoch: Epoch(u64_at(28)),
-            chunk_count: u32_at(36),
-            head: GenerationId(u64_at(40)),
-        })),
+        ATTACH => {
+            let base = |at: usize| Base { volume: VolumeId(u64_at(at)), snapshot: SnapshotId(u64_at(at + 8)) };
+            Ok(Command::Attach(Attach {
+                order: u64_at(4),
+                volume: VolumeId(u64_at(12)),
+                session: SessionId(u64_at(20)),
+                epoch: Epoch(u64_at(28)),
+                chunk_count: u32_at(36),
+                head: GenerationId(u64_at(40)),
+                base: (bytes.len() == ATTACH_ON_LEN).then(|| base(ATTACH_LEN)),
+            }))
+        }
         MEMBERS => {
             let (what, reserved) = (bytes[32], u32_at(33) & 0xff_ffff);
             let ids = (u64_at(12), u64_at(20), u32_at(28));
@@ -396,8 +407,22 @@ mod tests {
                     epoch: Epoch(4),
                     chunk_count: 5,
                     head: GenerationId(6),
+                    base: None,
                 }),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000",
+            ),
+            (
+                Command::Attach(Attach {
+                    order: 1,
+                    volume: VolumeId(2),
+                    session: SessionId(3),
+                    epoch: Epoch(4),
+                    chunk_count: 5,
+                    head: GenerationId(6),
+                    base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8) }),
+                }),
+                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
+                 07000000000000000800000000000000",
             ),
             (
                 members(MembersStep::AddLearner(Member { replica: ReplicaId(0x21), osd: OsdId(4) })),

@@ -169,7 +169,15 @@ mod tests {
 
     fn attach(order: u64) -> Command {
         let (volume, session, epoch) = (VolumeId(1), SessionId(9), Epoch(1));
-        Command::Attach(Attach { volume, session, epoch, chunk_count: 4, order, head: GenerationId::first_of(volume) })
+        Command::Attach(Attach {
+            volume,
+            session,
+            epoch,
+            chunk_count: 4,
+            order,
+            head: GenerationId::first_of(volume),
+            base: None,
+        })
     }
 
     fn zero(seq: u64, session: u64) -> Command {

@@ -326,6 +326,15 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
+    async fn snapshot_rollback(
+        &self,
+        request: Request<pb::SnapshotRollbackRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let ask = AdminAsk::SnapshotRollback { name: request.into_inner().name };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
     async fn trash_list(&self, request: Request<pb::TrashListRequest>) -> Result<Response<pb::TrashListReply>, Status> {
         let ask = AdminAsk::TrashList { pool: request.into_inner().pool };
         expect!(

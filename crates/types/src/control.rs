@@ -297,6 +297,16 @@ pub struct Attach {
     /// The head with which the volume comes to a PG that does not have it: at or above every number that an order of the volume has named.
     /// So snapshots that are older than its presence there show zeros, and an order of a cut that comes late has no effect.
     pub head: GenerationId,
+    /// The snapshot on which `head` stands. A volume that comes to the PG begins as a clone of it. A volume whose orders have named lower
+    /// numbers only turns back to it, if it is one of its own. `None`: the head of a volume that is there stays.
+    pub base: Option<Base>,
+}
+
+/// A snapshot that another head is put on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    pub volume: VolumeId,
+    pub snapshot: SnapshotId,
 }
 
 /// The number of chunks in the attach record of a volume whose length is in doubt: more than any volume has, so a PG drops none.

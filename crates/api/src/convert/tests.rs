@@ -2,7 +2,7 @@
 
 use super::*;
 use prost::Message;
-use types::control::LimitsPart;
+use types::control::{Base, LimitsPart};
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
@@ -154,7 +154,15 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
         OsdDown::Attach {
             pg,
-            attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0, head: GenerationId(9) },
+            attach: Attach {
+                order: 1,
+                volume,
+                session,
+                epoch: Epoch(2),
+                chunk_count: 3,
+                head: GenerationId(9),
+                base: Some(Base { volume, snapshot: SnapshotId(8) }),
+            },
         },
         OsdDown::Limits {
             part: LimitsPart { begins: true, goes_on: false, ends: true },

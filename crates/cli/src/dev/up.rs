@@ -335,6 +335,7 @@ mod tests {
                 limits: types::QosLimits::NONE,
                 limits_of: "none".into(),
                 snapshots: 0,
+                rollback_to: None,
             };
             fio(&volume, "U")
         };

@@ -15,7 +15,7 @@ use types::control::{
 };
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, PoolId, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
 
 /// An answer that waits for a condition.
 pub(super) struct Wait {
@@ -24,7 +24,7 @@ pub(super) struct Wait {
 }
 
 pub(super) enum WaitFor {
-    /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending.
+    /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending, and no rollback.
     Open {
         volume: VolumeId,
         snapshot: Option<SnapshotId>,
@@ -55,6 +55,12 @@ pub(super) enum WaitFor {
     Resized {
         volume: VolumeId,
         len_bytes: u64,
+        until: Time,
+    },
+    /// The volume has this head on a snapshot in all its PGs, or another rollback has begun, or `until` has come.
+    RolledBack {
+        volume: VolumeId,
+        to: GenerationId,
         until: Time,
     },
     /// No PG has the snapshot, or `until` has come.
@@ -272,6 +278,7 @@ impl Control {
                 WaitFor::VolumeGone { .. }
                 | WaitFor::Trashed { .. }
                 | WaitFor::Resized { .. }
+                | WaitFor::RolledBack { .. }
                 | WaitFor::SnapshotGone { .. }
                 | WaitFor::PoolReady { .. }
                 | WaitFor::PoolGone { .. } => {
@@ -345,6 +352,9 @@ impl Control {
             WaitFor::Resized { volume, len_bytes, until } => {
                 self.resized(now.mono, *volume, *len_bytes, *until).map(Outcome::Admin)
             }
+            WaitFor::RolledBack { volume, to, until } => {
+                self.rolled_back(now.mono, (*volume, *to), *until).map(Outcome::Admin)
+            }
             WaitFor::SnapshotGone { volume, snapshot, until } => {
                 self.snapshot_gone(now.mono, (*volume, *snapshot), *until).map(Outcome::Admin)
             }
@@ -390,7 +400,8 @@ impl Control {
         }
         // No segment is pending during a cut, so none that is pending now belongs to a snapshot.
         let pending = snapshot.is_none() && self.records.segments_of(volume).any(|s| s.pending);
-        if write && !known.settled && !on(Bug::OpenWithoutFence) || pending {
+        let turns_back = snapshot.is_none() && known.rollback.is_some();
+        if write && !known.settled && !on(Bug::OpenWithoutFence) || pending || turns_back {
             return None;
         }
         let places = self.records.segments_of(volume).filter(|s| !s.pending);

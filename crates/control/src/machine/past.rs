@@ -392,6 +392,7 @@ impl Control {
                     | AdminAsk::VolumeResize { .. }
                     | AdminAsk::SnapshotCreate(_)
                     | AdminAsk::SnapshotRemove { .. }
+                    | AdminAsk::SnapshotRollback { .. }
                     | AdminAsk::SnapshotSet { .. }
                     | AdminAsk::TrashRestore { .. }
                     | AdminAsk::TrashPurge { .. }

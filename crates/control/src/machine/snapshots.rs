@@ -5,15 +5,15 @@ use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
 use crate::admin::{AdminAnswer, SnapshotView};
 use crate::events::Note;
-use crate::plan::{self, CutAsk, SnapshotChange};
-use crate::records::{Key, SnapshotRecord, SnapshotState, Write};
+use crate::plan::{self, CutAsk, InUse, SnapshotChange};
+use crate::records::{Key, SnapshotRecord, SnapshotState, VolumeState, Write};
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::codes;
 use types::control::{OsdDown, Refusal};
 use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
-use types::{OsdId, PgId, SnapshotId, Time, VolumeId};
+use types::{GenerationId, OsdId, PgId, SnapshotId, Time, VolumeId};
 
 /// Removals whose orders are out at the same time.
 const REMOVALS_AT_ONCE: usize = 8;
@@ -157,6 +157,54 @@ impl Control {
         let until = now.mono + self.config.resize_patience;
         self.wait(token, WaitFor::SnapshotGone { volume, snapshot, until });
         Ok(())
+    }
+
+    /// Begins to turn a volume back to a snapshot; the answer waits until all its PGs have done so.
+    pub(super) fn roll_back(&mut self, now: Now, token: Token, name: &str) -> Result<(), Refusal> {
+        let volume = name.split_once('@').map_or(name, |(volume, _)| volume);
+        let lease = self.records.volume(volume).ok().and_then(|v| self.lease_left(now.mono, v.id));
+        let in_use = InUse { lease, wall_ms: now.wall_ms, ..InUse::default() };
+        let by = self.asker.clone();
+        let (writes, id) = plan::snapshot_rollback(&self.records, name, &in_use, &by)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            self.forget_holder(id);
+            match self.records.volumes[&id].settled {
+                true => self.note_rolled_back(now, id, name, by),
+                false => self.attach_everywhere(id),
+            }
+        }
+        let (to, until) = (self.records.volumes[&id].newest, now.mono + self.config.resize_patience);
+        self.wait(token, WaitFor::RolledBack { volume: id, to, until });
+        Ok(())
+    }
+
+    /// Records the event of a rollback that is done with this turn's transaction.
+    pub(super) fn note_rolled_back(&mut self, now: Now, volume: VolumeId, snapshot: &str, by: String) {
+        let text = format!("the volume has the contents of snapshot {snapshot}");
+        let note = Note::info("volume.rolled_back", self.volume_subject(volume), text);
+        self.note(now, Note { by, ..note });
+    }
+
+    /// Returns the answer to a rollback to the head `to`; `None` while it waits.
+    pub(super) fn rolled_back(
+        &self,
+        now: Time,
+        (volume, to): (VolumeId, GenerationId),
+        until: Time,
+    ) -> Option<Result<AdminAnswer, Refusal>> {
+        let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
+            return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
+        };
+        if known.rollback.is_none() || known.newest != to {
+            return Some(Ok(AdminAnswer::Volume(self.volume_view(now, known))));
+        }
+        if now < until {
+            return None;
+        }
+        let text =
+            format!("the rollback of volume {:?} goes on: {}", self.records.full_name(known), self.late_pgs(volume));
+        Some(Err(refuse(codes::VOLUME_BUSY, text)))
     }
 
     fn volume_subject(&self, volume: VolumeId) -> String {

@@ -17,6 +17,7 @@ mod quota;
 mod reach;
 mod rebalance;
 mod resize;
+mod rollback;
 mod snapshots;
 mod stripes;
 mod trash;

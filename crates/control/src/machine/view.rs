@@ -77,6 +77,10 @@ impl Control {
             limits_of: limits_of.to_owned(),
             snapshots: self.records.snapshots_of(volume.id).filter(|s| s.state != SnapshotState::Deleting).count()
                 as u32,
+            rollback_to: volume.rollback.as_ref().map(|rollback| {
+                let snapshot = self.records.snapshots.get(&(volume.id, rollback.snapshot));
+                snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| s.name.clone())
+            }),
         }
     }
 

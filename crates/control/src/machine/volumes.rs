@@ -167,7 +167,7 @@ impl Control {
         self.note(now, Note { by, ..Note::info("volume.resized", format!("volume {name}"), text) });
     }
 
-    /// Notes that each PG of the volume has committed its attach record. A resize ends with it.
+    /// Notes that each PG of the volume has committed its attach record. A resize and a rollback end with it.
     pub(super) fn settle_volume(&mut self, now: Now, volume: &VolumeRecord) {
         let settled = plan::settle(volume);
         let grown = settled.len_bytes > volume.len_bytes;
@@ -175,6 +175,11 @@ impl Control {
         if grown {
             let by = volume.resize.as_ref().map_or_else(String::new, |resize| resize.by.clone());
             self.note_resized(now, volume.id, volume.len_bytes, by);
+        }
+        if let Some(rollback) = &volume.rollback {
+            let snapshot = self.records.snapshots.get(&(volume.id, rollback.snapshot));
+            let name = snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| self.snapshot_view(s).name);
+            self.note_rolled_back(now, volume.id, &name, rollback.by.clone());
         }
     }
 
@@ -203,16 +208,16 @@ impl Control {
         if now < until {
             return None;
         }
+        let (name, len) = (self.records.full_name(known), size(len_bytes));
+        let text = format!("the resize of volume {name:?} to {len} goes on: {}", self.late_pgs(volume));
+        Some(Err(refuse(codes::VOLUME_BUSY, text)))
+    }
+
+    /// Describes the PGs that have not committed the volume's attach record yet.
+    pub(super) fn late_pgs(&self, volume: VolumeId) -> String {
         let pgs: Vec<PgId> = self.attaching.pgs_of(volume).collect();
         let named: Vec<String> = pgs.iter().take(PGS_NAMED).map(PgId::to_string).collect();
-        let text = format!(
-            "the resize of volume {:?} to {} goes on: {} of its PGs have not taken the new length ({})",
-            self.records.full_name(known),
-            size(len_bytes),
-            pgs.len(),
-            named.join(" ")
-        );
-        Some(Err(refuse(codes::VOLUME_BUSY, text)))
+        format!("{} of its PGs have not taken it ({})", pgs.len(), named.join(" "))
     }
 
     pub(super) fn trash_view(&self, wall_ms: u64, volume: &VolumeRecord, trash: &Trash) -> TrashView {

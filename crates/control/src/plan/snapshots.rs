@@ -172,6 +172,9 @@ pub fn snapshot_remove(records: &Records, full: &str) -> Plan<(VolumeId, Snapsho
     if found.protected {
         return Err(refuse(codes::SNAPSHOT_PROTECTED, format!("snapshot {full:?} is protected")));
     }
+    if records.volumes[&volume].rollback.as_ref().is_some_and(|rollback| rollback.snapshot == found.snapshot) {
+        return Err(refuse(codes::VOLUME_BUSY, format!("its volume is being rolled back to snapshot {full:?}")));
+    }
     let record = SnapshotRecord { state: SnapshotState::Deleting, ..found.clone() };
     Ok((vec![Write::Put(Record::Snapshot(record))], (found.volume, found.snapshot)))
 }

@@ -20,7 +20,7 @@ use placement::PgChoice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::codes;
-use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
+use types::control::{Attach, Base, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
 use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeId};
@@ -81,6 +81,7 @@ pub fn volume_create(
         trash: None,
         limits,
         newest: GenerationId::default(),
+        rollback: None,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -120,6 +121,7 @@ pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord
         epoch: next_epoch(records, volume),
         settled: false,
         resize: None,
+        rollback: None,
         ..volume.clone()
     }
 }
@@ -378,7 +380,8 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let chunk_count = volume.attached_chunks();
     let (id, head) = (volume.id, volume.head());
-    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, head }
+    let base = volume.rollback.as_ref().map(|rollback| Base { volume: id, snapshot: rollback.snapshot });
+    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, head, base }
 }
 
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
@@ -395,14 +398,15 @@ pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId)
     checked_size((writes, done))
 }
 
-/// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on.
+/// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on, and a rollback is
+/// done.
 pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     assert!(!volume.settled, "{} is settled already", volume.id);
     // The attach records of a recovering volume name no length.
     let resize = volume.resize.as_ref().filter(|_| !volume.recovering);
     let len_bytes = resize.map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
     let rest = if volume.recovering { volume.resize.clone() } else { None };
-    VolumeRecord { settled: true, len_bytes, resize: rest, ..volume.clone() }
+    VolumeRecord { settled: true, len_bytes, resize: rest, rollback: None, ..volume.clone() }
 }
 
 /// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments and snapshots go, and with the last

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use types::control::CHUNKS_KEPT;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, Stripe, VolumeId};
+use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId};
 
 /// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,9 @@ pub struct VolumeRecord {
     /// The highest generation that an order of the volume has named; 0: none but its first one.
     #[serde(default, skip_serializing_if = "is_first")]
     pub newest: GenerationId,
+    /// It turns back to a snapshot; not all its PGs have done so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Rollback>,
     /// Limits of its own; `None`: those of its pool are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
@@ -74,6 +77,17 @@ pub struct VolumeRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     pub len_bytes: u64,
+    pub since_ms: u64,
+    /// The administrator that asked for it.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// The intent to turn a volume back to a snapshot. The new head is the volume's `newest`. It is done when each PG of the volume has
+/// committed an attach record with that head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    pub snapshot: SnapshotId,
     pub since_ms: u64,
     /// The administrator that asked for it.
     #[serde(default)]

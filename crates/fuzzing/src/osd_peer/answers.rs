@@ -202,6 +202,7 @@ impl Peers {
                 epoch: Epoch(1),
                 chunk_count: 4,
                 head: GenerationId(1),
+                base: None,
             }),
             0 => Command::Empty,
             1 => Command::Zero { chunk: CHUNK, range, stamp },

@@ -4,7 +4,7 @@ use super::answers::{Peers, equal_blocks, run_near};
 use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
-use types::control::{Attach, LimitsPart, OsdDown};
+use types::control::{Attach, Base, LimitsPart, OsdDown};
 use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
@@ -268,7 +268,9 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let (order, volume, session) = (source.number(1), VolumeId(source.number(1)), SessionId(source.number(1)));
             let (epoch, chunk_count) = (Epoch(source.number(1)), source.number(4) as u32);
             let head = GenerationId(source.number(1));
-            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count, head } }
+            let on = source.flag().then(|| (VolumeId(source.number(1)), SnapshotId(source.number(1))));
+            let base = on.map(|(volume, snapshot)| Base { volume, snapshot });
+            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count, head, base } }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },
         8 => {

@@ -6,7 +6,15 @@ use types::{ChunkKey, GenerationId, SectorRange, VolumeChunk};
 
 fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
     let (session, epoch) = (SessionId(session), Epoch(epoch));
-    Command::Attach(Attach { order, volume: VolumeId(1), session, epoch, chunk_count, head: GenerationId(1) })
+    Command::Attach(Attach {
+        order,
+        volume: VolumeId(1),
+        session,
+        epoch,
+        chunk_count,
+        head: GenerationId(1),
+        base: None,
+    })
 }
 
 fn write(session: u64, epoch: u64, seq: u64, chunk: u32) -> Command {
@@ -146,6 +154,7 @@ fn tree_is_exact_at_each_applied_index() {
             epoch: Epoch(1),
             chunk_count: rng.below(4) as u32,
             head: GenerationId::first_of(volume),
+            base: None,
         })
     };
     let commands: Vec<Command> = (3..200).map(|order| command(order, &mut rng)).collect();

@@ -455,6 +455,7 @@ impl World {
             epoch: Epoch(session),
             chunk_count,
             head: GenerationId::first_of(volume),
+            base: None,
         };
         let life = self.nodes[&id].life;
         self.turn(id, life, |group, _, now, actions| group.handle_attach(now, attach, actions));

@@ -2,6 +2,7 @@
 //! all have their snapshots.
 
 use super::*;
+use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
 use types::{CutId, GenerationId, SnapshotId};
 
@@ -16,6 +17,8 @@ struct Pg {
     had: BTreeSet<(VolumeId, SnapshotId)>,
     /// Volumes with the head with which they came, and the highest number that an order has named.
     volumes: BTreeMap<VolumeId, (GenerationId, GenerationId)>,
+    /// Snapshots on which heads of volumes were put, in order.
+    bases: BTreeMap<VolumeId, Vec<Base>>,
 }
 
 impl Pg {
@@ -38,7 +41,8 @@ pub struct CutPgs {
 
 impl CutPgs {
     /// Takes an attach record: the volume comes to the PG, or goes with its snapshots.
-    pub fn attached(&mut self, pg: PgId, volume: VolumeId, head: GenerationId, chunk_count: u32) {
+    pub fn attached(&mut self, pg: PgId, attach: &Attach) {
+        let Attach { volume, head, chunk_count, base, .. } = *attach;
         let is_new = !self.pgs.get(&pg).is_some_and(|pg| pg.volumes.contains_key(&volume));
         let held = self.pgs.values().flat_map(|pg| pg.open.values()).any(|(_, items)| has(items, volume));
         assert!(!is_new || chunk_count == 0 || !held, "{volume} comes to {pg} during a cut of it");
@@ -47,12 +51,25 @@ impl CutPgs {
         if chunk_count == 0 {
             pg.volumes.remove(&volume);
             pg.snapshots.retain(|(of, _)| *of != volume);
+            pg.bases.remove(&volume);
             return;
         }
         if is_new {
             assert!(named.is_none_or(|last| head >= last), "{volume} comes with {head}, below {named:?}");
             pg.volumes.insert(volume, (head, head));
+            pg.bases.entry(volume).or_default().extend(base);
+        } else if let Some(base) = base.filter(|base| base.volume == volume && head > pg.volumes[&volume].1) {
+            assert!(!held, "{volume} turns back during a cut of it");
+            let item = CutItem { volume, to: GenerationId(base.snapshot.0) };
+            assert!(pg.needs_none(&item) || pg.snapshots.contains(&(volume, base.snapshot)), "{base:?} is gone");
+            pg.volumes.get_mut(&volume).expect("it is here").1 = head;
+            pg.bases.entry(volume).or_default().push(base);
         }
+    }
+
+    /// Returns the snapshots on which heads of a volume were put in a PG, in order.
+    pub fn bases(&self, pg: PgId, volume: VolumeId) -> Vec<Base> {
+        self.pgs.get(&pg).and_then(|pg| pg.bases.get(&volume)).cloned().unwrap_or_default()
     }
 
     /// Gives up the cuts that are held for too long.

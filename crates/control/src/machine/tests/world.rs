@@ -559,7 +559,8 @@ impl World {
         }
         let (order, chunk_count) = (0, 0);
         let (volume, session, epoch) = (opened.volume, opened.session, opened.epoch);
-        let told = Attach { order, volume, session, epoch, chunk_count, head: GenerationId::first_of(volume) };
+        let told =
+            Attach { order, volume, session, epoch, chunk_count, head: GenerationId::first_of(volume), base: None };
         self.told.insert(opened.volume, told);
     }
 
@@ -739,7 +740,7 @@ impl World {
         }
         self.orders.insert(pg, attach.order);
         self.attaches += 1;
-        self.cut_pgs.attached(pg, attach.volume, attach.head, attach.chunk_count);
+        self.cut_pgs.attached(pg, &attach);
         if let Some(told) = self.told.get(&attach.volume) {
             assert!(
                 attach.epoch >= told.epoch,

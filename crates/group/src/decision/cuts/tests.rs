@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::descriptor::{Command, Stamp};
-use types::control::Attach;
+use types::control::{Attach, Base};
 use types::map::Member;
 use types::store::Effect;
 use types::{Epoch, GenerationId, OsdId, ReplicaId, SectorRange, SessionId};
@@ -16,7 +16,8 @@ fn two_volumes() -> Decision {
     let mut d = Decision::fresh(Epoch(1), &members);
     for (order, volume) in [(1, V), (2, W)] {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        let attach = Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume) };
+        let attach =
+            Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume), base: None };
         assert_eq!(d.decide(&Command::Attach(attach)).changes, Some(vec![]), "the store learns the new head");
     }
     d
@@ -197,8 +198,15 @@ fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
     snap(&mut d, &of);
     let remove = Command::Remove { volume: V, snapshot: SnapshotId(10) };
     assert_eq!(d.decide(&remove), refused(CutRefusal::Open));
-    let gone =
-        Attach { order: 9, volume: V, session: SessionId(0), epoch: Epoch(2), chunk_count: 0, head: GenerationId(0) };
+    let gone = Attach {
+        order: 9,
+        volume: V,
+        session: SessionId(0),
+        epoch: Epoch(2),
+        chunk_count: 0,
+        head: GenerationId(0),
+        base: None,
+    };
     let discards = vec![Change::Discard(g(10)), Change::Discard(g(1))];
     assert_eq!(d.decide(&Command::Attach(gone)).changes, Some(discards));
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
@@ -217,6 +225,7 @@ fn too_many_open_cuts_are_refused_and_each_is_in_the_checkpoint() {
             epoch,
             chunk_count: 1,
             head: GenerationId(100 + n),
+            base: None,
         };
         d.decide(&Command::Attach(attach));
         let decided = snap(&mut d, &[(VolumeId(100 + n), 1000 + n)]);
@@ -266,7 +275,7 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
     let late = VolumeId(5);
     let attach = |order, head| {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        Command::Attach(Attach { order, volume: late, session, epoch, chunk_count: 4, head: g(head) })
+        Command::Attach(Attach { order, volume: late, session, epoch, chunk_count: 4, head: g(head), base: None })
     };
     assert_eq!(d.decide(&attach(3, 10)).changes, Some(vec![]));
     assert_eq!(write(&mut d, late, 0), g(10));
@@ -282,4 +291,88 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
     let mut other = two_volumes();
     other.decide(&attach(3, 4));
     assert_eq!(write(&mut other, late, 0), g(5));
+}
+
+/// An attach record without a session that puts a head of the volume on a snapshot.
+fn on(order: u64, (volume, head): (VolumeId, u64), base: (VolumeId, u64)) -> Command {
+    let base = Some(Base { volume: base.0, snapshot: SnapshotId(base.1) });
+    let (session, epoch) = (SessionId(0), Epoch(2));
+    Command::Attach(Attach { order, volume, session, epoch, chunk_count: 4, head: g(head), base })
+}
+
+/// Makes a snapshot of V.
+fn snapshot(d: &mut Decision, id: u64) {
+    snap(d, &[(V, id)]);
+    assert_eq!(end(d, &[(V, id)], CutEnd::Release), step(CutStep::Released));
+}
+
+#[test]
+fn rollback_puts_a_head_on_the_snapshot_and_ends_the_session() {
+    let mut d = two_volumes();
+    write(&mut d, V, 0);
+    snapshot(&mut d, 10);
+    snapshot(&mut d, 11);
+    let done = Outcome::Done(Effect::None);
+    let turned = d.decide(&on(3, (V, 20), (V, 10)));
+    assert_eq!(turned, changed(done, vec![Change::Discard(g(11))]), "the head that was written last goes");
+    let attached = &d.volumes[&V];
+    assert_eq!((attached.head, attached.first, attached.last), (g(20), g(1), g(20)));
+    assert_eq!(d.tree.path(g(20)).map(|(id, _)| id).collect::<Vec<_>>(), [g(20), g(1)]);
+    assert_eq!(d.tree.snapshots_of(V).count(), 2, "the younger snapshot stays");
+    let stamp = Stamp { session: SessionId(7), epoch: Epoch(1), seq: 1, watermark: 0 };
+    let late = Command::Write { chunk: VolumeChunk { volume: V, index: 0 }, range: SectorRange::new(0, 8), stamp };
+    assert_eq!(d.decide(&late).outcome, Outcome::Refused(Errno::Fenced));
+    assert_eq!(d.decide(&on(3, (V, 20), (V, 10))).outcome, Outcome::StaleOrder { last: 3 });
+    assert_eq!(d.decide(&on(4, (V, 20), (V, 10))), done.into(), "another order with the same head changes nothing");
+    assert_eq!(snap(&mut d, &[(V, 19)]), refused(CutRefusal::Stale), "a Snap of a time before comes late");
+    assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
+    snapshot(&mut d, 21);
+    assert_eq!(d.decide(&on(5, (V, 22), (V, 21))), changed(done, vec![Change::Discard(g(21))]));
+    assert_eq!(d.tree.path(g(22)).map(|(id, _)| id).collect::<Vec<_>>(), [g(22), g(20), g(1)]);
+}
+
+#[test]
+fn rollback_waits_for_an_open_cut_and_for_a_snapshot_that_is_there() {
+    let mut d = two_volumes();
+    snapshot(&mut d, 10);
+    snap(&mut d, &[(V, 11)]);
+    let before = d.clone();
+    assert_eq!(d.decide(&on(3, (V, 20), (V, 10))).outcome, Outcome::Refused(Errno::Invalid));
+    assert_eq!(d, before, "the order is not used up");
+    end(&mut d, &[(V, 11)], CutEnd::TimedOut);
+    assert_eq!(d.decide(&on(3, (V, 20), (V, 9))).outcome, Outcome::Refused(Errno::Gone), "it has no such snapshot");
+    assert_eq!(d.decide(&on(3, (V, 20), (V, 10))).changes, Some(vec![Change::Discard(g(10))]));
+}
+
+#[test]
+fn rollback_to_a_time_before_the_volume_came_shows_zeros() {
+    let mut d = two_volumes();
+    let (late, order) = (VolumeId(5), 3);
+    let attach =
+        Attach { order, volume: late, session: SessionId(7), epoch: Epoch(1), chunk_count: 4, head: g(12), base: None };
+    d.decide(&Command::Attach(attach));
+    write(&mut d, late, 0);
+    assert_eq!(d.decide(&on(4, (late, 20), (late, 10))).changes, Some(vec![Change::Discard(g(12))]));
+    assert_eq!(d.tree.get(g(20)).map(|node| node.parent), Some(None));
+    assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
+}
+
+#[test]
+fn clone_begins_on_the_snapshot_of_its_parent() {
+    let mut d = two_volumes();
+    write(&mut d, V, 0);
+    snapshot(&mut d, 10);
+    let (clone, empty, lost) = (VolumeId(20), VolumeId(21), VolumeId(22));
+    assert_eq!(d.decide(&on(3, (clone, 20), (V, 10))).changes, Some(vec![]));
+    assert_eq!(d.tree.path(g(20)).map(|(id, _)| id).collect::<Vec<_>>(), [g(20), g(1)]);
+    assert_eq!(d.tree.get(g(20)).map(|node| node.family), Some(g(1)), "its blocks have the checksums of the parent");
+    // The parent has nothing in this PG, or came later.
+    assert_eq!(d.decide(&on(4, (empty, 21), (VolumeId(9), 10))).changes, Some(vec![]));
+    assert_eq!(d.tree.get(g(21)).map(|node| node.parent), Some(None));
+    assert_eq!(d.decide(&on(5, (lost, 22), (V, 11))).outcome, Outcome::Refused(Errno::Gone));
+    assert!(!d.volumes.contains_key(&lost) && d.order == 4);
+    assert_eq!(d.decide(&on(5, (clone, 30), (V, 10))).changes, None, "a volume turns back to its own snapshots only");
+    let remove = Command::Remove { volume: V, snapshot: SnapshotId(10) };
+    assert_eq!(d.decide(&remove), changed(Outcome::Removed, vec![]), "the clone and the head keep it, hidden");
+    assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
 }
