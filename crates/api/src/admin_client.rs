@@ -9,7 +9,7 @@ use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
 use crate::{BY_KEY, MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
-use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, SnapshotChange, VolumeRemove};
+use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, SnapshotChange, VolumeClone, VolumeRemove};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -314,6 +314,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::PoolRemove { .. }
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove(_)
+            | AdminAsk::VolumeClone(_)
             | AdminAsk::VolumeRename { .. }
             | AdminAsk::SnapshotCreate(_)
             | AdminAsk::SnapshotRemove { .. }
@@ -465,6 +466,11 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.volume_create(request).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
+        AdminAsk::VolumeClone(VolumeClone { snapshot, name, text }) => {
+            let request = pb::VolumeCloneRequest { snapshot, name, text: Some(text_out(text)) };
+            let reply = rpc.volume_clone(request).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
         AdminAsk::VolumeList { pool } => {
             let reply = rpc.volume_list(pb::VolumeListRequest { pool }).await?.into_inner();
             let volumes: Vec<PbVolume> = reply.volumes;
@@ -474,8 +480,8 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.volume_info(pb::VolumeInfoRequest { name }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
-        AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots }) => {
-            let request = pb::VolumeRemoveRequest { name, force, now, snapshots };
+        AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots, detach }) => {
+            let request = pb::VolumeRemoveRequest { name, force, now, snapshots, detach };
             let reply = rpc.volume_remove(request).await?.into_inner();
             Ok(Ok(reply.trash.map_or(AdminAnswer::Done, |trash| AdminAnswer::Trashed(trash.into()))))
         }
@@ -537,8 +543,8 @@ async fn send_snapshot(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.snapshot_set(request).await?.into_inner();
             Ok(Ok(AdminAnswer::SnapshotsChanged(snapshots(reply))))
         }
-        AdminAsk::SnapshotRemove { name } => {
-            rpc.snapshot_remove(pb::SnapshotRemoveRequest { name }).await?;
+        AdminAsk::SnapshotRemove { name, detach } => {
+            rpc.snapshot_remove(pb::SnapshotRemoveRequest { name, detach }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
         AdminAsk::SnapshotRollback { name } => {

@@ -262,6 +262,9 @@ impl From<VolumeView> for pb::VolumeView {
             limits_of: v.limits_of,
             snapshots: v.snapshots,
             rollback_to: v.rollback_to,
+            parent: v.parent,
+            depth: v.depth,
+            clones: v.clones,
         }
     }
 }
@@ -291,6 +294,9 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             limits_of: v.limits_of,
             snapshots: v.snapshots,
             rollback_to: v.rollback_to,
+            parent: v.parent,
+            depth: v.depth,
+            clones: v.clones,
         })
     }
 }

@@ -151,6 +151,7 @@ pub fn snapshots_out(views: Vec<SnapshotView>) -> pb::SnapshotsReply {
         by: v.by,
         description: v.description,
         labels: v.labels.into_iter().collect(),
+        clones: v.clones,
     };
     pb::SnapshotsReply { snapshots: views.into_iter().map(view).collect() }
 }
@@ -169,6 +170,7 @@ pub(crate) fn snapshots(reply: pb::SnapshotsReply) -> Vec<SnapshotView> {
         by: v.by,
         description: v.description,
         labels: v.labels.into_iter().collect(),
+        clones: v.clones,
     };
     reply.snapshots.into_iter().map(view).collect()
 }

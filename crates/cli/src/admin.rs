@@ -9,7 +9,7 @@ use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView,
     PlannedMove, PoolCreate, PoolView, QuotaChange, RecoverAsk, SnapshotChange, SnapshotView, Status, StoreRecovery,
-    TrashView, VolumeRemove, VolumeText, VolumeView,
+    TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -201,6 +201,11 @@ impl Admin {
         expect!(self, AdminAsk::VolumeCreate { name, len_bytes, stripe, text }, AdminAnswer::Volume(v) => v)
     }
 
+    /// Makes a volume with the contents of a snapshot.
+    pub fn clone_volume(&self, ask: VolumeClone) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeClone(ask), AdminAnswer::Volume(v) => v)
+    }
+
     /// Removes a volume; returns its place in the trash unless it is deleted.
     pub fn remove_volume(&self, ask: VolumeRemove) -> Result<Option<TrashView>> {
         match self.ask(AdminAsk::VolumeRemove(ask))? {
@@ -244,8 +249,8 @@ impl Admin {
         expect!(self, AdminAsk::SnapshotRollback { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn remove_snapshot(&self, name: &str) -> Result<()> {
-        expect!(self, AdminAsk::SnapshotRemove { name: name.to_owned() }, AdminAnswer::Done => ())
+    pub fn remove_snapshot(&self, name: &str, detach: bool) -> Result<()> {
+        expect!(self, AdminAsk::SnapshotRemove { name: name.to_owned(), detach }, AdminAnswer::Done => ())
     }
 
     pub fn trash(&self, pool: Option<&str>) -> Result<Vec<TrashView>> {

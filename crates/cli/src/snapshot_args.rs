@@ -77,5 +77,8 @@ pub enum Snapshot {
         /// POOL/VOLUME@SNAPSHOT
         #[arg(add = completion::snapshots())]
         name: String,
+        /// Although it has clones; these keep their contents
+        #[arg(long)]
+        detach: bool,
     },
 }

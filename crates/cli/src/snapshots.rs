@@ -64,10 +64,10 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> 
             out!("volume {} has the contents of {name}", volume.name);
             Ok(())
         }
-        Snapshot::Rm { name } => {
+        Snapshot::Rm { name, detach } => {
             // The record is gone when the command ends, so the answer names the snapshot by what it was.
             let was = info(admin, name)?;
-            admin.remove_snapshot(name)?;
+            admin.remove_snapshot(name, *detach)?;
             if as_json {
                 return json("snapshot.rm", json!({ "done": true, "name": name, "snapshot": was.snapshot }));
             }
@@ -95,6 +95,9 @@ fn show_info(s: &SnapshotView) {
     out!("size       {}", show(s.len_bytes));
     out!("created    {}, by {}", moment(s.created_ms), if s.by.is_empty() { "unknown" } else { s.by.as_str() });
     out!("state      {}{}", s.state, if s.protected { ", protected" } else { "" });
+    if s.clones > 0 {
+        out!("clones     {}", s.clones);
+    }
     if !s.description.is_empty() {
         out!("about      {}", s.description);
     }

@@ -91,6 +91,19 @@ pub enum Volume {
         #[command(flatten)]
         limits: Limits,
     },
+    /// Create a volume with the contents of a snapshot, at once: both share the space until one is written
+    #[command(after_help = "Example:\n  basalt volume clone main/golden@v3 main/vm7")]
+    Clone {
+        /// POOL/VOLUME@SNAPSHOT
+        #[arg(add = completion::snapshots())]
+        snapshot: String,
+        /// POOL/VOLUME of the new volume, in the same pool
+        name: String,
+        #[command(flatten)]
+        texts: Texts,
+        #[command(flatten)]
+        limits: Limits,
+    },
     /// List volumes
     #[command(visible_alias = "list")]
     Ls {
@@ -161,6 +174,9 @@ pub enum Volume {
         /// With --now: delete its snapshots, too
         #[arg(long, requires = "now")]
         snapshots: bool,
+        /// With --now: delete it although it has clones; these keep their contents
+        #[arg(long, requires = "now")]
+        detach: bool,
     },
 }
 

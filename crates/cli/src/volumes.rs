@@ -7,7 +7,7 @@ use crate::errors::{advise, has_code};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{TrashView, VolumeRemove, VolumeView};
+use control::admin::{TrashView, VolumeClone, VolumeRemove, VolumeView};
 use serde_json::{json, to_value};
 use types::{Stripe, codes};
 
@@ -24,6 +24,21 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
                 Some(stripe) => out!("volume {name}: {}, {}", show(volume.len_bytes), stripes_of(stripe)),
                 None => out!("volume {name}: {}", show(volume.len_bytes)),
             }
+            Ok(())
+        }
+        Volume::Clone { snapshot, name, texts, limits } => {
+            let text = texts.change(&[], limits.change(false));
+            let (snapshot, name) = (snapshot.clone(), name.clone());
+            let volume = admin.clone_volume(VolumeClone { snapshot, name, text })?;
+            if as_json {
+                return json("volume.clone", to_value(&volume)?);
+            }
+            out!(
+                "volume {}: {}, a clone of {}",
+                volume.name,
+                show(volume.len_bytes),
+                volume.parent.as_deref().unwrap_or("?")
+            );
             Ok(())
         }
         Volume::Ls { pool, labels } => {
@@ -68,9 +83,9 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume {name}: {}{client}", show(volume.len_bytes));
             Ok(())
         }
-        Volume::Rm { name, force, now, snapshots } => {
-            let (name, force, now, snapshots) = (name.clone(), *force, *now, *snapshots);
-            remove(admin, &VolumeRemove { name, force, now, snapshots }, as_json)
+        Volume::Rm { name, force, now, snapshots, detach } => {
+            let (name, force, now, snapshots, detach) = (name.clone(), *force, *now, *snapshots, *detach);
+            remove(admin, &VolumeRemove { name, force, now, snapshots, detach }, as_json)
         }
     }
 }
@@ -108,8 +123,13 @@ fn show_info(volume: &VolumeView) {
     out!("size       {}{resize}", show(volume.len_bytes));
     out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
     out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
-    out!("snapshots  {}", volume.snapshots);
-    out!("state      {}", volume.state);
+    let clones = if volume.clones > 0 { format!(", {} clones", volume.clones) } else { String::new() };
+    out!("snapshots  {}{clones}", volume.snapshots);
+    if let Some(parent) = &volume.parent {
+        out!("parent     {parent} (depth {})", volume.depth);
+    }
+    let rollback = volume.rollback_to.as_ref().map(|to| format!(", being rolled back to @{to}")).unwrap_or_default();
+    out!("state      {}{rollback}", volume.state);
     out!("epoch      {}", volume.epoch.0);
     out!("client     {}", holder(volume));
     let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };

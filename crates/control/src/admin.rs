@@ -82,6 +82,7 @@ pub enum AdminAsk {
         name: String,
     },
     VolumeRemove(VolumeRemove),
+    VolumeClone(VolumeClone),
     /// Gives a volume another name in its pool: `new`, or `pool/new`.
     VolumeRename {
         name: String,
@@ -102,9 +103,10 @@ pub enum AdminAsk {
     SnapshotList {
         of: String,
     },
-    /// Deletes `pool/volume@snapshot`.
+    /// Deletes `pool/volume@snapshot`; with `detach` although it has clones.
     SnapshotRemove {
         name: String,
+        detach: bool,
     },
     /// Gives a volume the contents of its snapshot `pool/volume@snapshot` again.
     SnapshotRollback {
@@ -264,6 +266,18 @@ pub struct VolumeRemove {
     pub now: bool,
     /// Delete its snapshots with it. In the trash a volume keeps them.
     pub snapshots: bool,
+    /// Delete it although it has clones: they keep what they show.
+    pub detach: bool,
+}
+
+/// A new volume with the contents of a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeClone {
+    /// `pool/volume@snapshot`.
+    pub snapshot: String,
+    /// `pool/volume`, in the same pool.
+    pub name: String,
+    pub text: VolumeText,
 }
 
 /// Changes of the description, the labels and the I/O limits of a volume.
@@ -628,7 +642,7 @@ pub struct VolumeView {
     pub len_bytes: u64,
     /// Bytes of allocated segments.
     pub allocated_bytes: u64,
-    /// `ready`, `deleting`.
+    /// `ready`, `cloning`, `deleting`.
     pub state: String,
     pub epoch: Epoch,
     pub session: SessionId,
@@ -655,6 +669,15 @@ pub struct VolumeView {
     /// The snapshot to which it is being turned back.
     #[serde(default)]
     pub rollback_to: Option<String>,
+    /// The snapshot with whose contents it began, as `pool/volume@snapshot`; by its ids when it is gone.
+    #[serde(default)]
+    pub parent: Option<String>,
+    /// Number of its ancestors that still exist.
+    #[serde(default)]
+    pub depth: u32,
+    /// Number of its clones.
+    #[serde(default)]
+    pub clones: u32,
 }
 
 /// One volume in the trash.
@@ -698,6 +721,9 @@ pub struct SnapshotView {
     pub by: String,
     pub description: String,
     pub labels: BTreeMap<String, String>,
+    /// Number of its clones.
+    #[serde(default)]
+    pub clones: u32,
 }
 
 /// The holder of a volume.

@@ -32,7 +32,7 @@ pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
     ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, Holder, Key, LoadError, MuteRecord,
-    OsdRecord, PgRecord, Poisoned, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord,
+    OsdRecord, PgRecord, Poisoned, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord,
     SnapshotRecord, SnapshotState, StoredItem, Trash, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
     restored,
 };

@@ -140,6 +140,8 @@ pub struct Control {
     removals: Removals,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
+    /// Clones with all their segments, whose PGs have been told to begin them.
+    begun_clones: BTreeSet<VolumeId>,
     waits: Vec<Wait>,
     /// Whether a record was written since the waits were last evaluated.
     waits_due: bool,
@@ -219,6 +221,7 @@ impl Control {
             cuts: Cuts::default(),
             removals: Removals::default(),
             unsettled: BTreeSet::new(),
+            begun_clones: BTreeSet::new(),
             waits: Vec::new(),
             waits_due: false,
             past: Past::default(),

@@ -14,7 +14,7 @@ use crate::settings::ConfigRecord;
 use placement::WEIGHT_ONE;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use types::codes;
@@ -505,6 +505,8 @@ pub struct Records {
     pub config: ConfigRecord,
     pool_names: BTreeMap<String, PoolId>,
     volume_names: BTreeMap<(PoolId, String), VolumeId>,
+    /// Parent, snapshot, and clone of it.
+    clones: BTreeSet<(VolumeId, SnapshotId, VolumeId)>,
     loads: loads::Loads,
     pub(crate) versions: BTreeMap<String, u64>,
 }
@@ -584,10 +586,11 @@ impl Records {
                 self.pgs.insert(r.pg, r);
             }
             Record::Volume(r) => {
-                if let Some(before) = self.volumes.get(&r.id).filter(|before| before.name != r.name) {
-                    self.volume_names.remove(&(before.pool, before.name.clone()));
-                }
+                self.forget_volume(r.id);
                 self.volume_names.insert((r.pool, r.name.clone()), r.id);
+                if let Some(base) = r.clone_of {
+                    self.clones.insert((base.volume, base.snapshot, r.id));
+                }
                 self.volumes.insert(r.id, r);
             }
             Record::Segment(r) => {
@@ -618,6 +621,14 @@ impl Records {
         }
     }
 
+    fn forget_volume(&mut self, id: VolumeId) {
+        let Some(volume) = self.volumes.remove(&id) else { return };
+        self.volume_names.remove(&(volume.pool, volume.name));
+        if let Some(base) = volume.clone_of {
+            self.clones.remove(&(base.volume, base.snapshot, id));
+        }
+    }
+
     fn delete(&mut self, key: Key) {
         match key {
             Key::Cluster | Key::Counters | Key::Event(_) | Key::Watch | Key::Config => panic!("{key} is never deleted"),
@@ -636,9 +647,7 @@ impl Records {
             Key::Volume(id) => {
                 assert!(self.segments_of(id).next().is_none(), "{id} goes before its segments");
                 assert!(self.snapshots_of(id).next().is_none(), "{id} goes before its snapshots");
-                if let Some(volume) = self.volumes.remove(&id) {
-                    self.volume_names.remove(&(volume.pool, volume.name));
-                }
+                self.forget_volume(id);
             }
             Key::Mute(code) => {
                 self.mutes.remove(code);
@@ -711,6 +720,22 @@ impl Records {
     /// Returns the segments of a volume, ascending.
     pub fn segments_of(&self, volume: VolumeId) -> impl Iterator<Item = &SegmentRecord> {
         self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
+    }
+
+    /// Returns the clones of a volume, or of one of its snapshots, with those that are being deleted.
+    pub fn clones_of(
+        &self,
+        volume: VolumeId,
+        snapshot: Option<SnapshotId>,
+    ) -> impl Iterator<Item = &VolumeRecord> + Clone {
+        let first = (volume, snapshot.unwrap_or(SnapshotId(0)), VolumeId(0));
+        let last = (volume, snapshot.unwrap_or(SnapshotId(u64::MAX)), VolumeId(u64::MAX));
+        self.clones.range(first..=last).map(|(.., clone)| &self.volumes[clone])
+    }
+
+    /// Whether a volume has no segments, and gets none by itself: no PG must know it.
+    pub fn is_in_no_pg(&self, volume: &VolumeRecord) -> bool {
+        !volume.cloning && self.segments_of(volume.id).next().is_none()
     }
 
     /// Returns the snapshots of a volume, the oldest first, with those that are being made or deleted.

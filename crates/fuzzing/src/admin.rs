@@ -9,7 +9,7 @@ use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
 use control::admin::{
-    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeRemove,
+    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeClone, VolumeRemove,
 };
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
@@ -115,7 +115,7 @@ impl Meta {
     /// Converts a message about one volume or the trash; its first byte says which one it is.
     fn change(bytes: &[u8]) -> Option<AdminAsk> {
         let (kind, bytes) = bytes.split_first()?;
-        Some(match kind % 12 {
+        Some(match kind % 13 {
             0 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             1 => {
                 let r = decoded::<pb::VolumeRenameRequest>(bytes)?;
@@ -145,7 +145,18 @@ impl Meta {
                 let change = SnapshotChange { protect: r.protect, name: r.new_name, text };
                 AdminAsk::SnapshotSet { name: r.name, change }
             }
-            8 => AdminAsk::SnapshotRemove { name: decoded::<pb::SnapshotRemoveRequest>(bytes)?.name },
+            8 => {
+                let r = decoded::<pb::SnapshotRemoveRequest>(bytes)?;
+                AdminAsk::SnapshotRemove { name: r.name, detach: r.detach }
+            }
+            11 => {
+                let r = decoded::<pb::VolumeCloneRequest>(bytes)?;
+                AdminAsk::VolumeClone(VolumeClone {
+                    snapshot: r.snapshot,
+                    name: r.name,
+                    text: api::text_in(r.text).ok()?,
+                })
+            }
             10 => AdminAsk::SnapshotRollback { name: decoded::<pb::SnapshotRollbackRequest>(bytes)?.name },
             9 => AdminAsk::SnapshotList { of: decoded::<pb::SnapshotListRequest>(bytes)?.of },
             _ => AdminAsk::TrashPurge { which: decoded::<pb::TrashPurgeRequest>(bytes)?.which },
@@ -195,8 +206,8 @@ impl Meta {
             7 => Meta::change(bytes)?,
             8 => {
                 let r = decoded::<pb::VolumeRemoveRequest>(bytes)?;
-                let (name, force, now, snapshots) = (r.name, r.force, r.now, r.snapshots);
-                AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots })
+                let (name, force, now, snapshots, detach) = (r.name, r.force, r.now, r.snapshots, r.detach);
+                AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots, detach })
             }
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),
@@ -330,7 +341,7 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
 
 /// Returns a command about a volume or a snapshot; its first byte says which one it is.
 fn change_message(rng: &mut Rng) -> Vec<u8> {
-    let kind = rng.below(12) as u8;
+    let kind = rng.below(13) as u8;
     let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
     let bytes = match kind {
         0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
@@ -348,7 +359,8 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
             let new_name = rng.chance(1, 2).then(|| snapshot(rng));
             pb::SnapshotSetRequest { name: snapshot(rng), protect, new_name, text: some_text(rng) }.encode_to_vec()
         }
-        8 => pb::SnapshotRemoveRequest { name: snapshot(rng) }.encode_to_vec(),
+        8 => pb::SnapshotRemoveRequest { name: snapshot(rng), detach: rng.chance(1, 2) }.encode_to_vec(),
+        11 => pb::VolumeCloneRequest { snapshot: snapshot(rng), name: name(rng), text: some_text(rng) }.encode_to_vec(),
         10 => pb::SnapshotRollbackRequest { name: snapshot(rng) }.encode_to_vec(),
         9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
         _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
@@ -393,7 +405,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         7 => change_message(rng),
         8 => {
             let (force, now, snapshots) = (rng.chance(1, 2), rng.chance(1, 2), rng.chance(1, 2));
-            pb::VolumeRemoveRequest { name: name(rng), force, now, snapshots }.encode_to_vec()
+            pb::VolumeRemoveRequest { name: name(rng), force, now, snapshots, detach: rng.chance(1, 2) }.encode_to_vec()
         }
         9 => pb::VolumeListRequest { pool: name(rng) }.encode_to_vec(),
         10 | 11 => client(rng).encode_to_vec(),

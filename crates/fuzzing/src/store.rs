@@ -7,7 +7,7 @@ use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
     ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, Holder, OsdRecord, PgRecord,
-    PoolQuota, PoolRecord, PoolState, Record, Records, Resize, SegmentRecord, SnapshotRecord, SnapshotState,
+    PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord, SnapshotRecord, SnapshotState,
     StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
@@ -244,6 +244,8 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         trash: None,
         newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),
+        clone_of: (n == 2).then(|| Base { volume: VolumeId(1), snapshot: SnapshotId(3) }),
+        cloning: false,
         rollback: (n == 2).then(|| Rollback { snapshot: SnapshotId(3), since_ms: 8, by: String::new() }),
     }
 }

@@ -6,7 +6,8 @@ use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
 use control::admin::{
-    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeRemove,
+    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeClone,
+    VolumeRemove,
 };
 use tonic::{Request, Response, Status};
 use types::limits::{HOLDER_LEN_MAX, clip};
@@ -227,6 +228,17 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
+    async fn volume_clone(
+        &self,
+        request: Request<pb::VolumeCloneRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let text = api::text_in(r.text).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::VolumeClone(VolumeClone { snapshot: r.snapshot, name: r.name, text });
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
     async fn volume_list(
         &self,
         request: Request<pb::VolumeListRequest>,
@@ -249,8 +261,8 @@ impl admin_server::Admin for Gate {
     ) -> Result<Response<pb::VolumeRemoveReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let (name, force, now, snapshots) = (r.name, r.force, r.now, r.snapshots);
-        let ask = AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots });
+        let (name, force, now, snapshots, detach) = (r.name, r.force, r.now, r.snapshots, r.detach);
+        let ask = AdminAsk::VolumeRemove(VolumeRemove { name, force, now, snapshots, detach });
         match self.admin_of(by, ask).await? {
             AdminAnswer::Done => Ok(Response::new(pb::VolumeRemoveReply { trash: None })),
             AdminAnswer::Trashed(trash) => Ok(Response::new(pb::VolumeRemoveReply { trash: Some(trash.into()) })),
@@ -322,7 +334,8 @@ impl admin_server::Admin for Gate {
         request: Request<pb::SnapshotRemoveRequest>,
     ) -> Result<Response<pb::DoneReply>, Status> {
         let by = asked_by(&request);
-        let ask = AdminAsk::SnapshotRemove { name: request.into_inner().name };
+        let r = request.into_inner();
+        let ask = AdminAsk::SnapshotRemove { name: r.name, detach: r.detach };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 

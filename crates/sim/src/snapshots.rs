@@ -310,7 +310,7 @@ impl Shot {
 
     fn delete(&self, cluster: &mut Cluster) {
         for name in &self.taken.borrow().names {
-            cluster.admin(AdminAsk::SnapshotRemove { name: name.clone() });
+            cluster.admin(AdminAsk::SnapshotRemove { name: name.clone(), detach: false });
         }
     }
 }

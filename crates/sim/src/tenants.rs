@@ -209,7 +209,9 @@ impl Tenants {
         match state {
             VolumeState::Trashed if other => AdminAsk::TrashRestore { which, name: None },
             VolumeState::Trashed => AdminAsk::TrashPurge { which },
-            _ => AdminAsk::VolumeRemove(VolumeRemove { name, force: true, now: !other, snapshots: true }),
+            _ => {
+                AdminAsk::VolumeRemove(VolumeRemove { name, force: true, now: !other, snapshots: true, detach: false })
+            }
         }
     }
 

@@ -320,6 +320,15 @@ codes! {
             "a snapshot is only read",
             "Its contents are those of the volume at one point in time, so no client writes to it.",
             "open it read-only: `basalt nbd POOL/VOLUME@SNAPSHOT --read-only`";
+        HAS_CLONES = 2057:
+            "it has clones",
+            "Volumes were made from this snapshot, or from snapshots of this volume. They keep their contents when it goes, and its space \
+             comes back only with theirs.",
+            "delete the clones first, or repeat the command with --detach to delete it and keep them";
+        CLONE_DEPTH = 2058:
+            "the volume has too many ancestors",
+            "A clone of a clone of a clone: a read may have to look at each of them, so there are at most 16.",
+            "make the clone from an older volume of the chain (`basalt volume info` shows the parent)";
         SHRINK_UNSAFE = 2059:
             "a volume is not made shorter",
             "What lies behind the new end would be lost, and this version cannot check that the client has stopped using it.",

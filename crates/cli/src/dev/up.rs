@@ -336,6 +336,9 @@ mod tests {
                 limits_of: "none".into(),
                 snapshots: 0,
                 rollback_to: None,
+                parent: None,
+                depth: 0,
+                clones: 0,
             };
             fio(&volume, "U")
         };

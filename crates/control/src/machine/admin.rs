@@ -75,7 +75,8 @@ impl Control {
             }
             AdminAsk::VolumeRemove(ask) => return self.remove_volume(now, token, &ask),
             AdminAsk::SnapshotCreate(ask) => self.create_snapshots(now, token, ask)?,
-            AdminAsk::SnapshotRemove { name } => self.remove_snapshot(now, token, &name)?,
+            AdminAsk::SnapshotRemove { name, detach } => self.remove_snapshot(now, token, &name, detach)?,
+            AdminAsk::VolumeClone(ask) => self.clone_volume(now, token, &ask)?,
             AdminAsk::SnapshotRollback { name } => self.roll_back(now, token, &name)?,
             AdminAsk::SnapshotSet { name, change } => return self.set_snapshot(now, &name, &change).map(Some),
             AdminAsk::SnapshotList { of } => return Ok(Some(AdminAnswer::Snapshots(self.snapshot_views(&of)?))),

@@ -24,7 +24,8 @@ pub(super) struct Wait {
 }
 
 pub(super) enum WaitFor {
-    /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending, and no rollback.
+    /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending, and its
+    /// contents must be its own.
     Open {
         volume: VolumeId,
         snapshot: Option<SnapshotId>,
@@ -55,6 +56,11 @@ pub(super) enum WaitFor {
     Resized {
         volume: VolumeId,
         len_bytes: u64,
+        until: Time,
+    },
+    /// The clone can be opened, or `until` has come.
+    Cloned {
+        volume: VolumeId,
         until: Time,
     },
     /// The volume has this head on a snapshot in all its PGs, or another rollback has begun, or `until` has come.
@@ -278,6 +284,7 @@ impl Control {
                 WaitFor::VolumeGone { .. }
                 | WaitFor::Trashed { .. }
                 | WaitFor::Resized { .. }
+                | WaitFor::Cloned { .. }
                 | WaitFor::RolledBack { .. }
                 | WaitFor::SnapshotGone { .. }
                 | WaitFor::PoolReady { .. }
@@ -352,6 +359,7 @@ impl Control {
             WaitFor::Resized { volume, len_bytes, until } => {
                 self.resized(now.mono, *volume, *len_bytes, *until).map(Outcome::Admin)
             }
+            WaitFor::Cloned { volume, until } => self.cloned(now.mono, *volume, *until).map(Outcome::Admin),
             WaitFor::RolledBack { volume, to, until } => {
                 self.rolled_back(now.mono, (*volume, *to), *until).map(Outcome::Admin)
             }
@@ -400,7 +408,7 @@ impl Control {
         }
         // No segment is pending during a cut, so none that is pending now belongs to a snapshot.
         let pending = snapshot.is_none() && self.records.segments_of(volume).any(|s| s.pending);
-        let turns_back = snapshot.is_none() && known.rollback.is_some();
+        let turns_back = snapshot.is_none() && known.changes_contents();
         if write && !known.settled && !on(Bug::OpenWithoutFence) || pending || turns_back {
             return None;
         }

@@ -387,6 +387,7 @@ impl Control {
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }
                     | AdminAsk::VolumeRemove(_)
+                    | AdminAsk::VolumeClone(_)
                     | AdminAsk::VolumeRename { .. }
                     | AdminAsk::VolumeSet { .. }
                     | AdminAsk::VolumeResize { .. }

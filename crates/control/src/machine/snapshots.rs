@@ -146,8 +146,8 @@ impl Control {
     }
 
     /// Begins the deletion of a snapshot; the answer waits until no PG has it.
-    pub(super) fn remove_snapshot(&mut self, now: Now, token: Token, name: &str) -> Result<(), Refusal> {
-        let (writes, (volume, snapshot)) = plan::snapshot_remove(&self.records, name)?;
+    pub(super) fn remove_snapshot(&mut self, now: Now, token: Token, name: &str, detach: bool) -> Result<(), Refusal> {
+        let (writes, (volume, snapshot)) = plan::snapshot_remove(&self.records, name, detach)?;
         if !writes.is_empty() {
             self.write(writes);
             self.begin_removal(volume, snapshot);
@@ -286,6 +286,7 @@ impl Control {
             by: snapshot.by.clone(),
             description: snapshot.description.clone(),
             labels: snapshot.labels.clone(),
+            clones: plan::clones_of(&self.records, snapshot.volume, Some(snapshot.snapshot)).count() as u32,
         }
     }
 }

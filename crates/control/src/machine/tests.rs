@@ -1,6 +1,7 @@
 //! Rules of meta, tested against simple models of OSDs and of a store.
 
 mod chaos;
+mod clones;
 mod cuts;
 mod events;
 mod force;
@@ -192,7 +193,13 @@ fn long_work_is_cut_into_transactions_that_fit() {
     let stolen = opened(world.ask(2, open("p/v", true, true)));
     assert_eq!(stolen.segments.len(), 400);
     world
-        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/v".into(), force: true, now: true, snapshots: false }))
+        .admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name: "p/v".into(),
+            force: true,
+            now: true,
+            snapshots: false,
+            detach: false,
+        }))
         .expect("removed");
     world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
     assert!(world.largest_txn <= TXN_WRITES_MAX && world.largest_txn > 30, "{}", world.largest_txn);
@@ -313,6 +320,7 @@ fn ids_are_never_used_twice() {
                 force: true,
                 now: true,
                 snapshots: false,
+                detach: false,
             }))
             .expect("removed");
         world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");

@@ -3,7 +3,7 @@
 
 use super::{Control, Now};
 use crate::plan;
-use crate::records::{PoolState, VolumeState};
+use crate::records::{PoolState, VolumeRecord, VolumeState};
 use types::{OsdId, Time, VolumeId};
 
 impl Control {
@@ -54,6 +54,25 @@ impl Control {
         }
     }
 
+    /// Gives a clone more of its segments, and then has all PGs begin it. Whether both are done.
+    fn is_cloned(&mut self, clone: &VolumeRecord) -> bool {
+        if !plan::knows_parent(&self.records, clone) {
+            return false;
+        }
+        let writes = plan::clone_step(&self.records, clone);
+        let lacks_some = !writes.is_empty();
+        if lacks_some {
+            self.write(writes);
+            self.begun_clones.remove(&clone.id);
+        } else if self.begun_clones.insert(clone.id) {
+            self.attach_everywhere(clone.id);
+        } else {
+            self.begun_clones.remove(&clone.id);
+            return true;
+        }
+        false
+    }
+
     /// Settles or erases the volumes whose attach record is in all their PGs.
     fn settle_volumes(&mut self, now: Now) {
         let volumes: Vec<VolumeId> = self.unsettled.iter().copied().collect();
@@ -69,6 +88,7 @@ impl Control {
                 continue;
             };
             match volume.state {
+                VolumeState::Ready | VolumeState::Trashed if volume.cloning && !self.is_cloned(&volume) => {}
                 VolumeState::Ready | VolumeState::Trashed => {
                     if !volume.settled {
                         self.settle_volume(now, &volume);

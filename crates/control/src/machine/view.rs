@@ -6,7 +6,7 @@ use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeVi
 use crate::plan;
 use crate::records::{PgRecord, PoolRecord, PoolState, SnapshotState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
-use types::control::{LostExtent, PgReport, Refusal};
+use types::control::{Base, LostExtent, PgReport, Refusal};
 use types::map::Member;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{CHUNK, OsdId, SEGMENT, Stripe, Time};
@@ -43,6 +43,7 @@ impl Control {
 
     pub(super) fn volume_view(&self, now: Time, volume: &VolumeRecord) -> VolumeView {
         let state = match volume.state {
+            VolumeState::Ready if volume.cloning => "cloning",
             VolumeState::Ready => "ready",
             VolumeState::Trashed => "trashed",
             VolumeState::Deleting => "deleting",
@@ -81,7 +82,19 @@ impl Control {
                 let snapshot = self.records.snapshots.get(&(volume.id, rollback.snapshot));
                 snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| s.name.clone())
             }),
+            parent: volume.clone_of.map(|base| self.base_name(base)),
+            depth: plan::depth(&self.records, volume),
+            clones: plan::clones_of(&self.records, volume.id, None).count() as u32,
         }
+    }
+
+    /// Returns the name of a snapshot that a clone began with; its ids when it is gone.
+    fn base_name(&self, base: Base) -> String {
+        let volume = self.records.volumes.get(&base.volume);
+        let volume = volume.map_or_else(|| base.volume.to_string(), |volume| self.records.full_name(volume));
+        let snapshot = self.records.snapshots.get(&(base.volume, base.snapshot));
+        let snapshot = snapshot.filter(|s| s.state != SnapshotState::Deleting);
+        format!("{volume}@{}", snapshot.map_or_else(|| base.snapshot.to_string(), |s| s.name.clone()))
     }
 
     /// Returns every OSD as it is seen now, for the metrics.

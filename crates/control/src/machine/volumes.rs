@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeRemove, VolumeText, VolumeView};
+use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -34,6 +34,33 @@ impl Control {
         Ok(self.volume_answer(now.mono, id))
     }
 
+    /// Begins a clone of a snapshot; the answer waits until it can be opened.
+    pub(super) fn clone_volume(&mut self, now: Now, token: Token, ask: &VolumeClone) -> Result<(), Refusal> {
+        let (of, name) = (ask.snapshot.as_str(), ask.name.as_str());
+        let (writes, id) = plan::volume_clone(&self.records, of, name, &ask.text, now.wall_ms)?;
+        self.write(writes);
+        if self.volume_of(id).cloning {
+            self.unsettled.insert(id);
+        }
+        let text = format!("volume {name} is created as a clone of {of}: {}", size(self.volume_of(id).len_bytes));
+        self.note(now, Note::info("volume.created", format!("volume {name}"), text));
+        self.wait(token, WaitFor::Cloned { volume: id, until: now.mono + self.config.resize_patience });
+        Ok(())
+    }
+
+    /// Returns the answer to the creation of a clone; `None` while it waits.
+    pub(super) fn cloned(&self, now: Time, volume: VolumeId, until: Time) -> Option<Result<AdminAnswer, Refusal>> {
+        let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
+            return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
+        };
+        if !known.cloning {
+            return Some(Ok(self.volume_answer(now, volume)));
+        }
+        let text =
+            format!("the clone {:?} is still being made: {}", self.records.full_name(known), self.late_pgs(volume));
+        (now >= until).then(|| Err(refuse(codes::VOLUME_BUSY, text)))
+    }
+
     fn volume_answer(&self, now: Time, id: VolumeId) -> AdminAnswer {
         AdminAnswer::Volume(self.volume_view(now, self.volume_of(id)))
     }
@@ -46,7 +73,8 @@ impl Control {
     pub(super) fn remove_volume(&mut self, now: Now, token: Token, ask: &VolumeRemove) -> Planned {
         let name = ask.name.as_str();
         let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
-        let in_use = InUse { force: ask.force, snapshots: ask.snapshots, lease, wall_ms: now.wall_ms };
+        let in_use =
+            InUse { force: ask.force, snapshots: ask.snapshots, detach: ask.detach, lease, wall_ms: now.wall_ms };
         let keep = self.records.config.trash_retention(&self.config);
         let deletes = ask.now || keep.is_zero();
         let (writes, id) = match deletes {

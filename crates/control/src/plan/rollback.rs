@@ -32,7 +32,7 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
     let to = GenerationId(counters.next_volume);
     counters.next_volume += 1;
     // Without segments the volume and its snapshots are empty.
-    let settled = records.segments_of(volume.id).next().is_none();
+    let settled = records.is_in_no_pg(volume);
     let rollback = Rollback { snapshot, since_ms: use_.wall_ms, by: by.to_owned() };
     let record = VolumeRecord {
         session: SessionId(0),

@@ -5,6 +5,7 @@
 //! its snapshots go from the records first, then from the PGs that have them.
 
 use super::changes::live;
+use super::clones::check_clones;
 use super::labels::changed;
 use super::volumes::check_recovered;
 use super::{Plan, checked_size};
@@ -159,8 +160,8 @@ pub(super) fn ready<'a>(records: &'a Records, full: &str) -> Result<&'a Snapshot
 /// Begins the deletion of a snapshot. A repeated request joins the deletion that is under way.
 ///
 /// # Errors
-/// Those of [`snapshot`]; BSLT-2052, BSLT-2055.
-pub fn snapshot_remove(records: &Records, full: &str) -> Plan<(VolumeId, SnapshotId)> {
+/// Those of [`snapshot`]; BSLT-2052, BSLT-2055, BSLT-2057 with clones that are not to be detached.
+pub fn snapshot_remove(records: &Records, full: &str, detach: bool) -> Plan<(VolumeId, SnapshotId)> {
     let (volume, name) = names::split_snapshot(full)?;
     let volume = records.volume(volume)?.id;
     if named(records, volume, name).is_none()
@@ -175,6 +176,7 @@ pub fn snapshot_remove(records: &Records, full: &str) -> Plan<(VolumeId, Snapsho
     if records.volumes[&volume].rollback.as_ref().is_some_and(|rollback| rollback.snapshot == found.snapshot) {
         return Err(refuse(codes::VOLUME_BUSY, format!("its volume is being rolled back to snapshot {full:?}")));
     }
+    check_clones(records, full, (volume, Some(found.snapshot)), detach)?;
     let record = SnapshotRecord { state: SnapshotState::Deleting, ..found.clone() };
     Ok((vec![Write::Put(Record::Snapshot(record))], (found.volume, found.snapshot)))
 }

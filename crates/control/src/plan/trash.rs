@@ -3,6 +3,7 @@
 //! A volume in the trash has no name in its pool and no session. Its segments, attach records and data stay as they are, so a
 //! restore is one record. A purge, or the end of its time, begins the deletion that [`super::volume_remove`] begins at once.
 
+use super::clones::check_clones;
 use super::snapshots::check_snapshots;
 use super::volumes::{InUse, check_free, check_recovered, deleting, next_epoch};
 use super::{Plan, checked_size};
@@ -44,7 +45,7 @@ pub fn volume_trash(records: &Records, name: &str, use_: &InUse, keep: Duration,
     let record = VolumeRecord { name, state: VolumeState::Trashed, trash: Some(trash), ..volume.clone() };
     let record = match held {
         true => {
-            let settled = records.segments_of(volume.id).next().is_none();
+            let settled = records.is_in_no_pg(volume);
             VolumeRecord { session: SessionId(0), holder: None, epoch: next_epoch(records, volume), settled, ..record }
         }
         false => record,
@@ -112,10 +113,10 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 
-/// Begins the deletion of a volume of the trash.
+/// Begins the deletion of a volume of the trash. Its clones keep what they show.
 ///
 /// # Errors
-/// Those of [`in_trash`]; BSLT-2043.
+/// Those of [`in_trash`]; BSLT-2043, BSLT-2055 while a clone is being made.
 pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
     let (volume, trash) = in_trash(records, which)?;
     if volume.state == VolumeState::Deleting {
@@ -130,7 +131,9 @@ pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
         );
         return Err(refuse(codes::NOT_IN_TRASH, text));
     }
-    check_recovered(&records.full_name(volume), volume)?;
+    let full = records.full_name(volume);
+    check_recovered(&full, volume)?;
+    check_clones(records, &full, (volume.id, None), true)?;
     Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))
 }
 
@@ -143,6 +146,7 @@ pub fn trash_expire(records: &Records, wall_ms: u64) -> (Vec<Write>, Vec<VolumeI
         volume.state == VolumeState::Trashed
             && !volume.recovering
             && volume.trash.as_ref().is_some_and(|trash| over.contains(&trash.until_ms))
+            && check_clones(records, "", (volume.id, None), true).is_ok()
     };
     let over: Vec<&VolumeRecord> = records.volumes.values().filter(is_over).take(EXPIRED_PER_STEP).collect();
     let writes = over.iter().map(|volume| Write::Put(Record::Volume(deleting(records, volume)))).collect();

@@ -4,6 +4,7 @@
 //! afterwards, PG by PG, always under the epoch and session of that moment. So no allocation or attach of an older
 //! opener can come after them.
 
+use super::clones::check_clones;
 use super::labels::changed;
 use super::limits::changed_limits;
 use super::quota::{Provisioned, check_quota};
@@ -20,7 +21,7 @@ use placement::PgChoice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::codes;
-use types::control::{Attach, Base, Refusal, SEGMENTS_PER_ASK_MAX};
+use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
 use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeId};
@@ -82,6 +83,8 @@ pub fn volume_create(
         limits,
         newest: GenerationId::default(),
         rollback: None,
+        clone_of: None,
+        cloning: false,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -101,7 +104,7 @@ pub(super) fn shown(bytes: u64) -> String {
 /// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// Those of [`check_free`]; BSLT-2052, BSLT-2053, BSLT-2055 for its snapshots.
+/// Those of [`check_free`]; BSLT-2052, BSLT-2053, BSLT-2055, BSLT-2057 for its snapshots and clones.
 pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
@@ -109,6 +112,7 @@ pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<Volume
     }
     check_free(name, volume, use_)?;
     check_snapshots(records, name, volume.id, (true, use_.snapshots))?;
+    check_clones(records, name, (volume.id, None), use_.detach)?;
     Ok((vec![Write::Put(Record::Volume(deleting(records, volume)))], volume.id))
 }
 
@@ -122,6 +126,7 @@ pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord
         settled: false,
         resize: None,
         rollback: None,
+        cloning: false,
         ..volume.clone()
     }
 }
@@ -133,6 +138,8 @@ pub struct InUse {
     pub force: bool,
     /// Remove its snapshots with it.
     pub snapshots: bool,
+    /// Remove it although it has clones.
+    pub detach: bool,
     /// Time left of the lease of a living holder.
     pub lease: Option<Duration>,
     pub wall_ms: u64,
@@ -225,7 +232,7 @@ pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Durati
         session,
         epoch: next_epoch(records, volume),
         holder: Some(opener.holder.clone()),
-        settled: records.segments_of(volume.id).next().is_none(),
+        settled: records.is_in_no_pg(volume),
         ..volume.clone()
     };
     let plan = OpenPlan { volume: volume.id, session, epoch: record.epoch, fresh: true, snapshot: None };
@@ -254,7 +261,7 @@ pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Wr
         return (Vec::new(), None);
     };
     let epoch = next_epoch(records, volume);
-    let settled = records.segments_of(volume.id).next().is_none();
+    let settled = records.is_in_no_pg(volume);
     let record = VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() };
     (vec![Write::Put(Record::Volume(record))], Some(epoch))
 }
@@ -379,8 +386,7 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 /// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let chunk_count = volume.attached_chunks();
-    let (id, head) = (volume.id, volume.head());
-    let base = volume.rollback.as_ref().map(|rollback| Base { volume: id, snapshot: rollback.snapshot });
+    let (id, head, base) = (volume.id, volume.head(), volume.base());
     Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, head, base }
 }
 
@@ -398,15 +404,15 @@ pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId)
     checked_size((writes, done))
 }
 
-/// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on, and a rollback is
-/// done.
+/// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on; a rollback or
+/// a clone is done.
 pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     assert!(!volume.settled, "{} is settled already", volume.id);
     // The attach records of a recovering volume name no length.
     let resize = volume.resize.as_ref().filter(|_| !volume.recovering);
     let len_bytes = resize.map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
     let rest = if volume.recovering { volume.resize.clone() } else { None };
-    VolumeRecord { settled: true, len_bytes, resize: rest, rollback: None, ..volume.clone() }
+    VolumeRecord { settled: true, len_bytes, resize: rest, rollback: None, cloning: false, ..volume.clone() }
 }
 
 /// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments and snapshots go, and with the last

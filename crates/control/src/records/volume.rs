@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use types::control::CHUNKS_KEPT;
+use types::control::{Base, CHUNKS_KEPT};
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId};
@@ -67,6 +67,12 @@ pub struct VolumeRecord {
     /// It turns back to a snapshot; not all its PGs have done so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+    /// The snapshot with whose contents it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_of: Option<Base>,
+    /// Not all PGs of a clone have begun it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cloning: bool,
     /// Limits of its own; `None`: those of its pool are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
@@ -146,6 +152,17 @@ impl VolumeRecord {
     /// Returns the head with which the volume comes to another PG.
     pub fn head(&self) -> GenerationId {
         self.newest.max(GenerationId::first_of(self.id))
+    }
+
+    /// Returns the snapshot that the head stands on, in PGs that do not know the head yet.
+    pub fn base(&self) -> Option<Base> {
+        let own = self.rollback.as_ref().map(|rollback| Base { volume: self.id, snapshot: rollback.snapshot });
+        own.or(self.clone_of.filter(|_| self.cloning))
+    }
+
+    /// Whether its contents are about to become those of a snapshot: no client may see them yet.
+    pub fn changes_contents(&self) -> bool {
+        self.rollback.is_some() || self.cloning
     }
 
     /// Returns the name that users gave it, without the pool.

@@ -199,8 +199,13 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         assert_eq!(refusal(first.ask(alive).await).code, codes::SESSION_FENCED);
 
         // A held volume is not removed by accident; a closed one is removed without a trace.
-        let rm =
-            AdminAsk::VolumeRemove(VolumeRemove { name: "rbd/v1".into(), force: false, now: true, snapshots: true });
+        let rm = AdminAsk::VolumeRemove(VolumeRemove {
+            name: "rbd/v1".into(),
+            force: false,
+            now: true,
+            snapshots: true,
+            detach: false,
+        });
         assert_eq!(admin.ask(rm.clone()).await.expect_err("held").code(), codes::VOLUME_HELD);
         let close = ClientAsk::Close { volume: stolen.volume, session: stolen.session };
         assert_eq!(second.ask(close).await, ClientAnswer::Closed);

@@ -54,9 +54,13 @@ fn around_a_volume(s: &mut Strike<'_>) {
             stripe: types::Stripe::NONE,
             text: Default::default(),
         }),
-        false => {
-            s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove { name, force: true, now: true, snapshots: true }))
-        }
+        false => s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name,
+            force: true,
+            now: true,
+            snapshots: true,
+            detach: false,
+        })),
     }
     soon(s, 5);
 }

@@ -24,7 +24,13 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             let force = s.rng.chance(1, 2);
             let delay = Duration::from_millis(s.rng.between(0, 3000));
             s.after(delay, move |s| {
-                s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove { name, force, now: true, snapshots: true }))
+                s.cluster.admin(AdminAsk::VolumeRemove(VolumeRemove {
+                    name,
+                    force,
+                    now: true,
+                    snapshots: true,
+                    detach: false,
+                }))
             });
         }
         Class::Pools => {

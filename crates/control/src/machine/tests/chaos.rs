@@ -181,6 +181,7 @@ fn granted_open_stays_valid_across_steals_and_meta_crashes() {
                     force: true,
                     now: true,
                     snapshots: false,
+                    detach: false,
                 }))
                 .expect("removed");
         }

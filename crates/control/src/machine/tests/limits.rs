@@ -119,7 +119,13 @@ fn every_osd_knows_the_limits_of_all_volumes_whoever_restarts() {
     set(&mut world, "p/b", base(QosBase::Unlimited));
     assert_eq!(known(&world), vec![BTreeMap::from([(a, only_iops(500))]); 3]);
     world
-        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: true, now: true, snapshots: false }))
+        .admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name: "p/a".into(),
+            force: true,
+            now: true,
+            snapshots: false,
+            detach: false,
+        }))
         .expect("removed");
     assert_eq!(known(&world), vec![BTreeMap::new(); 3], "no limit outlives its volume");
     // The holder hears of them with its keepalives.

@@ -581,7 +581,13 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     // A reader that has it open must not take the lost segment for zeros.
     let reader = Opened { session: SessionId(0), ..preempted.clone() };
     assert_eq!(refused(world.ask(4, segments(&reader, 1..2, false))).code, codes::VOLUME_RECOVERING);
-    let remove = AdminAsk::VolumeRemove(VolumeRemove { name: "p/v".into(), force: true, now: true, snapshots: false });
+    let remove = AdminAsk::VolumeRemove(VolumeRemove {
+        name: "p/v".into(),
+        force: true,
+        now: true,
+        snapshots: false,
+        detach: false,
+    });
     assert_eq!(code(world.admin(remove)), codes::VOLUME_RECOVERING);
     // A PG that the records do not name for the volume, and one that is another pool's.
     let unknown = FoundAttach { volume: taker.volume, pg: ahead[0].pgs[0] };

@@ -69,13 +69,25 @@ fn volume_in_the_trash_counts_until_it_is_erased() {
     set(&mut world, Some(TWO_GIB), Some(1));
     world.make_volume("p/a", SEGMENT);
     world
-        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: false, now: false, snapshots: false }))
+        .admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name: "p/a".into(),
+            force: false,
+            now: false,
+            snapshots: false,
+            detach: false,
+        }))
         .expect("to the trash");
     let text = refused(create(&mut world, "p/b", SEGMENT));
     assert!(text.contains("in the trash"), "{text}");
     world.admin(AdminAsk::TrashRestore { which: "p/a".into(), name: None }).expect("it counted all the time");
     world
-        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: false, now: true, snapshots: false }))
+        .admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name: "p/a".into(),
+            force: false,
+            now: true,
+            snapshots: false,
+            detach: false,
+        }))
         .expect("removed");
     create(&mut world, "p/b", TWO_GIB).expect("erased volumes count no more");
 }

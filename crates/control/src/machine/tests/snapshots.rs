@@ -12,7 +12,7 @@ pub(super) fn create(names: &[&str]) -> AdminAsk {
 }
 
 pub(super) fn remove(name: &str) -> AdminAsk {
-    AdminAsk::SnapshotRemove { name: name.into() }
+    AdminAsk::SnapshotRemove { name: name.into(), detach: false }
 }
 
 pub(super) fn list(world: &mut World, of: &str) -> Vec<SnapshotView> {
@@ -444,7 +444,9 @@ fn protected_snapshot_keeps_itself_and_its_volume() {
         change: SnapshotChange { protect: Some(on), ..SnapshotChange::default() },
     };
     made(world.admin(protect(true)));
-    let rm = |now, snapshots| AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: true, now, snapshots });
+    let rm = |now, snapshots| {
+        AdminAsk::VolumeRemove(VolumeRemove { name: "p/a".into(), force: true, now, snapshots, detach: false })
+    };
     assert_eq!(code(world.admin(remove("p/a@s"))), codes::SNAPSHOT_PROTECTED);
     assert_eq!(code(world.admin(rm(true, true))), codes::SNAPSHOT_PROTECTED);
     assert_eq!(code(world.admin(rm(false, false))), codes::SNAPSHOT_PROTECTED);
@@ -568,7 +570,7 @@ fn aborted_cut_forgets_pgs_that_go_with_their_pool() {
     });
     assert_eq!(world.control.records().cuts.len(), 1);
     world.leaderless.clear();
-    let rm = VolumeRemove { name: "q/v".into(), force: true, now: true, snapshots: true };
+    let rm = VolumeRemove { name: "q/v".into(), force: true, now: true, snapshots: true, detach: false };
     world.control.handle_admin(Token(1 << 40), AdminAsk::VolumeRemove(rm));
     deliver_up_to(&mut world, is_cut);
     world.control.handle_admin(Token(1 << 41), AdminAsk::PoolRemove { name: "q".into() });

@@ -66,7 +66,13 @@ fn columns_of_a_segment_lie_in_distinct_pgs_and_are_counted_once() {
     let again = opened(world.ask(2, open("p/s", true, true)));
     assert_eq!((again.stripe, again.segments), (STRIPE, placed));
     world
-        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "p/s".into(), force: true, now: true, snapshots: false }))
+        .admin(AdminAsk::VolumeRemove(VolumeRemove {
+            name: "p/s".into(),
+            force: true,
+            now: true,
+            snapshots: false,
+            detach: false,
+        }))
         .expect("removed");
     assert!(world.control.records().pgs.keys().all(|pg| world.control.records().segments_in(*pg) == 0));
     assert!(world.attached.values().all(|attach| attach.chunk_count == 0), "every PG dropped what it held");

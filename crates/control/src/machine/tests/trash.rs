@@ -7,7 +7,7 @@ use crate::admin::{TrashView, VolumeView};
 use crate::records::VolumeState;
 
 fn rm(name: &str, force: bool, now: bool) -> AdminAsk {
-    AdminAsk::VolumeRemove(VolumeRemove { name: name.into(), force, now, snapshots: false })
+    AdminAsk::VolumeRemove(VolumeRemove { name: name.into(), force, now, snapshots: false, detach: false })
 }
 
 fn restore(which: &str, name: Option<&str>) -> AdminAsk {

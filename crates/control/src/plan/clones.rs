@@ -1,0 +1,146 @@
+//! Clones: volumes that begin with the contents of a snapshot, without copying.
+//!
+//! A clone has the segments of its parent in the same PGs. Each of these begins the clone on the snapshot, in the attach record that every
+//! volume needs there. Until all have done so the clone is `cloning`, and openers wait. From then on it needs no record of its parent:
+//! the PGs keep the blocks that it shows, whatever is deleted.
+
+use super::changes::live;
+use super::labels::changed;
+use super::limits::changed_limits;
+use super::quota::{Provisioned, check_quota};
+use super::snapshots::ready;
+use super::volumes::check_recovered;
+use super::{Plan, checked_size};
+use crate::admin::VolumeText;
+use crate::batch::PLAN_WRITES_MAX;
+use crate::names;
+use crate::records::{Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write};
+use crate::refusal::refuse;
+use std::collections::BTreeMap;
+use types::control::{Base, Refusal};
+use types::{Epoch, GenerationId, SEGMENT, SegmentIndex, SessionId, SnapshotId, VolumeId, codes};
+
+/// Most ancestors of a volume.
+pub const CLONE_DEPTH_MAX: u32 = 16;
+/// Names of clones that a refusal shows.
+const NAMES_SHOWN: usize = 4;
+
+/// Makes a volume that begins with the contents of the snapshot `pool/volume@snapshot`; `name` is in the same pool. It has the layout of
+/// its parent and the length of the snapshot.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2011, BSLT-2013, BSLT-2014, BSLT-2043, BSLT-2050, BSLT-2055, BSLT-2058 for too many ancestors, BSLT-2062, BSLT-2070,
+/// BSLT-2072.
+pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText, wall_ms: u64) -> Plan<VolumeId> {
+    let (parent_name, _) = names::split_snapshot(full)?;
+    let parent = live(records, parent_name)?;
+    check_recovered(parent_name, parent)?;
+    let snapshot = ready(records, full)?;
+    let (pool_name, volume_name) = names::split(name)?;
+    let pool = records.pool(pool_name)?;
+    if pool.id != parent.pool {
+        let text = format!("a clone of {full:?} cannot become {name:?}: it stays in the pool of its parent");
+        return Err(refuse(codes::BAD_NAME, text));
+    }
+    if records.volume_in(pool.id, volume_name).is_some() {
+        return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
+    }
+    let depth = depth(records, parent) + 1;
+    if depth > CLONE_DEPTH_MAX {
+        let text = format!("volume {parent_name:?} has {} ancestors", depth - 1);
+        return Err(refuse(codes::CLONE_DEPTH, text));
+    }
+    let (description, labels) = changed("", &BTreeMap::new(), text)?;
+    let limits = changed_limits(None, &text.limits)?;
+    check_quota(records, pool, Provisioned { bytes: snapshot.len_bytes, volumes: 1 })?;
+    let mut counters = records.counters.clone();
+    let id = VolumeId(counters.next_volume);
+    counters.next_volume += 1;
+    let mut record = VolumeRecord {
+        id,
+        name: volume_name.to_owned(),
+        len_bytes: snapshot.len_bytes,
+        epoch: Epoch(0),
+        session: SessionId(0),
+        holder: None,
+        settled: false,
+        created_ms: wall_ms,
+        description,
+        labels,
+        limits,
+        resize: None,
+        newest: GenerationId::default(),
+        rollback: None,
+        clone_of: Some(Base { volume: parent.id, snapshot: snapshot.snapshot }),
+        cloning: true,
+        ..parent.clone()
+    };
+    if missing(records, &record).next().is_none() {
+        (record.settled, record.cloning) = (true, false);
+    }
+    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
+}
+
+/// Returns the segments of the parent within the length of the snapshot that a clone does not have.
+fn missing<'a>(records: &'a Records, clone: &'a VolumeRecord) -> impl Iterator<Item = &'a SegmentRecord> {
+    let base = clone.clone_of.filter(|_| clone.cloning);
+    let len = base.and_then(|base| records.snapshots.get(&(base.volume, base.snapshot))).map_or(0, |s| s.len_bytes);
+    let end = SegmentIndex(u32::try_from(len.div_ceil(SEGMENT)).expect("VOLUME_LEN_MAX bounds it"));
+    let parents = base.into_iter().flat_map(|base| records.segments_of(base.volume));
+    parents.filter(move |s| s.index < end && !records.segments.contains_key(&(clone.id, s.index)))
+}
+
+/// Gives a clone some of the segments that it lacks. Nothing is left to write when it has all of them.
+pub fn clone_step(records: &Records, clone: &VolumeRecord) -> Vec<Write> {
+    let give = |s: &SegmentRecord| SegmentRecord { volume: clone.id, pending: false, ..s.clone() };
+    let writes = missing(records, clone).take(PLAN_WRITES_MAX).map(|s| Write::Put(Record::Segment(give(s))));
+    checked_size((writes.collect(), ())).0
+}
+
+/// Whether the segments of the parent of a clone are known: a recovery may still put some of them back.
+pub fn knows_parent(records: &Records, clone: &VolumeRecord) -> bool {
+    let parent = clone.clone_of.and_then(|base| records.volumes.get(&base.volume));
+    parent.is_none_or(|parent| !parent.recovering)
+}
+
+/// Returns the number of ancestors of a volume that still exist.
+pub fn depth(records: &Records, volume: &VolumeRecord) -> u32 {
+    let parent = |v: &&VolumeRecord| v.clone_of.and_then(|base| records.volumes.get(&base.volume));
+    // Records of another origin could name a volume as its own ancestor.
+    let ancestors = std::iter::successors(Some(volume), parent).skip(1).take(CLONE_DEPTH_MAX as usize + 1);
+    ancestors.count() as u32
+}
+
+/// Returns the clones of a volume, or of one of its snapshots, that are not being deleted.
+pub fn clones_of(
+    records: &Records,
+    volume: VolumeId,
+    snapshot: Option<SnapshotId>,
+) -> impl Iterator<Item = &VolumeRecord> + Clone {
+    records.clones_of(volume, snapshot).filter(|clone| clone.state != VolumeState::Deleting)
+}
+
+/// Checks that the clones of a volume, or of one of its snapshots, let it be deleted. They keep what they show in any case.
+///
+/// # Errors
+/// BSLT-2057 unless they are to be detached; BSLT-2055 while one is being made.
+pub(super) fn check_clones(
+    records: &Records,
+    name: &str,
+    (volume, snapshot): (VolumeId, Option<SnapshotId>),
+    detach: bool,
+) -> Result<(), Refusal> {
+    let clones = clones_of(records, volume, snapshot);
+    if let Some(clone) = clones.clone().find(|clone| clone.cloning) {
+        let text = format!("volume {:?} is being made as a clone of {name:?}", records.full_name(clone));
+        return Err(refuse(codes::VOLUME_BUSY, text));
+    }
+    let count = clones.clone().count();
+    if count == 0 || detach {
+        return Ok(());
+    }
+    let names: Vec<String> = clones.take(NAMES_SHOWN).map(|clone| records.full_name(clone)).collect();
+    let more = if count > names.len() { ", ..." } else { "" };
+    let text = format!("{name:?} has {count} clones ({}{more})", names.join(", "));
+    Err(refuse(codes::HAS_CLONES, text))
+}
