@@ -547,8 +547,8 @@ async fn send_snapshot(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             rpc.snapshot_remove(pb::SnapshotRemoveRequest { name, detach }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
-        AdminAsk::SnapshotRollback { name } => {
-            let reply = rpc.snapshot_rollback(pb::SnapshotRollbackRequest { name }).await?.into_inner();
+        AdminAsk::SnapshotRollback { name, force } => {
+            let reply = rpc.snapshot_rollback(pb::SnapshotRollbackRequest { name, force }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
         other => unreachable!("{other:?} is not about snapshots"),

@@ -245,8 +245,8 @@ impl Admin {
     }
 
     /// Gives a volume the contents of its snapshot again.
-    pub fn roll_back(&self, name: &str) -> Result<VolumeView> {
-        expect!(self, AdminAsk::SnapshotRollback { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
+    pub fn roll_back(&self, name: &str, force: bool) -> Result<VolumeView> {
+        expect!(self, AdminAsk::SnapshotRollback { name: name.to_owned(), force }, AdminAnswer::Volume(v) => v)
     }
 
     pub fn remove_snapshot(&self, name: &str, detach: bool) -> Result<()> {

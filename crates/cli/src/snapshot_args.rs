@@ -70,6 +70,9 @@ pub enum Snapshot {
         /// POOL/VOLUME@SNAPSHOT
         #[arg(add = completion::snapshots())]
         name: String,
+        /// Even while a client has the volume open; its later writes are refused
+        #[arg(long)]
+        force: bool,
     },
     /// Delete a snapshot; its space comes back in the background
     #[command(visible_aliases = ["remove", "delete"])]

@@ -56,8 +56,8 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> 
             show_info(&changed);
             Ok(())
         }
-        Snapshot::Rollback { name } => {
-            let volume = admin.roll_back(name)?;
+        Snapshot::Rollback { name, force } => {
+            let volume = admin.roll_back(name, *force)?;
             if as_json {
                 return json("snapshot.rollback", to_value(&volume)?);
             }

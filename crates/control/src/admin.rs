@@ -108,9 +108,10 @@ pub enum AdminAsk {
         name: String,
         detach: bool,
     },
-    /// Gives a volume the contents of its snapshot `pool/volume@snapshot` again.
+    /// Gives a volume the contents of its snapshot `pool/volume@snapshot` again; with `force` even while a holder lives.
     SnapshotRollback {
         name: String,
+        force: bool,
     },
     SnapshotSet {
         name: String,

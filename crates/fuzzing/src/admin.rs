@@ -157,7 +157,10 @@ impl Meta {
                     text: api::text_in(r.text).ok()?,
                 })
             }
-            10 => AdminAsk::SnapshotRollback { name: decoded::<pb::SnapshotRollbackRequest>(bytes)?.name },
+            10 => {
+                let r = decoded::<pb::SnapshotRollbackRequest>(bytes)?;
+                AdminAsk::SnapshotRollback { name: r.name, force: r.force }
+            }
             9 => AdminAsk::SnapshotList { of: decoded::<pb::SnapshotListRequest>(bytes)?.of },
             _ => AdminAsk::TrashPurge { which: decoded::<pb::TrashPurgeRequest>(bytes)?.which },
         })
@@ -361,7 +364,7 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
         }
         8 => pb::SnapshotRemoveRequest { name: snapshot(rng), detach: rng.chance(1, 2) }.encode_to_vec(),
         11 => pb::VolumeCloneRequest { snapshot: snapshot(rng), name: name(rng), text: some_text(rng) }.encode_to_vec(),
-        10 => pb::SnapshotRollbackRequest { name: snapshot(rng) }.encode_to_vec(),
+        10 => pb::SnapshotRollbackRequest { name: snapshot(rng), force: rng.chance(1, 2) }.encode_to_vec(),
         9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
         _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),
     };

@@ -344,7 +344,8 @@ impl admin_server::Admin for Gate {
         request: Request<pb::SnapshotRollbackRequest>,
     ) -> Result<Response<pb::VolumeReply>, Status> {
         let by = asked_by(&request);
-        let ask = AdminAsk::SnapshotRollback { name: request.into_inner().name };
+        let r = request.into_inner();
+        let ask = AdminAsk::SnapshotRollback { name: r.name, force: r.force };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 

@@ -96,6 +96,9 @@ pub const LIMITED_FROM: u64 = 2_140_000;
 /// From this seed on some runs without an aim make snapshots.
 pub const SNAPSHOTS_FROM: u64 = 2_190_000;
 pub const SNAPSHOTS_PCT: u64 = 40;
+/// From this seed on some runs without an aim have volumes with rollbacks and clones.
+pub const FAMILIES_FROM: u64 = 2_200_000;
+pub const FAMILIES_PCT: u64 = 40;
 const LIMITED_PCT: u64 = 4;
 
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.

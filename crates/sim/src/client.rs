@@ -258,7 +258,8 @@ impl ClientNode {
                         continue;
                     }
                     // R6: from here on no write of an earlier opener takes effect.
-                    linear.abandon_older(volume.0, now.0);
+                    let history = self.workload.as_ref().map_or(volume.0, |work| work.history_of(volume));
+                    linear.abandon_older(history, now.0);
                     if all {
                         self.fenced = false;
                         self.just_opened = true;

@@ -12,6 +12,7 @@ use crate::check::claims;
 use crate::check::durable;
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
+use crate::families::Families;
 use crate::faults;
 use crate::faults::Given;
 use crate::faults::budget::Budget;
@@ -115,6 +116,8 @@ pub struct Cluster {
     tenants: Option<Tenants>,
     /// Set in runs with snapshots.
     snapshots: Option<Snapshots>,
+    /// Set in runs with clones.
+    families: Option<Families>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
@@ -163,6 +166,7 @@ impl Cluster {
             stranger: None,
             tenants: None,
             snapshots: None,
+            families: None,
             rng,
             next_stream: 0,
             turns: 0,
@@ -387,7 +391,9 @@ impl Cluster {
         let clients = self.clients.iter().filter(|c| !self.world.is_paused(c.node)).filter_map(ClientNode::next_wanted);
         let tenants = self.tenants.as_ref().and_then(Tenants::next);
         let snapshots = self.snapshots.as_ref().and_then(Snapshots::next);
-        clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).chain(snapshots).min()
+        let families = self.families.as_ref().and_then(Families::next);
+        let admins = tenants.into_iter().chain(snapshots).chain(families);
+        clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(admins).min()
     }
 
     /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
@@ -421,6 +427,10 @@ impl Cluster {
         if let Some(mut snapshots) = self.snapshots.take() {
             snapshots.act(now, self);
             self.snapshots = Some(snapshots);
+        }
+        if let Some(mut families) = self.families.take() {
+            families.act(now, self);
+            self.families = Some(families);
         }
     }
 
@@ -579,6 +589,9 @@ impl Cluster {
         if let Some(snapshots) = &mut self.snapshots {
             snapshots.close(self.world.now());
         }
+        if let Some(families) = &mut self.families {
+            families.close(self.world.now());
+        }
         for i in 0..self.osds.len() {
             let node = self.osds[i].node;
             self.world.resume(node);
@@ -725,6 +738,7 @@ impl Cluster {
         }
         text.extend(self.tenants.iter().map(|tenants| tenants.describe(self)));
         text.extend(self.snapshots.iter().map(Snapshots::describe));
+        text.extend(self.families.iter().map(|families| families.describe(self)));
         text
     }
 

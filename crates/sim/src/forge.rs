@@ -110,9 +110,9 @@ mod tests {
         assert_eq!(layout::log::decode_records(records, header.record_count).map(|all| all.len()), Ok(1));
         assert_eq!(BatchHeader::decode(&block, &log, 1 << 20), None, "it is good for one place");
         stamp::seal(&mut block[..512]);
-        assert_eq!(stamp::read(&block[..512], 1, 8).next(), Some(Ok(Some(3))));
+        assert_eq!(stamp::read(&block[..512], &[1], 8).next(), Some(Ok(Some(3))));
         assert_eq!(stamp::peek(&block[..512]), Some((1, 8, 3)));
         block[200] ^= 1;
-        assert!(stamp::read(&block[..512], 1, 8).all(|read| read.is_err()), "all of it is checked");
+        assert!(stamp::read(&block[..512], &[1], 8).all(|read| read.is_err()), "all of it is checked");
     }
 }

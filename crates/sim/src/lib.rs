@@ -13,6 +13,7 @@ pub mod check;
 pub mod client;
 pub mod cluster;
 pub mod drive;
+pub mod families;
 pub mod faults;
 pub mod forge;
 mod hurt;

@@ -1,8 +1,8 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{
-    Aim, DAMAGE_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM, REDIRECT_FROM, SNAPSHOTS_FROM,
-    SNAPSHOTS_PCT, STRIPED_FROM,
+    Aim, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM,
+    REDIRECT_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::tuned::Tuned;
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
@@ -229,6 +229,13 @@ impl Options {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"snapshot"));
         let fits = seed >= SNAPSHOTS_FROM && self.aim.is_none();
         (fits && rng.chance(SNAPSHOTS_PCT, 100)).then_some(rng)
+    }
+
+    /// Returns the dice of families of volumes, in a run that has some.
+    pub fn family_dice(&self, seed: u64) -> Option<Rng> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"families"));
+        let fits = seed >= FAMILIES_FROM && self.aim.is_none();
+        (fits && rng.chance(FAMILIES_PCT, 100)).then_some(rng)
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

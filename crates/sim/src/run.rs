@@ -8,6 +8,7 @@
 use crate::aim::{Aim, LENGTHENED_FROM};
 use crate::check::replicas;
 use crate::cluster::Cluster;
+use crate::families::Counts;
 use crate::faults::{Class, Faults, Struck};
 use crate::options::Options;
 use crate::overrides::Overrides;
@@ -70,6 +71,7 @@ pub struct Report {
     pub tenancies: u64,
     /// Snapshots that were made, and sectors read of them.
     pub snapshots: (u64, u64),
+    pub families: Counts,
     /// Time for which each condition was waited for.
     pub waits: Vec<(&'static str, Duration)>,
     /// Highest fill of each queue, in thousandths of its limit.
@@ -128,6 +130,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     let mut run = Run::new(seed, options, rng, away, overrides);
     (run.many, run.lengthens) = (many, seed >= LENGTHENED_FROM);
     run.snapshots = run.cluster.options.snapshot_dice(seed);
+    run.families = run.cluster.options.family_dice(seed);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -151,6 +154,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         turns: run.cluster.turns,
         tenancies: run.cluster.tenants().map_or(0, |t| t.removed()),
         snapshots: run.cluster.snapshots().map_or((0, 0), |s| s.counts()),
+        families: run.cluster.families().map_or_else(Default::default, |f| f.counts()),
         waits: run.waits,
         fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
@@ -185,8 +189,9 @@ pub(crate) struct Run {
     /// Dice of the tenants, and whether they lengthen volumes.
     many: Rng,
     lengthens: bool,
-    /// Dice of snapshots.
+    /// Dice of snapshots, and of families.
     snapshots: Option<Rng>,
+    families: Option<Rng>,
     /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
     electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.
@@ -215,6 +220,7 @@ impl Run {
             many: Rng::new(seed),
             lengthens: false,
             snapshots: None,
+            families: None,
             electing,
             calm_since: None,
             longest: Duration::ZERO,
@@ -255,6 +261,9 @@ impl Run {
         self.cluster.meta.laws_hold()?;
         if let Some(snapshots) = self.cluster.snapshots() {
             snapshots.hold(&self.cluster.linear)?;
+        }
+        if let Some(what) = self.cluster.families().and_then(|families| families.failure()) {
+            return Err(what.to_owned());
         }
         match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
@@ -386,6 +395,9 @@ impl Run {
             let volumes = self.volumes.iter().map(named).collect();
             self.cluster.let_in_snapshots(dice, volumes);
         }
+        if let Some(dice) = self.families.clone() {
+            self.cluster.let_in_families(dice);
+        }
         if self.away {
             self.miss_a_log()?;
         }
@@ -465,6 +477,8 @@ impl Run {
         self.until(limit, "the tenants are gone", vacant)?;
         let done = |c: &Cluster| c.snapshots().is_none_or(|s| s.are_done(c));
         self.until_at_rest(limit, "the snapshots are read", Cluster::snapshots_read, done)?;
+        let gone = |c: &Cluster| c.families().is_none_or(|f| f.are_gone(c));
+        self.until_at_rest(limit, "the families are gone", Cluster::families_closed, gone)?;
         self.waits.push(("a request is answered", self.longest));
         let isolation = self.cluster.observers.isolation.borrow();
         if isolation.has_struck() {
@@ -473,7 +487,7 @@ impl Run {
         drop(isolation);
         let same = "all replicas have applied the same";
         let limit = limit + self.cluster.replacement_pause();
-        let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c));
+        let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c)) && gone(c);
         let rested = self.until(limit, same, equal);
         if !matches!(rested, Err(End::Failed(_))) {
             rested?;

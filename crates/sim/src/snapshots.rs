@@ -332,7 +332,7 @@ impl Reading {
         let mut saw = Vec::with_capacity(count as usize);
         for buf in bufs {
             let at = sector + saw.len() as u64;
-            for (at, read) in (at..).zip(stamp::read(buf, volume, at)) {
+            for (at, read) in (at..).zip(stamp::read(buf, &[volume], at)) {
                 saw.push(read.map_err(|what| format!("{:?} sector {at} {what}", taken.names))?);
             }
         }

@@ -77,15 +77,15 @@ pub fn peek(bytes: &[u8]) -> Option<(u64, u64, u64)> {
     (word(0) == MAGIC).then(|| (word(1), word(2), word(3)))
 }
 
-/// Returns the stamp of each of some consecutive sectors; `None` for zeros. An error says that the sector is torn, mixed,
-/// or belongs to another place.
-pub fn read(bytes: &[u8], volume: u64, first: u64) -> impl Iterator<Item = Result<Option<u64>, String>> {
+/// Returns the stamp of each of some consecutive sectors of one of these volumes; `None` for zeros. An error says that the sector is torn,
+/// mixed, or belongs to another place.
+pub fn read(bytes: &[u8], volumes: &[u64], first: u64) -> impl Iterator<Item = Result<Option<u64>, String>> {
     let sectors = bytes.as_chunks::<LEN>().0;
     let all = (first..).zip(sectors).zip(hashes(sectors));
-    all.map(move |((sector, bytes), hash)| read_one(bytes, volume, sector, hash))
+    all.map(move |((sector, bytes), hash)| read_one(bytes, volumes, sector, hash))
 }
 
-fn read_one(bytes: &[u8; LEN], volume: u64, sector: u64, hash: u64) -> Result<Option<u64>, String> {
+fn read_one(bytes: &[u8; LEN], volumes: &[u64], sector: u64, hash: u64) -> Result<Option<u64>, String> {
     if *bytes == [0; LEN] {
         return Ok(None);
     }
@@ -93,7 +93,7 @@ fn read_one(bytes: &[u8; LEN], volume: u64, sector: u64, hash: u64) -> Result<Op
     let Some((of, at, stamp)) = peek(bytes).filter(|_| sum == hash) else {
         return Err("holds bytes that were not written as one sector".to_owned());
     };
-    if (of, at) != (volume, sector) {
+    if !volumes.contains(&of) || at != sector {
         return Err(format!("holds volume {of} sector {at}, written with {stamp}"));
     }
     Ok(Some(stamp))
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, String> {
-        super::read(bytes, volume, sector).next().expect("one sector")
+        super::read(bytes, &[volume], sector).next().expect("one sector")
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         }
         all[5 * 512 + 100] ^= 1;
         all[3 * 512..4 * 512].fill(0);
-        let good: Vec<Option<Option<u64>>> = super::read(&all, 1, 20).map(Result::ok).collect();
+        let good: Vec<Option<Option<u64>>> = super::read(&all, &[1], 20).map(Result::ok).collect();
         assert_eq!(good, [Some(Some(3)), Some(Some(3)), Some(Some(3)), Some(None), Some(Some(3)), None, Some(Some(3))]);
     }
 }

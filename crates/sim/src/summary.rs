@@ -152,6 +152,8 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("commits checked against their election", report.elections.1),
         ("volumes come and gone", report.tenancies),
         ("snapshots made", report.snapshots.0),
+        ("clones made", report.families.clones),
+        ("volumes rolled back", report.families.rollbacks),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
         ("runs with striped volumes", report.striped.into()),
     ];

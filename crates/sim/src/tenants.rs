@@ -256,7 +256,7 @@ impl Tenants {
 /// Returns a replica that serves and holds something of the volume, or of a generation that its PG does not have: that one has ended with
 /// some volume or snapshot. A replica whose disk has lied, and which does not serve, may keep data. At rest all other replicas have applied
 /// the same, which shows that none of them is excused.
-fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, ChunkKey)> {
+pub fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, ChunkKey)> {
     let of_pg = |id: OsdId, osd: &osd::Osd, pg: PgId| {
         let tree = osd.tree_for_tools(pg).unwrap_or_default();
         let may_be_left = |chunk: &ChunkKey| tree.get(chunk.generation).is_none_or(|node| node.role.volume() == volume);

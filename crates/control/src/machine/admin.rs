@@ -77,7 +77,7 @@ impl Control {
             AdminAsk::SnapshotCreate(ask) => self.create_snapshots(now, token, ask)?,
             AdminAsk::SnapshotRemove { name, detach } => self.remove_snapshot(now, token, &name, detach)?,
             AdminAsk::VolumeClone(ask) => self.clone_volume(now, token, &ask)?,
-            AdminAsk::SnapshotRollback { name } => self.roll_back(now, token, &name)?,
+            AdminAsk::SnapshotRollback { name, force } => self.roll_back(now, token, &name, force)?,
             AdminAsk::SnapshotSet { name, change } => return self.set_snapshot(now, &name, &change).map(Some),
             AdminAsk::SnapshotList { of } => return Ok(Some(AdminAnswer::Snapshots(self.snapshot_views(&of)?))),
             AdminAsk::HealthMute { code, for_ms } => return self.mute(now, &code, for_ms).map(Some),

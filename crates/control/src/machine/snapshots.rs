@@ -160,10 +160,10 @@ impl Control {
     }
 
     /// Begins to turn a volume back to a snapshot; the answer waits until all its PGs have done so.
-    pub(super) fn roll_back(&mut self, now: Now, token: Token, name: &str) -> Result<(), Refusal> {
+    pub(super) fn roll_back(&mut self, now: Now, token: Token, name: &str, force: bool) -> Result<(), Refusal> {
         let volume = name.split_once('@').map_or(name, |(volume, _)| volume);
         let lease = self.records.volume(volume).ok().and_then(|v| self.lease_left(now.mono, v.id));
-        let in_use = InUse { lease, wall_ms: now.wall_ms, ..InUse::default() };
+        let in_use = InUse { force, lease, wall_ms: now.wall_ms, ..InUse::default() };
         let by = self.asker.clone();
         let (writes, id) = plan::snapshot_rollback(&self.records, name, &in_use, &by)?;
         if !writes.is_empty() {

@@ -16,7 +16,7 @@ use types::{GenerationId, SessionId, VolumeId, codes};
 /// another snapshot replaces it. `by` asked for it. The volume keeps its length.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2020 while a writer holds the volume, BSLT-2043, BSLT-2050, BSLT-2055 during a cut.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2020 while a writer holds the volume, unless `use_.force`, BSLT-2043, BSLT-2050, BSLT-2055 during a cut.
 pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) -> Plan<VolumeId> {
     let (name, _) = names::split_snapshot(full)?;
     let volume = live(records, name)?;

@@ -208,6 +208,37 @@ impl Linear {
         }
     }
 
+    /// Begins the history of a volume with what another one showed at a moment within this time. Of a write that may have been there, it is
+    /// unknown whether it was.
+    pub fn branch(&mut self, volume: u64, from: u64, within: Range<At>) {
+        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+        let strips = self.strips.range((from, 0)..=(from, u64::MAX));
+        for number in strips.flat_map(|(_, strip)| strip.iter()).flat_map(|sector| &sector.writes) {
+            if self.writes[*number as usize].start < within.end {
+                numbers.insert(*number, 0);
+            }
+        }
+        // In the order of their submission.
+        for (old, new) in &mut numbers {
+            let mut write = self.writes[*old as usize];
+            if write.end >= within.start {
+                (write.end, write.dead) = (NEVER, write.dead.min(within.end));
+            }
+            *new = u32::try_from(self.writes.len()).expect("fewer than 2^32 writes");
+            let twice = self.numbers.insert((volume, write.stamp), *new);
+            assert!(twice.is_none(), "stamp {} was used twice on volume {volume}", write.stamp);
+            self.writes.push(write);
+        }
+        let strips = self.strips.range((from, 0)..=(from, u64::MAX));
+        let copy = |sector: &Sector| Sector {
+            writes: sector.writes.iter().filter_map(|number| numbers.get(number).copied()).collect(),
+            reads: Vec::new(),
+        };
+        let strips: Vec<(u64, Box<Strip>)> =
+            strips.map(|((_, at), strip)| (*at, Box::new(std::array::from_fn(|n| copy(&strip[n]))))).collect();
+        self.strips.extend(strips.into_iter().map(|(at, strip)| ((volume, at), strip)));
+    }
+
     /// Returns the strips of a volume in which something was written or read: first sector, and number of sectors.
     pub fn strips_of(&self, volume: u64) -> Vec<(u64, u64)> {
         self.strips.range((volume, 0)..=(volume, u64::MAX)).map(|((_, n), _)| (n * STRIP, STRIP)).collect()

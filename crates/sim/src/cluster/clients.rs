@@ -2,6 +2,7 @@
 
 use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
+use crate::families::Families;
 use crate::snapshots::Snapshots;
 use crate::workload::Kind;
 use types::VolumeId;
@@ -75,6 +76,22 @@ impl Cluster {
         let machine = self.clients.len();
         self.clients.push(Snapshots::reader(&self.world, self.options.tuned.client, machine, &mut rng));
         self.snapshots = Some(Snapshots::new(rng, volumes, bank, machine, self.world.now()));
+    }
+
+    /// Starts an administrator of volumes with snapshots and clones, by these dice.
+    pub fn let_in_families(&mut self, mut rng: Rng) {
+        let machine = self.clients.len();
+        self.clients.push(Families::machine(&self.world, self.options.tuned.client, machine, &mut rng));
+        self.families = Some(Families::new(rng, machine, self.world.now()));
+    }
+
+    pub fn families(&self) -> Option<&Families> {
+        self.families.as_ref()
+    }
+
+    /// Returns the number of volumes of families that were read back or removed.
+    pub fn families_closed(&self) -> u64 {
+        self.families.as_ref().map_or(0, |families| families.counts().closed)
     }
 
     pub fn snapshots(&self) -> Option<&Snapshots> {

@@ -11,7 +11,7 @@ use device::{Answer, Request};
 use std::collections::{BTreeMap, VecDeque};
 use types::rng::Rng;
 use types::units::{AU, CHUNK, SECTOR, SEGMENT};
-use types::{Errno, IoBuf, IoBufMut};
+use types::{Errno, IoBuf, IoBufMut, VolumeId};
 
 /// Places of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub struct Shape {
 pub struct Block {
     name: String,
     volume: u64,
+    /// Number of its history, followed by those of the histories that it began from.
+    histories: Vec<u64>,
     shape: Shape,
     windows: Vec<u64>,
     /// Windows that were given back: the workload no longer writes there.
@@ -147,6 +149,7 @@ impl Block {
         Block {
             name: name.to_owned(),
             volume,
+            histories: vec![volume],
             shape,
             windows,
             given: Vec::new(),
@@ -162,6 +165,15 @@ impl Block {
             sectors: 0,
             finishing: false,
         }
+    }
+
+    /// Gives the volume another history than that of its number: it began with the contents of a snapshot.
+    pub fn go_on_from(&mut self, history: u64, ancestors: &[u64]) {
+        self.histories = std::iter::once(history).chain(ancestors.iter().copied()).collect();
+    }
+
+    fn history(&self) -> u64 {
+        self.histories[0]
     }
 
     fn draw(&mut self, now: u64, fenced: bool, linear: &mut Linear) -> Option<(Request, u64)> {
@@ -228,9 +240,9 @@ impl Block {
     ) -> u64 {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
-        linear.write_started(self.volume, sector..sector + count, stamp, zeros, now);
+        linear.write_started(self.history(), sector..sector + count, stamp, zeros, now);
         if fenced {
-            linear.forbid(self.volume, stamp);
+            linear.forbid(self.history(), stamp);
         }
         stamp
     }
@@ -297,9 +309,9 @@ impl Block {
         for (i, bytes) in (0..).zip(buf.chunks_exact_mut(SECTOR as usize)) {
             match guess.filter(|_| i % 8 == 0) {
                 Some(guess) => {
-                    stamp::forge(bytes, self.volume, sector + i, stamp, &guess.head(i / 8, &mut self.rng));
+                    stamp::forge(bytes, self.history(), sector + i, stamp, &guess.head(i / 8, &mut self.rng));
                 }
-                None => stamp::write(bytes, self.volume, sector + i, stamp),
+                None => stamp::write(bytes, self.history(), sector + i, stamp),
             }
         }
         stamp::seal(&mut buf);
@@ -329,11 +341,11 @@ impl Block {
         let mut saw = Vec::with_capacity(count as usize);
         for buf in bufs {
             let at = sector + saw.len() as u64;
-            for (at, read) in (at..).zip(stamp::read(buf, self.volume, at)) {
+            for (at, read) in (at..).zip(stamp::read(buf, &self.histories, at)) {
                 saw.push(read.map_err(|e| format!("volume {} sector {at} {e}", self.volume))?);
             }
         }
-        linear.read(self.volume, sector, &saw, start, end);
+        linear.read(self.history(), sector, &saw, start, end);
         Ok(())
     }
 }
@@ -341,6 +353,10 @@ impl Block {
 impl Workload for Block {
     fn volumes(&self) -> Vec<String> {
         vec![self.name.clone()]
+    }
+
+    fn history_of(&self, _volume: VolumeId) -> u64 {
+        self.history()
     }
 
     fn wants_more(&self) -> bool {
@@ -361,7 +377,7 @@ impl Workload for Block {
                 return Err("a write that a fenced opener asked for was acknowledged".to_owned());
             }
             (Kind::Write { stamp, .. }, Ok(_)) => {
-                turn.linear.write_ended(self.volume, op.sector..op.sector + op.count, stamp, turn.now);
+                turn.linear.write_ended(self.history(), op.sector..op.sector + op.count, stamp, turn.now);
             }
             (Kind::Read, Ok(Answer::Data(bufs))) => {
                 self.check_read(op.sector, op.count, &bufs, op.start, turn.now, turn.linear)?

@@ -165,6 +165,11 @@ pub trait Workload {
     /// Returns the volumes that a new process opens, in order of their slots.
     fn volumes(&self) -> Vec<String>;
 
+    /// Returns the number of the history that requests on this volume belong to.
+    fn history_of(&self, volume: VolumeId) -> u64 {
+        volume.0
+    }
+
     /// Notes that a process has the volume of this slot open.
     fn opened(&mut self, _slot: usize) {}
 

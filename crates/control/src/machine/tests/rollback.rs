@@ -8,7 +8,7 @@ use types::SnapshotId;
 use types::control::Base;
 
 fn roll_back(name: &str) -> AdminAsk {
-    AdminAsk::SnapshotRollback { name: name.into() }
+    AdminAsk::SnapshotRollback { name: name.into(), force: false }
 }
 
 fn volume(answer: Result<AdminAnswer, Refusal>) -> VolumeView {
@@ -118,6 +118,11 @@ fn rollback_of_a_volume_in_use_is_refused() {
     world.seconds(60, &[]);
     assert_eq!(volume(world.admin(roll_back("p/a@s"))).session, SessionId(0));
     assert_eq!(refused(world.ask(1, segments(&a, 3..4, true))).code, codes::SESSION_FENCED);
+    // An administrator may take the volume from a living one.
+    let b = opened(world.ask(2, open("p/a", true, false)));
+    assert_eq!(code(world.admin(roll_back("p/a@s"))), codes::VOLUME_HELD);
+    world.admin(AdminAsk::SnapshotRollback { name: "p/a@s".into(), force: true }).expect("it is taken");
+    assert_eq!(refused(world.ask(2, segments(&b, 3..4, true))).code, codes::SESSION_FENCED);
 }
 
 #[test]
