@@ -265,7 +265,7 @@ impl Decision {
     /// # Errors
     /// The snapshot is gone.
     fn on_base(&self, base: Base) -> Result<Option<GenerationId>, Outcome> {
-        if !self.volumes.contains_key(&base.volume) {
+        if !self.volumes.contains_key(&base.volume) || on(Bug::BaseIgnored) {
             return Ok(None);
         }
         let chunk = VolumeChunk { volume: base.volume, index: 0 };

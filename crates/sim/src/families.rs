@@ -81,10 +81,25 @@ struct Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Choosing,
-    Making { name: String, len_bytes: u64 },
-    Cloning { line: usize, shot: String, name: String },
-    Turning { line: usize, shot: String, before: GenerationId },
-    Living { line: usize, ends_at: Time },
+    Making {
+        name: String,
+        len_bytes: u64,
+    },
+    Cloning {
+        line: usize,
+        shot: String,
+        name: String,
+    },
+    /// `before`: the newest number of the volume when the command was first submitted.
+    Turning {
+        line: usize,
+        shot: String,
+        before: Option<GenerationId>,
+    },
+    Living {
+        line: usize,
+        ends_at: Time,
+    },
     Over,
 }
 
@@ -232,22 +247,28 @@ impl Families {
             return self.go_to(Stage::Making { name, len_bytes });
         }
         let line = self.rng.below(self.lines.len() as u64) as usize;
-        let ready: Vec<String> = self.lines[line].ready().map(|shot| shot.name.clone()).collect();
-        let shot = (!ready.is_empty()).then(|| ready[self.rng.below(ready.len() as u64) as usize].clone());
+        let shot = self.some_shot(line);
         match (self.rng.below(8), shot) {
             (0..3, Some(shot)) if has_room => {
                 let name = format!("main/family{}", self.fresh());
                 self.go_to(Stage::Cloning { line, shot, name });
             }
-            (3..6, Some(shot)) => {
-                let Some(records) = cluster.meta.records() else { return };
-                let Some(known) = records.volumes.get(&self.lines[line].volume) else { return };
-                let before = known.newest;
-                self.go_to(Stage::Turning { line, shot, before });
-            }
+            (3..6, Some(_)) => drop(self.begin_turn(line)),
             (6, _) if self.lines.len() == LINES_MAX => self.leave(now, line),
             _ => self.begin_life(now, line, cluster),
         }
+    }
+
+    fn some_shot(&mut self, line: usize) -> Option<String> {
+        let ready: Vec<String> = self.lines[line].ready().map(|shot| shot.name.clone()).collect();
+        (!ready.is_empty()).then(|| ready[self.rng.below(ready.len() as u64) as usize].clone())
+    }
+
+    /// Begins a rollback, if the volume has a snapshot.
+    fn begin_turn(&mut self, line: usize) -> bool {
+        let Some(shot) = self.some_shot(line) else { return false };
+        self.go_to(Stage::Turning { line, shot, before: None });
+        true
     }
 
     /// Reads each volume back, and then removes all.
@@ -293,6 +314,7 @@ impl Families {
                 let of = parent.shots.iter().find(|s| s.name == shot).expect("it is not removed meanwhile");
                 cluster.linear.branch(volume.0, of.of.key, of.within.clone());
                 let (history, len_bytes) = (of.of.next(volume.0), parent.len_bytes);
+                tracing::info!(name, %volume, shot, of = of.of.key, within = ?of.within, "a clone is made");
                 self.lines.push(Line { name, volume, len_bytes, history, shots: Vec::new(), is_read: false });
                 self.counts.clones += 1;
                 self.go_to(Stage::Choosing);
@@ -306,28 +328,46 @@ impl Families {
     }
 
     /// Turns a volume back. It is asked for again as long as meta knows nothing of it: one that is done must not be repeated.
-    fn turn_back(&mut self, now: Time, (line, shot): (usize, &str), before: GenerationId, cluster: &mut Cluster) {
+    fn turn_back(
+        &mut self,
+        now: Time,
+        (line, shot): (usize, &str),
+        before: Option<GenerationId>,
+        cluster: &mut Cluster,
+    ) {
         let Some(records) = cluster.meta.records() else { return };
         let volume = self.lines[line].volume;
         let Some(known) = records.volumes.get(&volume) else { return };
-        let is_done = known.newest > before && known.rollback.is_none();
-        let is_begun = known.newest > before;
         let is_cut = records.cut_of(volume).is_some() || self.lines[line].shots.iter().any(|s| !s.is_ready());
-        if is_done {
-            let key = volume.0 | self.fresh() << 40;
-            let line = &mut self.lines[line];
-            let of = line.shots.iter().find(|s| s.name == shot).expect("it is not removed meanwhile");
-            cluster.linear.branch(key, of.of.key, of.within.clone());
-            line.history = of.of.next(key);
-            self.counts.rollbacks += 1;
-            self.go_to(Stage::Choosing);
-        } else if !is_begun && is_cut {
+        match before {
             // A snapshot that is made names a number, too.
-            let before = known.newest;
-            self.stage = Stage::Turning { line, shot: shot.to_owned(), before };
-        } else if !is_begun && self.is_to_ask(now) {
-            cluster.admin(AdminAsk::SnapshotRollback { name: shot.to_owned(), force: true });
+            None if is_cut => {}
+            None => {
+                let before = Some(known.newest);
+                self.stage = Stage::Turning { line, shot: shot.to_owned(), before };
+            }
+            Some(before) if known.newest == before => {
+                if self.is_to_ask(now) {
+                    cluster.admin(AdminAsk::SnapshotRollback { name: shot.to_owned(), force: true });
+                }
+            }
+            Some(_) if known.rollback.is_some() => {}
+            Some(_) => self.turned_back(volume, (line, shot), cluster),
         }
+    }
+
+    fn turned_back(&mut self, volume: VolumeId, (line, shot): (usize, &str), cluster: &mut Cluster) {
+        let key = volume.0 | self.fresh() << 40;
+        let line = &mut self.lines[line];
+        let of = line.shots.iter().find(|s| s.name == shot).expect("it is not removed meanwhile");
+        tracing::info!(%volume, key, shot, of = of.of.key, within = ?of.within, "a volume has turned back");
+        cluster.linear.branch(key, of.of.key, of.within.clone());
+        line.history = of.of.next(key);
+        self.counts.rollbacks += 1;
+        let client = cluster.client(self.machine);
+        client.hang_up();
+        client.workload = None;
+        self.go_to(Stage::Choosing);
     }
 
     fn begin_life(&mut self, now: Time, line: usize, cluster: &mut Cluster) {
@@ -358,6 +398,7 @@ impl Families {
         client.begin(Box::new(work), if self.closing { Duration::ZERO } else { life });
         cluster.restart_reader(self.machine);
         self.counts.lives += 1;
+        tracing::info!(volume = name, history = history.key, life = number, "the machine opens a volume");
         self.go_to(Stage::Living { line, ends_at: now + life });
     }
 
@@ -376,6 +417,12 @@ impl Families {
         }
         if is_finishing {
             return;
+        }
+        // The client is taken by surprise.
+        if now >= ends_at && !self.closing && self.rng.chance(1, 4) && self.begin_turn(line) {
+            let client = cluster.client(self.machine);
+            client.workload.iter_mut().for_each(|work| work.be_surprised());
+            return client.preempted();
         }
         if now >= ends_at {
             return cluster.client(self.machine).workload.iter_mut().for_each(|work| work.finish());
@@ -450,6 +497,9 @@ impl Line {
         };
         self.shots.retain_mut(|shot| match found(shot) {
             Some(SnapshotState::Ready) => {
+                if !shot.is_ready() {
+                    tracing::info!(shot.name, history = shot.of.key, "a snapshot is ready");
+                }
                 shot.within.end = shot.within.end.min(now.0);
                 true
             }

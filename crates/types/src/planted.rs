@@ -252,6 +252,12 @@ registry! {
         "a round gives an AU to an heir, and writes it for its own generation, too";
     StreamMissesMerge, "stream-misses-merge", "R12",
         "a merge of generations during a stream is not noted";
+    BaseIgnored, "base-ignored", "R6",
+        "a head that is to stand on a snapshot stands on nothing";
+    CloneLacksSegments, "clone-lacks-segments", "R6",
+        "a clone is opened before it has the segments of its parent";
+    RollbackKeepsSession, "rollback-keeps-session", "R6",
+        "a rollback takes a volume from its client, and leaves it the session";
     }
     unreached {
     MergeFreesEarly, "merge-frees-early", "R8",

@@ -99,6 +99,9 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("snapshot.info", &["snapshot", "info", "main/longer@one"]);
     golden("snapshot.rename", &["snapshot", "rename", "main/longer@one", "two"]);
     golden("snapshot.set", &["snapshot", "set", "main/longer@two", "--protect", "off"]);
+    golden("snapshot.rollback", &["snapshot", "rollback", "main/longer@two"]);
+    golden("volume.clone", &["volume", "clone", "main/longer@two", "main/copy"]);
+    assert_eq!(dev.run(&["volume", "rm", "main/copy", "--now"]).code, 0);
     golden("snapshot.rm", &["snapshot", "rm", "main/longer@two"]);
     assert_eq!(dev.run(&["snapshot", "rm", "main/demo@one"]).code, 0);
     golden("volume.rm", &["volume", "rm", "main/longer"]);

@@ -10,6 +10,7 @@ use super::volumes::{InUse, check_free, next_epoch};
 use crate::names;
 use crate::records::{CutState, Record, Records, Rollback, VolumeRecord, Write};
 use crate::refusal::refuse;
+use types::planted::{Bug, on};
 use types::{GenerationId, SessionId, VolumeId, codes};
 
 /// Begins to turn a volume back to its snapshot `pool/volume@snapshot`. A repeated request joins the rollback that is under way; one to
@@ -34,14 +35,13 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
     // Without segments the volume and its snapshots are empty.
     let settled = records.is_in_no_pg(volume);
     let rollback = Rollback { snapshot, since_ms: use_.wall_ms, by: by.to_owned() };
-    let record = VolumeRecord {
-        session: SessionId(0),
-        holder: None,
-        epoch: next_epoch(records, volume),
-        settled,
-        newest: to,
-        rollback: (!settled).then_some(rollback),
-        ..volume.clone()
+    let fenced = match on(Bug::RollbackKeepsSession) {
+        true => volume.clone(),
+        false => {
+            let epoch = next_epoch(records, volume);
+            VolumeRecord { session: SessionId(0), holder: None, epoch, ..volume.clone() }
+        }
     };
+    let record = VolumeRecord { settled, newest: to, rollback: (!settled).then_some(rollback), ..fenced };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], volume.id))
 }

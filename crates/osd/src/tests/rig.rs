@@ -270,7 +270,7 @@ impl Rig {
     pub fn attach_again(&mut self, pg: PgId, order: u64) {
         let leader = self.leader(pg);
         let (volume, head) = (VOLUME, GenerationId::first_of(VOLUME));
-        let attach = Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head };
+        let attach = Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head, base: None };
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
@@ -279,7 +279,8 @@ impl Rig {
         for n in 0..count {
             let (leader, volume) = (self.leader(pg), VolumeId(VOLUME.0 + 1 + n));
             let head = GenerationId::first_of(volume);
-            let attach = Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head };
+            let attach =
+                Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head, base: None };
             self.tell(leader, OsdDown::Attach { pg, attach });
             self.run(ms(1));
         }

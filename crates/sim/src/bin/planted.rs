@@ -8,7 +8,9 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{DAMAGE_FROM, FILLED_FROM, LATE_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, aimed_seeds, class_named};
+use sim::aim::{
+    DAMAGE_FROM, FAMILIES_FROM, FILLED_FROM, LATE_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, aimed_seeds, class_named,
+};
 use sim::faults::Class;
 use sim::run::run;
 use sim::tuned::CONTENTS_FIRST_FROM;
@@ -57,8 +59,8 @@ const AIMED: [(Bug, Class); 30] = [
 ];
 
 /// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, have
-/// contents come before the log, or make snapshots.
-const LATER: [(Bug, u64); 13] = [
+/// contents come before the log, or make snapshots and clones.
+const LATER: [(Bug, u64); 16] = [
     (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
     (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
     (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
@@ -72,6 +74,9 @@ const LATER: [(Bug, u64); 13] = [
     (Bug::HiddenInherited, SNAPSHOTS_FROM),
     (Bug::WrittenInherited, SNAPSHOTS_FROM),
     (Bug::StreamMissesMerge, SNAPSHOTS_FROM),
+    (Bug::BaseIgnored, FAMILIES_FROM),
+    (Bug::CloneLacksSegments, FAMILIES_FROM),
+    (Bug::RollbackKeepsSession, FAMILIES_FROM),
 ];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.

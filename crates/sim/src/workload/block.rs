@@ -117,6 +117,8 @@ pub struct Block {
     /// Number of sectors in requests so far.
     sectors: u64,
     finishing: bool,
+    /// What it reads means nothing any more.
+    surprised: bool,
 }
 
 #[derive(Debug)]
@@ -164,6 +166,7 @@ impl Block {
             head: 0,
             sectors: 0,
             finishing: false,
+            surprised: false,
         }
     }
 
@@ -379,6 +382,7 @@ impl Workload for Block {
             (Kind::Write { stamp, .. }, Ok(_)) => {
                 turn.linear.write_ended(self.history(), op.sector..op.sector + op.count, stamp, turn.now);
             }
+            (Kind::Read, Ok(_)) if self.surprised => {}
             (Kind::Read, Ok(Answer::Data(bufs))) => {
                 self.check_read(op.sector, op.count, &bufs, op.start, turn.now, turn.linear)?
             }
@@ -406,6 +410,11 @@ impl Workload for Block {
 
     fn limit(&mut self, more: u64) {
         self.shape.operations = self.shape.operations.min(self.asked + more);
+    }
+
+    fn be_surprised(&mut self) {
+        (self.surprised, self.shape.read_pct) = (true, 0);
+        self.last_reads.clear();
     }
 
     /// Trims what it may have written in its first segment. From then on the workload keeps to the second one.

@@ -194,6 +194,9 @@ pub trait Workload {
     /// Submits at most this many more requests.
     fn limit(&mut self, more: u64);
 
+    /// Its volumes get other contents while they are in use: it goes on with writes, whose fate is known by their answers, and looks at nothing.
+    fn be_surprised(&mut self) {}
+
     /// Gives back the space that it has written, between its other requests.
     fn give_back(&mut self) {}
 

@@ -185,7 +185,7 @@ impl Client {
                 let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
                 let mut runs: Vec<(u64, u64)> = Vec::new();
                 let mut bad = String::new();
-                for (sector, read) in (asked.sector..).zip(sim::stamp::read(&bytes, 1, asked.sector)) {
+                for (sector, read) in (asked.sector..).zip(sim::stamp::read(&bytes, &[1], asked.sector)) {
                     match read {
                         Ok(stamp) => match runs.last_mut() {
                             Some((last, count)) if *last == stamp.unwrap_or(0) => *count += 1,

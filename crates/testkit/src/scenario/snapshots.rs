@@ -1,6 +1,8 @@
 //! Snapshots under a verified load: each has every write that was acknowledged before its command, and none that began after its end.
 //!
-//! All OSDs are killed after the last one, so each snapshot is read from the devices. Then some are deleted, and the rest is read again.
+//! All OSDs are killed after the last one, so each snapshot is read from the devices. Then some are deleted, and the rest is read again. Clones
+//! have the contents of their snapshots, also when these are deleted and all OSDs are killed; so has the volume after a rollback. A clone of 1 TiB
+//! is ready within a second.
 
 use super::Settings;
 use crate::clock;
@@ -19,6 +21,10 @@ const HEARD: Duration = Duration::from_millis(100);
 /// Longest time of a command, with the start of its process, and longest request of the load meanwhile.
 const CREATED_MAX: Duration = Duration::from_millis(100);
 const WAITED_MAX: Duration = Duration::from_millis(50);
+/// Longest time of a clone of 1 TiB, with the start of the process.
+const CLONED_MAX: Duration = Duration::from_secs(1);
+/// Most snapshots that are cloned.
+const CLONES: usize = 4;
 /// One of so many snapshots stays when the others are deleted.
 const KEPT: usize = 10;
 
@@ -56,12 +62,7 @@ fn under_load(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome)
     load.kill()?;
     tell_times(&taken, &load.witness, outcome);
 
-    // Each process starts from its device.
-    cluster.osds.values_mut().for_each(|osd| osd.kill());
-    for osd in cluster.ids() {
-        cluster.osd(osd).start()?;
-    }
-    cluster.basalt.wait_healthy(READY_MAX)?;
+    start_again(cluster)?;
     let blocks = check_all(&load, &taken)?;
     load.check()?;
     outcome.figure(format!("{}; {blocks} blocks of {} snapshots checked", load.summary(), taken.len()));
@@ -78,6 +79,62 @@ fn under_load(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome)
     let listed = cluster.basalt.json(&["snapshot", "ls", &format!("{POOL}/v")])?;
     let listed = listed["snapshots"].as_array().context("a list")?.len();
     ensure!(listed == kept.len(), "{listed} snapshots are left of {}", kept.len());
+    clones(cluster, &load, &kept, outcome)?;
+    clone_of_a_tebibyte(cluster, outcome)
+}
+
+/// Kills all OSDs: each process starts from its device.
+fn start_again(cluster: &mut Cluster) -> Result<()> {
+    cluster.osds.values_mut().for_each(|osd| osd.kill());
+    for osd in cluster.ids() {
+        cluster.osd(osd).start()?;
+    }
+    cluster.basalt.wait_healthy(READY_MAX).map(drop)
+}
+
+/// Clones some of the snapshots, deletes these, and turns the volume back to another one.
+fn clones(cluster: &mut Cluster, load: &StampedLoad, kept: &[Taken], outcome: &mut Outcome) -> Result<()> {
+    let (last, parents) = kept.split_last().context("a snapshot")?;
+    let check = |name: &str, of: &Taken| {
+        let witness = load.witness.of_snapshot(&of.asked, &of.ended);
+        load.check_snapshot(name, witness).with_context(|| format!("{name}, which is to be {}", of.name))
+    };
+    let name = |n: usize| format!("{POOL}/clone{n}");
+    let parents: Vec<(String, &Taken)> = parents.iter().take(CLONES).enumerate().map(|(n, t)| (name(n), t)).collect();
+    for (clone, parent) in &parents {
+        cluster.basalt.run(&["volume", "clone", &parent.name, clone])?;
+    }
+    let mut blocks: u64 = parents.iter().map(|(clone, parent)| check(clone, parent)).sum::<Result<u64>>()?;
+    for (_, parent) in &parents {
+        let refusal = cluster.basalt.refusal(&["snapshot", "rm", &parent.name])?;
+        ensure!(refusal.contains("BSLT-2057"), "{refusal}");
+        cluster.basalt.run(&["snapshot", "rm", &parent.name, "--detach"])?;
+    }
+    cluster.basalt.run(&["snapshot", "rollback", &last.name])?;
+    blocks += check(&format!("{POOL}/v"), last)?;
+    start_again(cluster)?;
+    blocks += parents.iter().map(|(clone, parent)| check(clone, parent)).sum::<Result<u64>>()?;
+    blocks += check(&format!("{POOL}/v"), last)?;
+    cluster.basalt.verify_deep()?;
+    cluster.basalt.run(&["volume", "rm", &format!("{POOL}/v"), "--now", "--snapshots"])?;
+    blocks += parents.iter().map(|(clone, parent)| check(clone, parent)).sum::<Result<u64>>()?;
+    outcome.figure(format!("{} clones and a rollback: {blocks} blocks checked", parents.len()));
+    Ok(())
+}
+
+/// Clones a volume of 1 TiB that was written in all its segments.
+fn clone_of_a_tebibyte(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
+    let volume = cluster.volume("tebibyte", 1 << 40)?;
+    let write = ["bench", &volume, "--op", "randwrite", "--block", "4KiB", "--depth", "32", "--seconds", "8"];
+    cluster.basalt.run(&write)?;
+    let allocated = cluster.basalt.json(&["volume", "info", &volume])?["allocated_bytes"].as_u64();
+    ensure!(allocated >= Some(1000 << 30), "{allocated:?} bytes of segments were written to");
+    cluster.basalt.run(&["snapshot", "create", &format!("{volume}@s")])?;
+    let from = clock::now();
+    cluster.basalt.run(&["volume", "clone", &format!("{volume}@s"), &format!("{POOL}/copy")])?;
+    let took = from.elapsed();
+    outcome.figure(format!("a clone of 1 TiB in {} ms", took.as_millis()));
+    outcome.aim(took <= CLONED_MAX, || format!("the clone took {} ms", took.as_millis()));
     Ok(())
 }
 

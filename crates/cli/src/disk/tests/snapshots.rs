@@ -115,7 +115,15 @@ impl Writer {
     fn attach(&mut self, volume: VolumeId, head: u64) {
         let (session, order) = (SessionId(9), self.last + 1);
         let head = GenerationId(head);
-        self.order(&Command::Attach(Attach { order, volume, session, epoch: Epoch(1), chunk_count: 4, head }));
+        self.order(&Command::Attach(Attach {
+            order,
+            volume,
+            session,
+            epoch: Epoch(1),
+            chunk_count: 4,
+            head,
+            base: None,
+        }));
     }
 
     /// Writes 4 KiB of this byte.
