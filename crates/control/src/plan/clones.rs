@@ -14,7 +14,7 @@ use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
-use crate::records::{Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write};
+use crate::records::{Record, Records, SegmentRecord, SnapshotState, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::collections::BTreeMap;
 use types::control::{Base, Refusal};
@@ -113,13 +113,19 @@ pub fn depth(records: &Records, volume: &VolumeRecord) -> u32 {
     ancestors.count() as u32
 }
 
-/// Returns the clones of a volume, or of one of its snapshots, that are not being deleted.
+/// Returns the clones of the snapshots of a volume, or of one of them, that are not being deleted. A clone whose snapshot is gone is none.
 pub fn clones_of(
     records: &Records,
     volume: VolumeId,
     snapshot: Option<SnapshotId>,
 ) -> impl Iterator<Item = &VolumeRecord> + Clone {
-    records.clones_of(volume, snapshot).filter(|clone| clone.state != VolumeState::Deleting)
+    let has_base = |base: Base| {
+        let snapshot = records.snapshots.get(&(base.volume, base.snapshot));
+        snapshot.is_some_and(|s| s.state != SnapshotState::Deleting)
+    };
+    let stands =
+        move |clone: &&VolumeRecord| clone.state != VolumeState::Deleting && clone.clone_of.is_some_and(has_base);
+    records.clones_of(volume, snapshot).filter(stands)
 }
 
 /// Checks that the clones of a volume, or of one of its snapshots, let it be deleted. They keep what they show in any case.

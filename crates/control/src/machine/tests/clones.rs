@@ -126,11 +126,16 @@ fn parent_is_kept_by_its_clones_unless_they_are_detached() {
         opened(world.ask(2, open(&view.name, true, false)));
         world.admin(rm(&view.name, false)).expect("a clone goes like any volume");
     }
-    // A clone that is gone keeps nothing.
+    // A clone that is gone keeps nothing, and one that was detached neither.
     made(world.admin(create(&["p/a@t"])));
     volume(world.admin(clone("p/a@t", "p/e")));
     world.admin(rm("p/e", false)).expect("it goes");
     world.admin(remove("p/a@t")).expect("it goes");
+    made(world.admin(create(&["p/a@u"])));
+    volume(world.admin(clone("p/a@u", "p/f")));
+    world.admin(AdminAsk::SnapshotRemove { name: "p/a@u".into(), detach: true }).expect("it goes");
+    assert_eq!(info(&mut world, "p/a").clones, 0);
+    world.admin(rm("p/a", false)).expect("it goes");
     check_rest(&world);
 }
 
