@@ -27,19 +27,8 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             Ok(())
         }
         Volume::Clone { snapshot, name, texts, limits } => {
-            let text = texts.change(&[], limits.change(false));
             let (snapshot, name) = (snapshot.clone(), name.clone());
-            let volume = admin.clone_volume(VolumeClone { snapshot, name, text })?;
-            if as_json {
-                return json("volume.clone", to_value(&volume)?);
-            }
-            out!(
-                "volume {}: {}, a clone of {}",
-                volume.name,
-                show(volume.len_bytes),
-                volume.parent.as_deref().unwrap_or("?")
-            );
-            Ok(())
+            clone(admin, VolumeClone { snapshot, name, text: texts.change(&[], limits.change(false)) }, as_json)
         }
         Volume::Ls { pool, labels } => {
             let mut volumes = admin.volumes(pool.as_deref())?;
@@ -88,6 +77,16 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             remove(admin, &VolumeRemove { name, force, now, snapshots, detach }, as_json)
         }
     }
+}
+
+fn clone(admin: &Admin, ask: VolumeClone, as_json: bool) -> Result<()> {
+    let volume = admin.clone_volume(ask)?;
+    if as_json {
+        return json("volume.clone", to_value(&volume)?);
+    }
+    let (size, parent) = (show(volume.len_bytes), volume.parent.as_deref().unwrap_or("a snapshot"));
+    out!("volume {}: {size}, a clone of {parent}", volume.name);
+    Ok(())
 }
 
 fn remove(admin: &Admin, ask: &VolumeRemove, as_json: bool) -> Result<()> {

@@ -4,6 +4,7 @@
 //! from counters and are never reused.
 
 mod loads;
+mod pairs;
 mod pg;
 mod snapshot;
 mod volume;
@@ -286,22 +287,6 @@ pub struct WatchRecord {
     pub pgs: BTreeMap<PgId, String>,
 }
 
-/// Encodes a map as a list of pairs, because keys of JSON objects are strings.
-mod pairs {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::collections::BTreeMap;
-
-    pub fn serialize<K: Serialize, S: Serializer>(map: &BTreeMap<K, String>, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map)
-    }
-
-    pub fn deserialize<'de, K: Deserialize<'de> + Ord, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<BTreeMap<K, String>, D::Error> {
-        Ok(Vec::<(K, String)>::deserialize(from)?.into_iter().collect())
-    }
-}
-
 /// A health check that an administrator muted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MuteRecord {
@@ -353,6 +338,7 @@ impl fmt::Display for Key {
 
 /// Any record.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // short-lived: records are kept in maps of their own
 pub enum Record {
     Cluster(ClusterRecord),
     Counters(CountersRecord),

@@ -244,7 +244,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         trash: None,
         newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),
-        clone_of: (n == 2).then(|| Base { volume: VolumeId(1), snapshot: SnapshotId(3) }),
+        clone_of: (n == 2).then_some(Base { volume: VolumeId(1), snapshot: SnapshotId(3) }),
         cloning: false,
         rollback: (n == 2).then(|| Rollback { snapshot: SnapshotId(3), since_ms: 8, by: String::new() }),
     }

@@ -412,19 +412,6 @@ mod tests {
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000",
             ),
             (
-                Command::Attach(Attach {
-                    order: 1,
-                    volume: VolumeId(2),
-                    session: SessionId(3),
-                    epoch: Epoch(4),
-                    chunk_count: 5,
-                    head: GenerationId(6),
-                    base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8) }),
-                }),
-                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
-                 07000000000000000800000000000000",
-            ),
-            (
                 members(MembersStep::AddLearner(Member { replica: ReplicaId(0x21), osd: OsdId(4) })),
                 "01050000090000000000000021000000000000000000000000000000040000000100000000000000",
             ),
@@ -446,12 +433,25 @@ mod tests {
             ),
         ]
         .into_iter()
-        .chain(cuts())
+        .chain(orders_of_snapshots())
         .collect()
     }
 
-    fn cuts() -> Vec<(Command, &'static str)> {
+    fn orders_of_snapshots() -> Vec<(Command, &'static str)> {
         vec![
+            (
+                Command::Attach(Attach {
+                    order: 1,
+                    volume: VolumeId(2),
+                    session: SessionId(3),
+                    epoch: Epoch(4),
+                    chunk_count: 5,
+                    head: GenerationId(6),
+                    base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8) }),
+                }),
+                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
+                 07000000000000000800000000000000",
+            ),
             (
                 Command::Snap(Cut { id: CutId(0x31), created_ms: 0x1234, items: items() }),
                 "01060000310000000000000034120000000000000200000002000000000000003100000000000000\

@@ -396,28 +396,6 @@ impl Cluster {
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(admins).min()
     }
 
-    /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
-    pub fn let_in_tenants(&mut self, mut rng: Rng, lengthens: bool) {
-        self.clients.extend(Tenants::machines(&self.world, self.options.tuned.client, &mut rng));
-        self.tenants = Some(Tenants::new(rng, lengthens, self.world.now()));
-    }
-
-    pub fn tenants(&self) -> Option<&Tenants> {
-        self.tenants.as_ref()
-    }
-
-    /// Returns the machine of the n-th tenant.
-    pub fn tenant(&mut self, n: usize) -> &mut ClientNode {
-        &mut self.clients[CLIENTS + n]
-    }
-
-    /// Starts the work of the n-th tenant.
-    pub fn house(&mut self, n: usize, work: Box<dyn crate::workload::Workload>, over: Duration) {
-        let client = &mut self.clients[CLIENTS + n];
-        client.begin(work, over);
-        client.restart(&self.world);
-    }
-
     /// Lets the tenants and the administrator of snapshots act if an action is due.
     fn tend(&mut self, now: Time) {
         if let Some(mut tenants) = self.tenants.take() {

@@ -128,7 +128,7 @@ pub struct Families {
     failure: Option<String>,
 }
 
-/// What a run has done.
+/// Numbers of things that a run has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub clones: u64,

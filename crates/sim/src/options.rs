@@ -224,18 +224,14 @@ impl Options {
         self.metas.map(|_| Rng::new(seed ^ u64::from_be_bytes(*b"electing")))
     }
 
-    /// Returns the dice of snapshots, in a run that makes some.
-    pub fn snapshot_dice(&self, seed: u64) -> Option<Rng> {
-        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"snapshot"));
-        let fits = seed >= SNAPSHOTS_FROM && self.aim.is_none();
-        (fits && rng.chance(SNAPSHOTS_PCT, 100)).then_some(rng)
-    }
-
-    /// Returns the dice of families of volumes, in a run that has some.
-    pub fn family_dice(&self, seed: u64) -> Option<Rng> {
-        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"families"));
-        let fits = seed >= FAMILIES_FROM && self.aim.is_none();
-        (fits && rng.chance(FAMILIES_PCT, 100)).then_some(rng)
+    /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such.
+    pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<Rng>) {
+        let dice = |name: &[u8; 8], from: u64, percentage: u64| {
+            let mut rng = Rng::new(seed ^ u64::from_be_bytes(*name));
+            let fits = seed >= from && self.aim.is_none();
+            (fits && rng.chance(percentage, 100)).then_some(rng)
+        };
+        (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), dice(b"families", FAMILIES_FROM, FAMILIES_PCT))
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

@@ -129,8 +129,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         (options.shape.operations, options.shape.depth, options.stripe.is_striped());
     let mut run = Run::new(seed, options, rng, away, overrides);
     (run.many, run.lengthens) = (many, seed >= LENGTHENED_FROM);
-    run.snapshots = run.cluster.options.snapshot_dice(seed);
-    run.families = run.cluster.options.family_dice(seed);
+    (run.snapshots, run.families) = run.cluster.options.dice_of_snapshots(seed);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),

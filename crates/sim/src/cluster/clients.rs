@@ -4,7 +4,9 @@ use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
 use crate::families::Families;
 use crate::snapshots::Snapshots;
+use crate::tenants::Tenants;
 use crate::workload::Kind;
+use std::time::Duration;
 use types::VolumeId;
 use types::rng::Rng;
 
@@ -68,6 +70,28 @@ impl Cluster {
                 others.for_each(|(_, other)| other.fenced());
             }
         }
+    }
+
+    /// Starts the tenants, which come and go by these dice. `lengthens`: they lengthen their volumes, and use the trash.
+    pub fn let_in_tenants(&mut self, mut rng: Rng, lengthens: bool) {
+        self.clients.extend(Tenants::machines(&self.world, self.options.tuned.client, &mut rng));
+        self.tenants = Some(Tenants::new(rng, lengthens, self.world.now()));
+    }
+
+    pub fn tenants(&self) -> Option<&Tenants> {
+        self.tenants.as_ref()
+    }
+
+    /// Returns the machine of the n-th tenant.
+    pub fn tenant(&mut self, n: usize) -> &mut ClientNode {
+        &mut self.clients[CLIENTS + n]
+    }
+
+    /// Starts the work of the n-th tenant.
+    pub fn house(&mut self, n: usize, work: Box<dyn crate::workload::Workload>, over: Duration) {
+        let client = &mut self.clients[CLIENTS + n];
+        client.begin(work, over);
+        client.restart(&self.world);
     }
 
     /// Starts an administrator that makes snapshots of the volumes by these dice.

@@ -117,7 +117,7 @@ pub struct Block {
     /// Number of sectors in requests so far.
     sectors: u64,
     finishing: bool,
-    /// What it reads means nothing any more.
+    /// Its reads are not looked at any more.
     surprised: bool,
 }
 
