@@ -17,6 +17,7 @@ pub mod fio;
 pub mod hostile;
 pub mod http;
 pub mod loader;
+pub mod mounted;
 pub mod perf;
 pub mod procs;
 pub mod report;

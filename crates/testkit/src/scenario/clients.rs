@@ -1,22 +1,16 @@
 //! Programs of users on an exported volume: qemu-img, nbdcopy, and ext4 through nbdfuse and a loop device.
 
 use super::Settings;
-use crate::clock;
 use crate::cluster::{Cluster, Shape};
 use crate::hostile;
-use crate::procs::{Proc, Spec};
+use crate::mounted::{self, Mounted, sh};
 use crate::report::Outcome;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 use types::rng::Rng;
 
 const VOLUME: u64 = 256 << 20;
-/// A program that takes longer is killed.
-const PROGRAM_MAX: &str = "120";
-const READY_MAX: Duration = Duration::from_secs(10);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let mut cluster = Cluster::up(&settings.base, "clients", Shape::default())?;
@@ -25,16 +19,6 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     }
     super::close(&mut cluster, settings, outcome);
     Ok(())
-}
-
-/// Runs a program that must succeed, and returns its output.
-fn sh(program: &str, args: &[&str]) -> Result<String> {
-    let out = Command::new("timeout").args(["-s", "KILL", PROGRAM_MAX, program]).args(args).output()?;
-    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    if !out.status.success() {
-        bail!("`{program} {}`: {}: {}{}", args.join(" "), out.status, text.trim(), errors.trim());
-    }
-    Ok(text.into_owned())
 }
 
 /// Returns the workspace, for something real to store.
@@ -69,68 +53,17 @@ fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()>
     Ok(())
 }
 
-/// Everything that must be taken down again, whatever happens.
-struct Mount {
-    fuse: Proc,
-    folder: PathBuf,
-    device: Option<String>,
-    mounted: bool,
-}
-
-impl Mount {
-    fn unmount(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.mounted) {
-            sh("umount", &[&self.folder.display().to_string()])?;
-        }
-        Ok(())
-    }
-
-    /// Takes down, in order: file system, loop device, fuse.
-    fn down(&mut self) -> Result<()> {
-        self.unmount()?;
-        if let Some(device) = self.device.take() {
-            sh("losetup", &["-d", &device])?;
-        }
-        if self.fuse.pid().is_some() {
-            self.fuse.signal("TERM")?;
-            self.fuse.finish(READY_MAX)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if let Err(e) = self.down() {
-            eprintln!("{}: {e:#}", self.folder.display());
-        }
-    }
-}
-
 fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
-    if sh("id", &["-u"])?.trim() != "0" || !Path::new("/dev/fuse").exists() {
+    if !mounted::are_possible()? {
         outcome.figure("SKIPPED: ext4 through nbdfuse and loop needs root and /dev/fuse".to_owned());
         return Ok(());
     }
     let volume = cluster.volume("fs", VOLUME)?;
     let uri = cluster.export(&volume)?;
-    let (file, folder) = (cluster.dir.join("nbd.raw"), cluster.dir.join("mnt"));
-    std::fs::write(&file, "")?;
-    std::fs::create_dir_all(&folder)?;
-    let args = vec![file.display().to_string(), uri];
-    let spec = Spec { name: "nbdfuse".into(), program: "nbdfuse".into(), args, log: cluster.dir.join("nbdfuse.log") };
-    let mut mount = Mount { fuse: Proc::new(spec), folder, device: None, mounted: false };
-    mount.fuse.start()?;
-    clock::wait_until("nbdfuse to mount", READY_MAX, || {
-        mount.fuse.must_live()?;
-        Ok(std::fs::metadata(&file).is_ok_and(|m| m.len() == VOLUME))
-    })?;
-    let device = sh("losetup", &["--find", "--show", &file.display().to_string()])?.trim().to_owned();
-    mount.device = Some(device.clone());
-    sh("mkfs.ext4", &["-q", "-F", &device])?;
-    let target = mount.folder.display().to_string();
-    sh("mount", &[&device, &target])?;
-    mount.mounted = true;
+    let mut mount = Mounted::attach(cluster, "mnt", &uri, VOLUME)?;
+    mount.format()?;
+    mount.mount()?;
+    let (device, target) = (mount.device().to_owned(), mount.folder().display().to_string());
     let source = sources()?;
     let (tar, list) = (cluster.dir.join("sources.tar"), cluster.dir.join("sums"));
     let (tar, list) = (tar.display().to_string(), list.display().to_string());
@@ -147,8 +80,7 @@ fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     mount.unmount()?;
     sh("fsck.ext4", &["-f", "-n", &device]).context("fsck after the first unmount")?;
     // The file system is mounted again, with nothing of it cached.
-    sh("mount", &[&device, &target])?;
-    mount.mounted = true;
+    mount.mount()?;
     let verify = format!("cd {target} && sha256sum --quiet -c {list}");
     sh("bash", &["-euo", "pipefail", "-c", &verify]).context("sums of what was unpacked")?;
     mount.unmount()?;

@@ -14,6 +14,7 @@ mod kill_all;
 mod metas;
 mod names;
 mod pgs;
+mod postgres;
 mod snapshots;
 mod streamed_kill;
 
@@ -70,6 +71,11 @@ pub const ALL: &[(&str, &str, Run)] = &[
         "snapshots",
         "100 snapshots under a verified load: each has what was acknowledged, and nothing later",
         snapshots::run,
+    ),
+    (
+        "postgres",
+        "20 snapshots of PostgreSQL under pgbench: a server on a clone of each recovers, and pg_amcheck is clean",
+        postgres::run,
     ),
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
