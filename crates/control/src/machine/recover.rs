@@ -181,7 +181,7 @@ impl Control {
         for (head, volume) in (self.head_above_all()..).zip(open) {
             let (id, volume_holder) = (volume.id, volume.holder.clone());
             let epoch = volume.epoch.max(epoch);
-            let settled = self.records.segments_of(id).next().is_none();
+            let settled = self.records.is_in_no_pg(&volume);
             let trash = volume.trash.clone().map(|trash| self.kept_anew(now, trash));
             let volume = lengthened(VolumeRecord { trash, ..volume }, lengths);
             // A cut since the copy was made has named higher numbers than the record: a PG that gets the volume now has none of its
@@ -194,6 +194,8 @@ impl Control {
                 settled,
                 recovering: true,
                 newest,
+                // It may have ended since the copy was made, and the new head would turn the PGs back once more.
+                rollback: None,
                 ..volume
             };
             let name = self.records.full_name(&ended);

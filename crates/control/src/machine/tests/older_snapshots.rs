@@ -191,3 +191,29 @@ fn cut_of_older_records_ends_without_a_pg_that_is_gone() {
     world.seconds(2, &[]);
     check_rest(&world);
 }
+
+#[test]
+fn older_records_of_a_rollback_that_ended_do_not_repeat_it() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@s"])));
+    let pgs: Vec<PgId> = world.control.records().segments_of(a.volume).flat_map(|s| s.pgs()).collect();
+    world.leaderless = BTreeSet::from([pgs[1]]);
+    let token = world.fresh_token();
+    let force = true;
+    world.control.handle_admin(token, AdminAsk::SnapshotRollback { name: "p/a@s".into(), force });
+    world.seconds(1, &[]);
+    let copy = world.store.clone();
+    world.leaderless.clear();
+    world.seconds(2, &[]);
+    world.admin_answers.remove(&token).expect("an answer").expect("it is done");
+    opened(world.ask(2, open("p/a", true, false)));
+    let turned = |world: &World| pgs.iter().map(|pg| world.cut_pgs.bases(*pg, a.volume).len()).collect::<Vec<_>>();
+    let before = turned(&world);
+    assert_eq!(before, vec![1; pgs.len()]);
+    recover(&mut world, copy);
+    world.seconds(5, &[]);
+    assert!(world.control.records().volumes[&a.volume].rollback.is_none());
+    assert_eq!(turned(&world), before, "what was written since would be lost");
+    opened(world.ask(3, open("p/a", true, true)));
+    check_rest(&world);
+}
