@@ -126,6 +126,7 @@ impl From<OsdUp> for pb::OsdUp {
                     }
                     Err(AttachRefusal::StaleOrder { last }) => R::StaleOrder(last),
                     Err(AttachRefusal::Busy) => R::Busy(pb::Empty {}),
+                    Err(AttachRefusal::NoBase) => R::NoBase(pb::Empty {}),
                 };
                 pb::osd_up::Body::Attached(pb::Attached { pg: Some(pg.into()), order, result: Some(result) })
             }
@@ -155,6 +156,7 @@ impl TryFrom<pb::OsdUp> for OsdUp {
                     }
                     R::StaleOrder(last) => Err(AttachRefusal::StaleOrder { last }),
                     R::Busy(_) => Err(AttachRefusal::Busy),
+                    R::NoBase(_) => Err(AttachRefusal::NoBase),
                 };
                 OsdUp::Attached { pg: pg(attached.pg)?, order: attached.order, result }
             }
@@ -378,7 +380,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
             head: attach.head.0,
-            base: attach.base.map(|base| pb::Base { volume: base.volume.0, snapshot: base.snapshot.0 }),
+            base: attach.base.map(|base| pb::Base { volume: base.volume.0, snapshot: base.snapshot.0, to: base.to.0 }),
         }),
         OsdDown::Snapshots { pg, order } => Body::Snapshots(crate::convert_snapshots::order_out(pg, order)),
         OsdDown::Limits { part, volumes } => Body::Limits(volume_limits_out(part, &volumes)),
@@ -391,6 +393,11 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
+}
+
+fn base_in(base: pb::Base) -> Base {
+    let (volume, snapshot, to) = (VolumeId(base.volume), SnapshotId(base.snapshot), GenerationId(base.to));
+    Base { volume, snapshot, to }
 }
 
 impl TryFrom<pb::OsdDown> for OsdDown {
@@ -425,7 +432,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     epoch: Epoch(a.epoch),
                     chunk_count: a.chunk_count,
                     head: GenerationId(a.head),
-                    base: a.base.map(|b| Base { volume: VolumeId(b.volume), snapshot: SnapshotId(b.snapshot) }),
+                    base: a.base.map(base_in),
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
             }

@@ -673,7 +673,7 @@ pub struct VolumeView {
     /// The snapshot with whose contents it began, as `pool/volume@snapshot`; by its ids when it is gone.
     #[serde(default)]
     pub parent: Option<String>,
-    /// Number of its ancestors that still exist.
+    /// Number of its ancestors.
     #[serde(default)]
     pub depth: u32,
     /// Number of its clones.

@@ -271,7 +271,7 @@ impl Control {
             if volume.session.0 != 0 {
                 self.leases.insert(volume.id, lease);
             }
-            if !volume.settled {
+            if !volume.settled || volume.changes_contents() {
                 self.unsettled.insert(volume.id);
                 let pgs = crate::plan::pgs_of_volume(&self.records, volume.id);
                 unfinished.extend(pgs.into_iter().map(|pg| (volume.id, pg)));

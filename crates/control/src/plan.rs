@@ -19,7 +19,7 @@ mod trash;
 mod volumes;
 
 pub use changes::{volume_rename, volume_resize, volume_set};
-pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, depth, knows_parent, volume_clone};
+pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, knows_parent, volume_clone};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use labels::{label_changes, text_changes};
 pub use limits::{limit_changes, limit_words, pool_set};

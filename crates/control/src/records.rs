@@ -704,8 +704,17 @@ impl Records {
     }
 
     /// Returns the segments of a volume, ascending.
-    pub fn segments_of(&self, volume: VolumeId) -> impl Iterator<Item = &SegmentRecord> {
-        self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
+    pub fn segments_of(&self, volume: VolumeId) -> impl DoubleEndedIterator<Item = &SegmentRecord> {
+        self.segments_from(volume, SegmentIndex(0))
+    }
+
+    /// Returns the segments of a volume from this one on, ascending.
+    pub fn segments_from(
+        &self,
+        volume: VolumeId,
+        first: SegmentIndex,
+    ) -> impl DoubleEndedIterator<Item = &SegmentRecord> {
+        self.segments.range((volume, first)..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
     }
 
     /// Returns the clones of a volume, or of one of its snapshots, with those that are being deleted.

@@ -263,7 +263,11 @@ impl Table {
             epoch: Epoch(1),
             chunk_count: source.below(4),
             head: GenerationId(source.number(1)),
-            base: (source.below(2) == 0).then(|| Base { volume: VolumeId(1), snapshot: SnapshotId(source.number(1)) }),
+            base: (source.below(2) == 0).then(|| Base {
+                volume: VolumeId(1),
+                snapshot: SnapshotId(source.number(1)),
+                to: GenerationId(source.number(1)),
+            }),
         };
         self.call(to, |g, now, actions| g.handle_attach(now, attach, actions));
     }
@@ -437,7 +441,11 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
                 epoch: Epoch(source.number(1)),
                 chunk_count: source.below(3),
                 head: GenerationId(source.number(1)),
-                base: Some(Base { volume: VolumeId(1), snapshot: SnapshotId(source.number(1)) }),
+                base: Some(Base {
+                    volume: VolumeId(1),
+                    snapshot: SnapshotId(source.number(1)),
+                    to: GenerationId(source.number(1)),
+                }),
             }),
             IoBuf::EMPTY,
         ),

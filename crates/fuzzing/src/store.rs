@@ -150,7 +150,11 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
             epoch: Epoch(4),
             chunk_count: 5,
             head: GenerationId(7),
-            base: rng.chance(1, 2).then_some(Base { volume: chunk.volume, snapshot: SnapshotId(6) }),
+            base: rng.chance(1, 2).then_some(Base {
+                volume: chunk.volume,
+                snapshot: SnapshotId(6),
+                to: GenerationId(7),
+            }),
         }),
         _ => Command::Write { chunk, range, stamp },
     };
@@ -244,9 +248,15 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         trash: None,
         newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),
-        clone_of: (n == 2).then_some(Base { volume: VolumeId(1), snapshot: SnapshotId(3) }),
+        clone_of: (n == 2).then_some(Base { volume: VolumeId(1), snapshot: SnapshotId(3), to: GenerationId(4) }),
+        depth: 0,
         cloning: false,
-        rollback: (n == 2).then(|| Rollback { snapshot: SnapshotId(3), since_ms: 8, by: String::new() }),
+        rollback: (n == 2).then(|| Rollback {
+            snapshot: SnapshotId(3),
+            to: GenerationId(4),
+            since_ms: 8,
+            by: String::new(),
+        }),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{Action, Group};
 use consensus::{Committed, Ready};
 use types::control::AttachRefusal;
 use types::cut::SnapshotAnswer;
-use types::{EntryKind, Time};
+use types::{EntryKind, Errno, Time};
 use wire::{Message, RaftKind, Reject, ReplyBody};
 
 impl Group {
@@ -105,6 +105,7 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
             let result = match outcome {
                 Outcome::Done(_) => Ok(()),
                 Outcome::StaleOrder { last } => Err(AttachRefusal::StaleOrder { last }),
+                Outcome::Refused(Errno::Gone) => Err(AttachRefusal::NoBase),
                 Outcome::TooMany | Outcome::Refused(_) => Err(AttachRefusal::Busy),
                 other => panic!("{other:?} answers no attach"),
             };

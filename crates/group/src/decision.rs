@@ -244,12 +244,12 @@ impl Decision {
         begun.map(|()| (head, Some(Vec::new()))).map_err(|_| Outcome::TooMany)
     }
 
-    /// Puts a new head on a snapshot of the volume, when the record names one that is above all others of the volume.
+    /// Puts a new head on a snapshot of the volume, unless that was done before.
     ///
     /// # Errors
     /// The PG does not have the snapshot, has no room for the head, or a cut of the volume is open.
     fn turn_back(&mut self, attach: &Attach, old: &Attached) -> Result<(GenerationId, Option<Vec<Change>>), Outcome> {
-        let Some(base) = attach.base.filter(|base| base.volume == attach.volume && attach.head > old.last) else {
+        let Some(base) = attach.base.filter(|base| base.volume == attach.volume && base.to > old.last) else {
             return Ok((old.head, None));
         };
         if self.holds(attach.volume) {

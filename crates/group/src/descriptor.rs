@@ -31,7 +31,7 @@ const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 48;
 /// With a base.
-const ATTACH_ON_LEN: usize = ATTACH_LEN + 16;
+const ATTACH_ON_LEN: usize = ATTACH_LEN + 24;
 const MEMBERS_LEN: usize = 40;
 /// Without the items, which have [`ITEM_LEN`] each.
 const SNAP_LEN: usize = 24;
@@ -161,9 +161,8 @@ impl Command {
                 out.put_u64_le(attach.epoch.0);
                 out.put_u32_le(attach.chunk_count);
                 out.put_u64_le(attach.head.0);
-                if let Some(Base { volume, snapshot }) = attach.base {
-                    out.put_u64_le(volume.0);
-                    out.put_u64_le(snapshot.0);
+                if let Some(Base { volume, snapshot, to }) = attach.base {
+                    [volume.0, snapshot.0, to.0].iter().for_each(|word| out.put_u64_le(*word));
                 }
             }
             Command::Members { expected, step } => {
@@ -250,7 +249,11 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
     match kind {
         SKIP => Ok(Command::Skip { volume, stamp: stamp(12) }),
         ATTACH => {
-            let base = |at: usize| Base { volume: VolumeId(u64_at(at)), snapshot: SnapshotId(u64_at(at + 8)) };
+            let base = |at: usize| Base {
+                volume: VolumeId(u64_at(at)),
+                snapshot: SnapshotId(u64_at(at + 8)),
+                to: GenerationId(u64_at(at + 16)),
+            };
             Ok(Command::Attach(Attach {
                 order: u64_at(4),
                 volume: VolumeId(u64_at(12)),
@@ -447,10 +450,10 @@ mod tests {
                     epoch: Epoch(4),
                     chunk_count: 5,
                     head: GenerationId(6),
-                    base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8) }),
+                    base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) }),
                 }),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
-                 07000000000000000800000000000000",
+                 070000000000000008000000000000000600000000000000",
             ),
             (
                 Command::Snap(Cut { id: CutId(0x31), created_ms: 0x1234, items: items() }),

@@ -421,6 +421,10 @@ impl Families {
         // The client is taken by surprise.
         if now >= ends_at && !self.closing && self.rng.chance(1, 4) && self.begin_turn(line) {
             let client = cluster.client(self.machine);
+            if !client.is_open() {
+                // An open that is still on its way would come behind the rollback.
+                return client.hang_up();
+            }
             client.workload.iter_mut().for_each(|work| work.be_surprised());
             return client.preempted();
         }

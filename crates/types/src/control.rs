@@ -214,6 +214,8 @@ pub enum AttachRefusal {
     StaleOrder { last: u64 },
     /// The group has no quorum now, or the log or the device is full.
     Busy,
+    /// The PG does not have the snapshot on which the head is to stand.
+    NoBase,
 }
 
 /// From the leading meta to an OSD.
@@ -297,8 +299,8 @@ pub struct Attach {
     /// The head with which the volume comes to a PG that does not have it: at or above every number that an order of the volume has named.
     /// So snapshots that are older than its presence there show zeros, and an order of a cut that comes late has no effect.
     pub head: GenerationId,
-    /// The snapshot on which `head` stands. A volume that comes to the PG begins as a clone of it. A volume whose orders have named lower
-    /// numbers only turns back to it, if it is one of its own. `None`: the head of a volume that is there stays.
+    /// The snapshot on which `head` stands. A volume that comes to the PG begins on it. A volume whose orders have named only numbers below
+    /// [`Base::to`] turns back to it. `None`: the head of a volume that is there stays.
     pub base: Option<Base>,
 }
 
@@ -307,6 +309,8 @@ pub struct Attach {
 pub struct Base {
     pub volume: VolumeId,
     pub snapshot: SnapshotId,
+    /// The number of the head when it was first put there. A PG in which an order has named it, or a higher one, has done so.
+    pub to: GenerationId,
 }
 
 /// The number of chunks in the attach record of a volume whose length is in doubt: more than any volume has, so a PG drops none.

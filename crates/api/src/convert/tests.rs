@@ -161,7 +161,7 @@ fn downs() -> Vec<OsdDown> {
                 epoch: Epoch(2),
                 chunk_count: 3,
                 head: GenerationId(9),
-                base: Some(Base { volume, snapshot: SnapshotId(8) }),
+                base: Some(Base { volume, snapshot: SnapshotId(8), to: GenerationId(9) }),
             },
         },
         OsdDown::Limits {

@@ -22,6 +22,8 @@ struct Job {
     /// The highest order that the PG has seen, as its refusal says.
     seen: u64,
     aim: Aim,
+    /// The PG does not have the snapshot on which the head is to stand.
+    lacks_base: bool,
 }
 
 /// All jobs, and the PGs whose record was just committed.
@@ -71,6 +73,12 @@ impl Attaching {
     pub fn pgs_of(&self, volume: VolumeId) -> impl Iterator<Item = PgId> {
         let whole = (volume, PgId::default())..=(volume, PgId { pool: types::PoolId(u32::MAX), n: u32::MAX });
         self.jobs.range(whole).map(|((_, pg), _)| *pg)
+    }
+
+    /// Returns the PGs of the volume that lack the snapshot on which its head is to stand.
+    pub fn lacking_base(&self, volume: VolumeId) -> impl Iterator<Item = PgId> {
+        let whole = (volume, PgId::default())..=(volume, PgId { pool: types::PoolId(u32::MAX), n: u32::MAX });
+        self.jobs.range(whole).filter(|(_, job)| job.lacks_base).map(|((_, pg), _)| *pg)
     }
 
     /// Returns when a job is due; `NEVER` without jobs.
@@ -123,6 +131,10 @@ impl Control {
                 self.attaching.orders.remove(&(pg, order));
             }
             Err(AttachRefusal::Busy) => job.aim.at = now + self.config.attach_retry,
+            Err(AttachRefusal::NoBase) => {
+                job.lacks_base = true;
+                job.aim.at = now + self.config.attach_retry;
+            }
         }
         self.attaching.wake_all();
     }
@@ -177,6 +189,10 @@ impl Control {
         let due = job.aim.at;
         if let Some(stream) = target {
             let attach = self.attach_now(&record, pg, order);
+            let job = &self.attaching.jobs[&(volume, pg)];
+            // What a clone showed there is lost, or its snapshot is deleted and the PG is new to it.
+            let base = attach.base.filter(|_| !job.lacks_base || record.changes_contents());
+            let attach = Attach { base, ..attach };
             self.say(stream, OsdDown::Attach { pg, attach });
         }
         due

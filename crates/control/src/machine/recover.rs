@@ -194,8 +194,6 @@ impl Control {
                 settled,
                 recovering: true,
                 newest,
-                // It may have ended since the copy was made, and the new head would turn the PGs back once more.
-                rollback: None,
                 ..volume
             };
             let name = self.records.full_name(&ended);
@@ -259,7 +257,7 @@ impl Control {
             let some = !whole.is_empty();
             for volume in whole {
                 // The attach records of the recovery name no number of chunks.
-                let (id, settled) = (volume.id, self.records.segments_of(volume.id).next().is_none());
+                let (id, settled) = (volume.id, self.records.is_in_no_pg(&volume));
                 let given_back = VolumeRecord { recovering: false, settled, ..volume };
                 self.write(vec![Write::Put(Record::Volume(given_back))]);
                 self.attach_everywhere(id);

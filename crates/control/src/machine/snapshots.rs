@@ -174,7 +174,8 @@ impl Control {
                 false => self.attach_everywhere(id),
             }
         }
-        let (to, until) = (self.records.volumes[&id].newest, now.mono + self.config.resize_patience);
+        let to = self.records.volumes[&id].rollback.as_ref().map_or_else(GenerationId::default, |rollback| rollback.to);
+        let until = now.mono + self.config.resize_patience;
         self.wait(token, WaitFor::RolledBack { volume: id, to, until });
         Ok(())
     }
@@ -196,8 +197,14 @@ impl Control {
         let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
             return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
         };
-        if known.rollback.is_none() || known.newest != to {
-            return Some(Ok(AdminAnswer::Volume(self.volume_view(now, known))));
+        match &known.rollback {
+            None => return Some(Ok(AdminAnswer::Volume(self.volume_view(now, known)))),
+            Some(rollback) if rollback.to != to => {
+                let text =
+                    format!("another rollback of volume {:?} has begun meanwhile", self.records.full_name(known));
+                return Some(Err(refuse(codes::VOLUME_BUSY, text)));
+            }
+            Some(_) => {}
         }
         if now < until {
             return None;

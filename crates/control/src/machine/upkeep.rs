@@ -90,7 +90,7 @@ impl Control {
             match volume.state {
                 VolumeState::Ready | VolumeState::Trashed if volume.cloning && !self.is_cloned(&volume) => {}
                 VolumeState::Ready | VolumeState::Trashed => {
-                    if !volume.settled {
+                    if !volume.settled || volume.changes_contents() && !volume.recovering {
                         self.settle_volume(now, &volume);
                     }
                     self.unsettled.remove(&id);

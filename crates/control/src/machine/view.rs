@@ -83,7 +83,7 @@ impl Control {
                 snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| s.name.clone())
             }),
             parent: volume.clone_of.map(|base| self.base_name(base)),
-            depth: plan::depth(&self.records, volume),
+            depth: volume.depth,
             clones: plan::clones_of(&self.records, volume.id, None).count() as u32,
         }
     }

@@ -243,9 +243,16 @@ impl Control {
 
     /// Describes the PGs that have not committed the volume's attach record yet.
     pub(super) fn late_pgs(&self, volume: VolumeId) -> String {
+        let named = |pgs: &[PgId]| pgs.iter().take(PGS_NAMED).map(PgId::to_string).collect::<Vec<_>>().join(" ");
         let pgs: Vec<PgId> = self.attaching.pgs_of(volume).collect();
-        let named: Vec<String> = pgs.iter().take(PGS_NAMED).map(PgId::to_string).collect();
-        format!("{} of its PGs have not taken it ({})", pgs.len(), named.join(" "))
+        let lacking: Vec<PgId> = self.attaching.lacking_base(volume).collect();
+        match (&pgs[..], &lacking[..]) {
+            ([], _) => "its segments are still being listed".to_owned(),
+            (_, []) => format!("{} of its PGs have not taken it ({})", pgs.len(), named(&pgs)),
+            (_, lacking) => {
+                format!("PGs do not have the snapshot ({}): a forced recovery has lost it there", named(lacking))
+            }
+        }
     }
 
     pub(super) fn trash_view(&self, wall_ms: u64, volume: &VolumeRecord, trash: &Trash) -> TrashView {

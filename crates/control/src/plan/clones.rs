@@ -46,7 +46,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
     if records.volume_in(pool.id, volume_name).is_some() {
         return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
     }
-    let depth = depth(records, parent) + 1;
+    let depth = parent.depth + 1;
     if depth > CLONE_DEPTH_MAX {
         let text = format!("volume {parent_name:?} has {} ancestors", depth - 1);
         return Err(refuse(codes::CLONE_DEPTH, text));
@@ -72,45 +72,48 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         resize: None,
         newest: GenerationId::default(),
         rollback: None,
-        clone_of: Some(Base { volume: parent.id, snapshot: snapshot.snapshot }),
+        clone_of: Some(Base { volume: parent.id, snapshot: snapshot.snapshot, to: GenerationId::first_of(id) }),
+        depth,
         cloning: true,
         ..parent.clone()
     };
-    if missing(records, &record).next().is_none() {
+    if missing(records, &record, None).next().is_none() {
         (record.settled, record.cloning) = (true, false);
     }
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
 
-/// Returns the segments of the parent within the length of the snapshot that a clone does not have.
-fn missing<'a>(records: &'a Records, clone: &'a VolumeRecord) -> impl Iterator<Item = &'a SegmentRecord> {
+/// Returns the segments of the parent within the length of the snapshot that a clone does not have, those above `after`.
+fn missing<'a>(
+    records: &'a Records,
+    clone: &'a VolumeRecord,
+    after: Option<SegmentIndex>,
+) -> impl Iterator<Item = &'a SegmentRecord> {
     let base = clone.clone_of.filter(|_| clone.cloning);
     let len = base.and_then(|base| records.snapshots.get(&(base.volume, base.snapshot))).map_or(0, |s| s.len_bytes);
     let end = SegmentIndex(u32::try_from(len.div_ceil(SEGMENT)).expect("VOLUME_LEN_MAX bounds it"));
-    let parents = base.into_iter().flat_map(|base| records.segments_of(base.volume));
-    parents.filter(move |s| s.index < end && !records.segments.contains_key(&(clone.id, s.index)))
+    let first = after.map_or(SegmentIndex(0), |after| SegmentIndex(after.0.saturating_add(1)));
+    let parents = base.into_iter().flat_map(move |base| records.segments_from(base.volume, first));
+    parents.take_while(move |s| s.index < end).filter(move |s| !records.segments.contains_key(&(clone.id, s.index)))
 }
 
 /// Gives a clone some of the segments that it lacks. Nothing is left to write when it has all of them.
 pub fn clone_step(records: &Records, clone: &VolumeRecord) -> Vec<Write> {
     let give = |s: &SegmentRecord| SegmentRecord { volume: clone.id, pending: false, ..s.clone() };
     let all = if on(Bug::CloneLacksSegments) { 0 } else { PLAN_WRITES_MAX };
-    let writes = missing(records, clone).take(all).map(|s| Write::Put(Record::Segment(give(s))));
-    checked_size((writes.collect(), ())).0
+    let last = records.segments_of(clone.id).next_back().map(|s| s.index);
+    // They are given in order. The parent may have got one since that lies before the last.
+    let mut next: Vec<&SegmentRecord> = missing(records, clone, last).take(all).collect();
+    if next.is_empty() {
+        next = missing(records, clone, None).take(all).collect();
+    }
+    checked_size((next.into_iter().map(|s| Write::Put(Record::Segment(give(s)))).collect(), ())).0
 }
 
 /// Whether the segments of the parent of a clone are known: a recovery may still put some of them back.
 pub fn knows_parent(records: &Records, clone: &VolumeRecord) -> bool {
     let parent = clone.clone_of.and_then(|base| records.volumes.get(&base.volume));
-    parent.is_none_or(|parent| !parent.recovering)
-}
-
-/// Returns the number of ancestors of a volume that still exist.
-pub fn depth(records: &Records, volume: &VolumeRecord) -> u32 {
-    let parent = |v: &&VolumeRecord| v.clone_of.and_then(|base| records.volumes.get(&base.volume));
-    // Records of another origin could name a volume as its own ancestor.
-    let ancestors = std::iter::successors(Some(volume), parent).skip(1).take(CLONE_DEPTH_MAX as usize + 1);
-    ancestors.count() as u32
+    !clone.recovering && parent.is_none_or(|parent| !parent.recovering)
 }
 
 /// Returns the clones of the snapshots of a volume, or of one of them, that are not being deleted. A clone whose snapshot is gone is none.

@@ -34,7 +34,7 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
     counters.next_volume += 1;
     // Without segments the volume and its snapshots are empty.
     let settled = records.is_in_no_pg(volume);
-    let rollback = Rollback { snapshot, since_ms: use_.wall_ms, by: by.to_owned() };
+    let rollback = Rollback { snapshot, to, since_ms: use_.wall_ms, by: by.to_owned() };
     let fenced = match on(Bug::RollbackKeepsSession) {
         true => volume.clone(),
         false => {

@@ -84,6 +84,7 @@ pub fn volume_create(
         newest: GenerationId::default(),
         rollback: None,
         clone_of: None,
+        depth: 0,
         cloning: false,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
@@ -407,12 +408,13 @@ pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId)
 /// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on; a rollback or
 /// a clone is done.
 pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
-    assert!(!volume.settled, "{} is settled already", volume.id);
-    // The attach records of a recovering volume name no length.
-    let resize = volume.resize.as_ref().filter(|_| !volume.recovering);
-    let len_bytes = resize.map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
-    let rest = if volume.recovering { volume.resize.clone() } else { None };
-    VolumeRecord { settled: true, len_bytes, resize: rest, rollback: None, cloning: false, ..volume.clone() }
+    assert!(!volume.settled || volume.changes_contents(), "{} is settled already", volume.id);
+    if volume.recovering {
+        // The attach records name no length, and more PGs of the volume may be found.
+        return VolumeRecord { settled: true, ..volume.clone() };
+    }
+    let len_bytes = volume.resize.as_ref().map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
+    VolumeRecord { settled: true, len_bytes, resize: None, rollback: None, cloning: false, ..volume.clone() }
 }
 
 /// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments and snapshots go, and with the last

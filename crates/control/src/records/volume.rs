@@ -70,6 +70,9 @@ pub struct VolumeRecord {
     /// The snapshot with whose contents it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone_of: Option<Base>,
+    /// Number of its ancestors.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub depth: u32,
     /// Not all PGs of a clone have begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cloning: bool,
@@ -89,11 +92,12 @@ pub struct Resize {
     pub by: String,
 }
 
-/// The intent to turn a volume back to a snapshot. The new head is the volume's `newest`. It is done when each PG of the volume has
-/// committed an attach record with that head.
+/// The intent to turn a volume back to a snapshot. It is done when each PG of the volume has committed an attach record with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollback {
     pub snapshot: SnapshotId,
+    /// The number of the new head. A recovery of the records gives the volume a higher one, and must not repeat what a PG has done.
+    pub to: GenerationId,
     pub since_ms: u64,
     /// The administrator that asked for it.
     #[serde(default)]
@@ -114,6 +118,10 @@ pub struct Trash {
 
 fn is_first(newest: &GenerationId) -> bool {
     newest.0 == 0
+}
+
+fn is_none(depth: &u32) -> bool {
+    *depth == 0
 }
 
 fn is_whole(stripe: &Stripe) -> bool {
@@ -154,10 +162,11 @@ impl VolumeRecord {
         self.newest.max(GenerationId::first_of(self.id))
     }
 
-    /// Returns the snapshot that the head stands on, in PGs that do not know the head yet.
+    /// Returns the snapshot that the head stands on, in PGs that do not know the head. A PG that was recovered from an old replica may have
+    /// lost a clone, so each of its attach records names its base.
     pub fn base(&self) -> Option<Base> {
-        let own = self.rollback.as_ref().map(|rollback| Base { volume: self.id, snapshot: rollback.snapshot });
-        own.or(self.clone_of.filter(|_| self.cloning))
+        let own = |rollback: &Rollback| Base { volume: self.id, snapshot: rollback.snapshot, to: rollback.to };
+        self.rollback.as_ref().map(own).or(self.clone_of)
     }
 
     /// Whether its contents are about to become those of a snapshot: no client may see them yet.

@@ -269,7 +269,7 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let (epoch, chunk_count) = (Epoch(source.number(1)), source.number(4) as u32);
             let head = GenerationId(source.number(1));
             let on = source.flag().then(|| (VolumeId(source.number(1)), SnapshotId(source.number(1))));
-            let base = on.map(|(volume, snapshot)| Base { volume, snapshot });
+            let base = on.map(|(volume, snapshot)| Base { volume, snapshot, to: head });
             OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count, head, base } }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },

@@ -6,6 +6,7 @@ use super::*;
 use crate::admin::{VolumeClone, VolumeView};
 use crate::plan::CLONE_DEPTH_MAX;
 use types::control::Base;
+use types::cut::SnapshotOrder;
 
 fn clone(snapshot: &str, name: &str) -> AdminAsk {
     AdminAsk::VolumeClone(VolumeClone { snapshot: snapshot.into(), name: name.into(), ..VolumeClone::default() })
@@ -39,7 +40,7 @@ fn check_begun(world: &World, clone: VolumeId) {
 #[test]
 fn clone_is_opened_when_each_pg_of_its_parent_has_begun_it() {
     let (mut world, [a, _]) = held();
-    let base = Base { volume: a.volume, snapshot: made(world.admin(create(&["p/a@s"])))[0].snapshot };
+    let snapshot = made(world.admin(create(&["p/a@s"])))[0].snapshot;
     // The parent goes on: what it gets now is no part of the clone's length.
     world.ask(1, segments(&a, 6..7, true));
     let pg = world.control.records().segments[&(a.volume, SegmentIndex(1))].pg;
@@ -64,7 +65,8 @@ fn clone_is_opened_when_each_pg_of_its_parent_has_begun_it() {
     assert_eq!(world.answers.len(), 2);
     let view = volume(world.admin(AdminAsk::VolumeInfo { name: "p/c".into() }));
     assert_eq!((view.state.as_str(), view.len_bytes), ("ready", 8 * SEGMENT));
-    assert_eq!(world.control.records().volumes[&view.volume].clone_of, Some(base));
+    let base = world.control.records().volumes[&view.volume].clone_of.expect("it is a clone");
+    assert_eq!((base.volume, base.snapshot), (a.volume, snapshot));
     assert_eq!(world.control.records().segments_of(view.volume).count(), 4, "with the one that reads as zeros");
     check_begun(&world, view.volume);
     check_rest(&world);
@@ -121,7 +123,7 @@ fn parent_is_kept_by_its_clones_unless_they_are_detached() {
     let gone = |of: &VolumeView, parent: &str| assert_eq!(of.parent.as_deref(), Some(parent));
     gone(&info(&mut world, "p/c"), &format!("p/a@{}", a[0].snapshot));
     gone(&info(&mut world, "p/d"), &format!("{}@{}", b[0].volume, b[0].snapshot));
-    assert_eq!((info(&mut world, "p/c").depth, info(&mut world, "p/d").depth), (1, 0));
+    assert_eq!((info(&mut world, "p/c").depth, info(&mut world, "p/d").depth), (1, 1));
     for view in [c, d] {
         opened(world.ask(2, open(&view.name, true, false)));
         world.admin(rm(&view.name, false)).expect("a clone goes like any volume");
@@ -202,4 +204,28 @@ fn clone_that_is_removed_while_it_is_made_leaves_nothing() {
     assert_eq!(refused(world.ask(2, open("p/c", true, false))).code, codes::VOLUME_UNKNOWN);
     world.admin(remove("p/a@s")).expect("nothing needs it");
     check_rest(&world);
+}
+
+#[test]
+fn pg_that_lost_a_clone_begins_it_on_its_snapshot_again() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@s"])));
+    let c = volume(world.admin(clone("p/a@s", "p/c"))).volume;
+    let base = world.control.records().volumes[&c].clone_of;
+    let pg = world.control.records().segments[&(a.volume, SegmentIndex(1))].pg;
+    // A forced recovery goes on from a replica that does not know the clone, or neither that nor the snapshot.
+    for has_snapshot in [true, false] {
+        world.cut_pgs.forget(pg, c);
+        world.attached.remove(&(pg, c));
+        if !has_snapshot {
+            world.cut_pgs.take(
+                world.now.mono,
+                pg,
+                &SnapshotOrder::Remove { volume: a.volume, snapshot: base.unwrap().snapshot },
+            );
+        }
+        opened(world.ask(2, open("p/c", true, true)));
+        let begun: Vec<Base> = base.filter(|_| has_snapshot).into_iter().collect();
+        assert_eq!(world.cut_pgs.bases(pg, c), begun);
+    }
 }

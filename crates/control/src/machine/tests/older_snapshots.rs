@@ -4,7 +4,7 @@ use super::past::{finish, move_watermarks};
 use super::snapshots::{check_ready, check_rest, create, deliver_up_to, held, is_cut, is_release, list, made, remove};
 use super::world::{World, opened};
 use super::*;
-use crate::admin::{FoundSnapshot, RecoverAsk};
+use crate::admin::{FoundSnapshot, RecoverAsk, VolumeClone};
 use crate::found::{Found, Table};
 use types::GenerationId;
 use types::control::{AttachedVolume, HeldSnapshot};
@@ -211,9 +211,62 @@ fn older_records_of_a_rollback_that_ended_do_not_repeat_it() {
     let before = turned(&world);
     assert_eq!(before, vec![1; pgs.len()]);
     recover(&mut world, copy);
+    finish(&mut world).expect("finished");
     world.seconds(5, &[]);
     assert!(world.control.records().volumes[&a.volume].rollback.is_none());
     assert_eq!(turned(&world), before, "what was written since would be lost");
     opened(world.ask(3, open("p/a", true, true)));
+    check_rest(&world);
+}
+
+#[test]
+fn recovery_carries_a_rollback_out_that_had_not_ended() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@s"])));
+    let pgs: Vec<PgId> = world.control.records().segments_of(a.volume).flat_map(|s| s.pgs()).collect();
+    world.leaderless = BTreeSet::from([pgs[1]]);
+    let token = world.fresh_token();
+    let force = true;
+    world.control.handle_admin(token, AdminAsk::SnapshotRollback { name: "p/a@s".into(), force });
+    world.seconds(1, &[]);
+    let copy = world.store.clone();
+    world.make_volume("p/later", SEGMENT);
+    world.leaderless.clear();
+    let turned = |world: &World| pgs.iter().map(|pg| world.cut_pgs.bases(*pg, a.volume).len()).collect::<Vec<_>>();
+    assert_eq!(turned(&world).iter().sum::<usize>(), pgs.len() - 1);
+    recover(&mut world, copy);
+    finish(&mut world).expect("finished");
+    world.seconds(5, &[]);
+    assert_eq!(turned(&world), vec![1; pgs.len()], "no PG is left with other contents");
+    opened(world.ask(3, open("p/a", true, false)));
+    check_rest(&world);
+}
+
+#[test]
+fn recovery_carries_a_clone_out_that_had_no_segments_yet() {
+    let (mut world, _) = held();
+    made(world.admin(create(&["p/a@s"])));
+    let token = world.fresh_token();
+    let of = VolumeClone { snapshot: "p/a@s".into(), name: "p/c".into(), ..VolumeClone::default() };
+    world.control.handle_admin(token, AdminAsk::VolumeClone(of));
+    while world.control.records().volume("p/c").is_err() {
+        assert!(world.step());
+    }
+    let c = world.control.records().volume("p/c").expect("it is there").id;
+    while !world.store.keys().any(|key| key.starts_with("volume/") && key.ends_with(&format!("{:x}", c.0))) {
+        assert!(world.step());
+    }
+    // A larger clone gets its segments in further transactions.
+    let (mut copy, of_clone) = (world.store.clone(), format!("segment/{:016x}", c.0));
+    copy.retain(|key, _| !key.starts_with(&of_clone));
+    world.settle();
+    recover(&mut world, copy);
+    finish(&mut world).expect("finished");
+    world.crash();
+    world.connect_all();
+    world.seconds(5, &[]);
+    assert!(!world.control.records().volumes[&c].cloning);
+    assert_eq!(world.control.records().segments_of(c).count(), 3);
+    opened(world.ask(3, open("p/c", false, false)));
     check_rest(&world);
 }

@@ -58,13 +58,27 @@ impl CutPgs {
             assert!(named.is_none_or(|last| head >= last), "{volume} comes with {head}, below {named:?}");
             pg.volumes.insert(volume, (head, head));
             pg.bases.entry(volume).or_default().extend(base);
-        } else if let Some(base) = base.filter(|base| base.volume == volume && head > pg.volumes[&volume].1) {
+        } else if let Some(base) = base.filter(|base| base.volume == volume && base.to > pg.volumes[&volume].1) {
             assert!(!held, "{volume} turns back during a cut of it");
             let item = CutItem { volume, to: GenerationId(base.snapshot.0) };
             assert!(pg.needs_none(&item) || pg.snapshots.contains(&(volume, base.snapshot)), "{base:?} is gone");
             pg.volumes.get_mut(&volume).expect("it is here").1 = head;
             pg.bases.entry(volume).or_default().push(base);
         }
+    }
+
+    /// Whether the PG has the snapshot on which a head is to stand, or needs none.
+    pub fn has_base(&self, pg: PgId, attach: &Attach) -> bool {
+        let Some(base) = attach.base else { return true };
+        let known = self.pgs.get(&pg).and_then(|pg| pg.volumes.get(&attach.volume));
+        let is_put = known.is_none_or(|(_, last)| base.volume == attach.volume && base.to > *last);
+        !is_put || self.has(pg, base.volume, base.snapshot)
+    }
+
+    /// Takes a volume from a PG, as if it had never been there.
+    pub fn forget(&mut self, pg: PgId, volume: VolumeId) {
+        let pg = self.pgs.get_mut(&pg).expect("it is known");
+        (pg.volumes.remove(&volume), pg.bases.remove(&volume));
     }
 
     /// Returns the snapshots on which heads of a volume were put in a PG, in order.

@@ -4,8 +4,8 @@ use super::snapshots::{check_rest, code, create, held, made, remove};
 use super::world::{World, opened, refused};
 use super::*;
 use crate::admin::VolumeView;
-use types::SnapshotId;
 use types::control::Base;
+use types::{GenerationId, SnapshotId};
 
 fn roll_back(name: &str) -> AdminAsk {
     AdminAsk::SnapshotRollback { name: name.into(), force: false }
@@ -25,7 +25,10 @@ fn close(held: &Opened) -> ClientAsk {
 /// Returns the PGs of the volume whose last turn back was to this snapshot, and their number.
 fn turned(world: &World, base: Base) -> (usize, usize) {
     let pgs: BTreeSet<PgId> = world.control.records().segments_of(base.volume).flat_map(|s| s.pgs()).collect();
-    let count = pgs.iter().filter(|pg| world.cut_pgs.bases(**pg, base.volume).last() == Some(&base)).count();
+    let count = pgs
+        .iter()
+        .filter(|pg| world.cut_pgs.bases(**pg, base.volume).last().is_some_and(|last| last.snapshot == base.snapshot))
+        .count();
     (count, pgs.len())
 }
 
@@ -34,7 +37,7 @@ fn closed() -> (World, Opened, Base) {
     let (mut world, [a, _]) = held();
     let snapshot = made(world.admin(create(&["p/a@s"])))[0].snapshot;
     assert_eq!(world.ask(1, close(&a)), ClientAnswer::Closed);
-    let base = Base { volume: a.volume, snapshot };
+    let base = Base { volume: a.volume, snapshot, to: GenerationId::default() };
     (world, a, base)
 }
 
@@ -139,7 +142,7 @@ fn second_rollback_replaces_one_that_waits() {
     let second = world.fresh_token();
     world.control.handle_admin(second, roll_back("p/a@t"));
     world.seconds(1, &[]);
-    volume(world.admin_answers.remove(&first).expect("the first one ends"));
+    assert_eq!(code(world.admin_answers.remove(&first).expect("the first one ends")), codes::VOLUME_BUSY);
     world.leaderless.clear();
     world.seconds(2, &[]);
     volume(world.admin_answers.remove(&second).expect("it is done"));

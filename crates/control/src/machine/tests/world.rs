@@ -738,6 +738,9 @@ impl World {
         if attach.order <= last {
             return Err(AttachRefusal::StaleOrder { last });
         }
+        if !self.cut_pgs.has_base(pg, &attach) {
+            return Err(AttachRefusal::NoBase);
+        }
         self.orders.insert(pg, attach.order);
         self.attaches += 1;
         self.cut_pgs.attached(pg, &attach);

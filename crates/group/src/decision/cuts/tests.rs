@@ -295,7 +295,7 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
 
 /// An attach record without a session that puts a head of the volume on a snapshot.
 fn on(order: u64, (volume, head): (VolumeId, u64), base: (VolumeId, u64)) -> Command {
-    let base = Some(Base { volume: base.0, snapshot: SnapshotId(base.1) });
+    let base = Some(Base { volume: base.0, snapshot: SnapshotId(base.1), to: g(head) });
     let (session, epoch) = (SessionId(0), Epoch(2));
     Command::Attach(Attach { order, volume, session, epoch, chunk_count: 4, head: g(head), base })
 }
@@ -324,10 +324,15 @@ fn rollback_puts_a_head_on_the_snapshot_and_ends_the_session() {
     assert_eq!(d.decide(&late).outcome, Outcome::Refused(Errno::Fenced));
     assert_eq!(d.decide(&on(3, (V, 20), (V, 10))).outcome, Outcome::StaleOrder { last: 3 });
     assert_eq!(d.decide(&on(4, (V, 20), (V, 10))), done.into(), "another order with the same head changes nothing");
+    // A recovery of the records gives the volume a head above all others, and does not know that the rollback has ended.
+    let base = Some(Base { volume: V, snapshot: SnapshotId(10), to: g(20) });
+    let (session, epoch) = (SessionId(0), Epoch(3));
+    let recovered = Attach { order: 5, volume: V, session, epoch, chunk_count: 4, head: g(1 << 20), base };
+    assert_eq!(d.decide(&Command::Attach(recovered)), done.into(), "what was written since stays");
     assert_eq!(snap(&mut d, &[(V, 19)]), refused(CutRefusal::Stale), "a Snap of a time before comes late");
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
     snapshot(&mut d, 21);
-    assert_eq!(d.decide(&on(5, (V, 22), (V, 21))), changed(done, vec![Change::Discard(g(21))]));
+    assert_eq!(d.decide(&on(6, (V, 22), (V, 21))), changed(done, vec![Change::Discard(g(21))]));
     assert_eq!(d.tree.path(g(22)).map(|(id, _)| id).collect::<Vec<_>>(), [g(22), g(20), g(1)]);
 }
 
