@@ -4,10 +4,10 @@
 //! from counters and are never reused.
 
 mod loads;
-mod pairs;
 mod pg;
 mod snapshot;
 mod volume;
+mod watch;
 
 use crate::events::{EVENTS_MAX, Event};
 use crate::refusal::refuse;
@@ -30,6 +30,7 @@ pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
 pub use volume::{Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
+pub use watch::{MuteRecord, WatchRecord};
 
 /// Version of every record that this program writes.
 const RECORD_VERSION: u32 = 1;
@@ -270,30 +271,6 @@ impl SegmentRecord {
     pub fn chunks_per_column(&self) -> u32 {
         CHUNKS_PER_SEGMENT / (1 + self.more_pgs.len() as u32).min(CHUNKS_PER_SEGMENT)
     }
-}
-
-/// The state that the events so far report: the next ones are differences from it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchRecord {
-    /// The health as last reported; empty before the first time.
-    pub health: String,
-    /// Code → since when the check holds, in milliseconds of the Unix clock.
-    pub checks: BTreeMap<String, u64>,
-    /// State words of OSDs; an OSD without words is up.
-    #[serde(with = "pairs")]
-    pub osds: BTreeMap<OsdId, String>,
-    /// States of PGs; those that are missing are active.
-    #[serde(with = "pairs")]
-    pub pgs: BTreeMap<PgId, String>,
-}
-
-/// A health check that an administrator muted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MuteRecord {
-    pub code: String,
-    pub since_ms: u64,
-    /// `None`: until it is unmuted.
-    pub until_ms: Option<u64>,
 }
 
 /// The key of a record in the store, printed with fixed width, so that keys sort as ids do.

@@ -190,7 +190,7 @@ impl Control {
         if let Some(stream) = target {
             let attach = self.attach_now(&record, pg, order);
             let job = &self.attaching.jobs[&(volume, pg)];
-            // What a clone showed there is lost, or its snapshot is deleted and the PG is new to it.
+            // The PG has lost the contents of a clone, or its snapshot is deleted and the PG is new to it.
             let base = attach.base.filter(|_| !job.lacks_base || record.changes_contents());
             let attach = Attach { base, ..attach };
             self.say(stream, OsdDown::Attach { pg, attach });
