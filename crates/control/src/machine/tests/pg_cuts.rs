@@ -78,7 +78,8 @@ impl CutPgs {
     /// Takes a volume from a PG, as if it had never been there.
     pub fn forget(&mut self, pg: PgId, volume: VolumeId) {
         let pg = self.pgs.get_mut(&pg).expect("it is known");
-        (pg.volumes.remove(&volume), pg.bases.remove(&volume));
+        pg.volumes.remove(&volume);
+        pg.bases.remove(&volume);
     }
 
     /// Returns the snapshots on which heads of a volume were put in a PG, in order.
