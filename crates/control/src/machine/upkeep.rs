@@ -100,6 +100,7 @@ impl Control {
                     self.write(writes);
                     if done {
                         self.lengthened.remove(&id);
+                        self.begun_clones.remove(&id);
                         self.unsettled.remove(&id);
                     }
                 }

@@ -71,7 +71,7 @@ pub struct VolumeRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone_of: Option<Base>,
     /// Number of its ancestors.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub depth: u32,
     /// Not all PGs of a clone have begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -120,7 +120,7 @@ fn is_first(newest: &GenerationId) -> bool {
     newest.0 == 0
 }
 
-fn is_none(depth: &u32) -> bool {
+fn is_zero(depth: &u32) -> bool {
     *depth == 0
 }
 

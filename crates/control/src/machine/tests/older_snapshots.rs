@@ -141,9 +141,8 @@ fn recovery_deletes_what_is_left_of_a_cut_that_was_given_up() {
     assert!(a.volume != b.volume);
 }
 
-/// After a disaster the PGs of a cut may come late: what they say counts, however long it takes.
-#[test]
-fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
+/// Returns a world whose records are of the middle of a cut of p/a, which has ended since. One of its PGs has no leader.
+fn in_a_cut_that_ended() -> (World, Opened) {
     let (mut world, [a, _]) = held();
     let token = world.fresh_token();
     world.control.handle_admin(token, create(&["p/a@s"]));
@@ -156,6 +155,13 @@ fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
     world.lead_on(copy);
     world.connect_all();
     assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    (world, a)
+}
+
+/// After a disaster the PGs of a cut may come late: what they say counts, however long it takes.
+#[test]
+fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
+    let (mut world, _) = in_a_cut_that_ended();
     world.seconds(60, &[]);
     assert_eq!(list(&mut world, "p/a")[0].state, "cutting", "it is not given up");
     world.leaderless.clear();
@@ -167,18 +173,7 @@ fn cut_of_older_records_waits_for_its_pgs_in_a_recovery() {
 
 #[test]
 fn cut_of_older_records_ends_without_a_pg_that_is_gone() {
-    let (mut world, [a, _]) = held();
-    let token = world.fresh_token();
-    world.control.handle_admin(token, create(&["p/a@s"]));
-    deliver_up_to(&mut world, is_release);
-    let copy = world.store.clone();
-    world.hold = false;
-    world.settle();
-    made(world.admin_answers.remove(&token).expect("it is made"));
-    world.leaderless = BTreeSet::from([world.control.records().segments[&(a.volume, SegmentIndex(1))].pg]);
-    world.lead_on(copy);
-    world.connect_all();
-    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    let (mut world, a) = in_a_cut_that_ended();
     finish(&mut world).expect("finished");
     assert!(world.control.holds(a.volume));
     world.seconds(60, &[]);
@@ -192,8 +187,8 @@ fn cut_of_older_records_ends_without_a_pg_that_is_gone() {
     check_rest(&world);
 }
 
-#[test]
-fn older_records_of_a_rollback_that_ended_do_not_repeat_it() {
+/// Returns a world in which all PGs of p/a but one have turned back to a snapshot.
+fn half_turned() -> (World, Opened, Vec<PgId>, Token) {
     let (mut world, [a, _]) = held();
     made(world.admin(create(&["p/a@s"])));
     let pgs: Vec<PgId> = world.control.records().segments_of(a.volume).flat_map(|s| s.pgs()).collect();
@@ -202,42 +197,44 @@ fn older_records_of_a_rollback_that_ended_do_not_repeat_it() {
     let force = true;
     world.control.handle_admin(token, AdminAsk::SnapshotRollback { name: "p/a@s".into(), force });
     world.seconds(1, &[]);
+    (world, a, pgs, token)
+}
+
+/// Returns how often each of these PGs has turned the volume back.
+fn turned(world: &World, pgs: &[PgId], volume: VolumeId) -> Vec<usize> {
+    pgs.iter().map(|pg| world.cut_pgs.bases(*pg, volume).len()).collect()
+}
+
+#[test]
+fn older_records_of_a_rollback_that_ended_do_not_repeat_it() {
+    let (mut world, a, pgs, token) = half_turned();
     let copy = world.store.clone();
     world.leaderless.clear();
     world.seconds(2, &[]);
     world.admin_answers.remove(&token).expect("an answer").expect("it is done");
     opened(world.ask(2, open("p/a", true, false)));
-    let turned = |world: &World| pgs.iter().map(|pg| world.cut_pgs.bases(*pg, a.volume).len()).collect::<Vec<_>>();
-    let before = turned(&world);
+    let before = turned(&world, &pgs, a.volume);
     assert_eq!(before, vec![1; pgs.len()]);
     recover(&mut world, copy);
     finish(&mut world).expect("finished");
     world.seconds(5, &[]);
     assert!(world.control.records().volumes[&a.volume].rollback.is_none());
-    assert_eq!(turned(&world), before, "what was written since would be lost");
+    assert_eq!(turned(&world, &pgs, a.volume), before, "what was written since would be lost");
     opened(world.ask(3, open("p/a", true, true)));
     check_rest(&world);
 }
 
 #[test]
 fn recovery_carries_a_rollback_out_that_had_not_ended() {
-    let (mut world, [a, _]) = held();
-    made(world.admin(create(&["p/a@s"])));
-    let pgs: Vec<PgId> = world.control.records().segments_of(a.volume).flat_map(|s| s.pgs()).collect();
-    world.leaderless = BTreeSet::from([pgs[1]]);
-    let token = world.fresh_token();
-    let force = true;
-    world.control.handle_admin(token, AdminAsk::SnapshotRollback { name: "p/a@s".into(), force });
-    world.seconds(1, &[]);
+    let (mut world, a, pgs, _) = half_turned();
     let copy = world.store.clone();
     world.make_volume("p/later", SEGMENT);
     world.leaderless.clear();
-    let turned = |world: &World| pgs.iter().map(|pg| world.cut_pgs.bases(*pg, a.volume).len()).collect::<Vec<_>>();
-    assert_eq!(turned(&world).iter().sum::<usize>(), pgs.len() - 1);
+    assert_eq!(turned(&world, &pgs, a.volume).iter().sum::<usize>(), pgs.len() - 1);
     recover(&mut world, copy);
     finish(&mut world).expect("finished");
     world.seconds(5, &[]);
-    assert_eq!(turned(&world), vec![1; pgs.len()], "no PG is left with other contents");
+    assert_eq!(turned(&world, &pgs, a.volume), vec![1; pgs.len()], "no PG is left with other contents");
     opened(world.ask(3, open("p/a", true, false)));
     check_rest(&world);
 }

@@ -12,7 +12,7 @@ fn resize(name: &str, gib: u64) -> AdminAsk {
     AdminAsk::VolumeResize { name: name.into(), len_bytes: gib * SEGMENT }
 }
 
-fn volume(answer: Result<AdminAnswer, Refusal>) -> VolumeView {
+pub(super) fn volume(answer: Result<AdminAnswer, Refusal>) -> VolumeView {
     match answer {
         Ok(AdminAnswer::Volume(view)) => view,
         other => panic!("no volume: {other:?}"),

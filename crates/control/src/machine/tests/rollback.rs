@@ -1,21 +1,14 @@
 //! Rollback: all PGs turn back to the snapshot before any opener goes on, whatever dies, and no session survives it.
 
+use super::resize::volume;
 use super::snapshots::{check_rest, code, create, held, made, remove};
 use super::world::{World, opened, refused};
 use super::*;
-use crate::admin::VolumeView;
 use types::control::Base;
 use types::{GenerationId, SnapshotId};
 
 fn roll_back(name: &str) -> AdminAsk {
     AdminAsk::SnapshotRollback { name: name.into(), force: false }
-}
-
-fn volume(answer: Result<AdminAnswer, Refusal>) -> VolumeView {
-    match answer {
-        Ok(AdminAnswer::Volume(view)) => view,
-        other => panic!("no volume: {other:?}"),
-    }
 }
 
 fn close(held: &Opened) -> ClientAsk {
