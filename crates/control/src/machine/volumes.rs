@@ -204,7 +204,8 @@ impl Control {
             let by = volume.resize.as_ref().map_or_else(String::new, |resize| resize.by.clone());
             self.note_resized(now, volume.id, volume.len_bytes, by);
         }
-        if let Some(rollback) = &volume.rollback {
+        // In a recovery more of its PGs may be found.
+        if let Some(rollback) = volume.rollback.as_ref().filter(|_| !volume.recovering) {
             let snapshot = self.records.snapshots.get(&(volume.id, rollback.snapshot));
             let name = snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| self.snapshot_view(s).name);
             self.note_rolled_back(now, volume.id, &name, rollback.by.clone());
@@ -247,7 +248,7 @@ impl Control {
         let pgs: Vec<PgId> = self.attaching.pgs_of(volume).collect();
         let lacking: Vec<PgId> = self.attaching.lacking_base(volume).collect();
         match (&pgs[..], &lacking[..]) {
-            ([], _) => "its segments are still being listed".to_owned(),
+            ([], _) => "its records are still being written".to_owned(),
             (_, []) => format!("{} of its PGs have not taken it ({})", pgs.len(), named(&pgs)),
             (_, lacking) => {
                 format!("PGs do not have the snapshot ({}): a forced recovery has lost it there", named(lacking))

@@ -235,6 +235,7 @@ fn recovery_carries_a_rollback_out_that_had_not_ended() {
     finish(&mut world).expect("finished");
     world.seconds(5, &[]);
     assert_eq!(turned(&world, &pgs, a.volume), vec![1; pgs.len()], "no PG is left with other contents");
+    assert_eq!(world.events.iter().filter(|e| e.kind == "volume.rolled_back").count(), 1);
     opened(world.ask(3, open("p/a", true, false)));
     check_rest(&world);
 }
