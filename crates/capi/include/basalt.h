@@ -21,8 +21,8 @@
  *     EAGAIN        the queue is full: take events, then submit again; or the pool or the volume is not ready yet; or an earlier
  *                   open of the volume, with other flags, timed out and has not ended: try again after a minute at most
  *     EBUSY         another client has the volume open for writing; or the handle is still in use
- *     ENOENT        no such pool or volume
- *     EROFS         a write to a volume that is open for reading
+ *     ENOENT        no such pool, volume or snapshot
+ *     EROFS         a write to a volume that is open for reading; a snapshot that is opened for writing
  *     EHOSTUNREACH  no metadata server answers, or none leads
  *     ETIMEDOUT     the volume was not opened in 15 s
  *     EPERM         the system forbids io_uring

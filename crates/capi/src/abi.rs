@@ -14,9 +14,9 @@ pub const OPEN_STEAL: u32 = 2;
 /// `BASALT_WRITE_ZEROES_ALLOCATE`.
 pub const WRITE_ZEROES_ALLOCATE: u32 = 1;
 /// `BASALT_QUEUE_DEPTH_MAX`.
-pub const QUEUE_DEPTH_MAX: u32 = 65_536;
+pub const QUEUE_DEPTH_MAX: u32 = clientthread::QUEUE_DEPTH_MAX;
 /// `BASALT_QUEUE_BYTES_MAX`.
-pub const QUEUE_BYTES_MAX: u64 = 64 << 20;
+pub const QUEUE_BYTES_MAX: u64 = clientthread::QUEUE_BYTES_MAX;
 /// `BASALT_IOV_MAX`.
 pub const IOV_MAX: c_int = 1024;
 

@@ -3,8 +3,7 @@
 //! A panic becomes an error, an error becomes a negative errno, and its text stays with the thread. A process that was forked
 //! while the library had threads is refused here, before any lock.
 
-use crate::failure::Failure;
-use crate::os;
+use clientthread::Failure;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +14,7 @@ thread_local! {
 
 /// Runs the body of a call.
 pub fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    if os::is_forked() {
+    if clientthread::is_forked() {
         return fail(Failure::misuse(libc::ENOTSUP, "this process was forked from one that uses the library"));
     }
     // State that outlives a panic is behind locks that ignore poison: maps and lists that are whole after each step.
@@ -27,7 +26,7 @@ pub fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 }
 
 fn fail(failure: Failure) -> c_int {
-    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    let text = CString::new(failure.to_string().replace('\0', " ")).unwrap_or_default();
     // A thread that ends may call after its variables are gone.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
     -failure.errno
@@ -41,7 +40,7 @@ pub fn last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::{call, last_error};
-    use crate::failure::Failure;
+    use clientthread::Failure;
     use std::ffi::CStr;
 
     #[allow(unsafe_code)]

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi::IOV_MAX;
-use crate::failure::Failure;
+use clientthread::Failure;
 use device::REQUEST_LEN_MAX;
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;

@@ -4,9 +4,8 @@
 //! invented is found out by a look-up, without any access through it.
 
 use crate::abi::{BasaltCluster, BasaltQueue, BasaltVolume};
-use crate::cluster::{Cluster, Volume};
-use crate::failure::Failure;
-use crate::queue::Queue;
+use crate::mark::{Cluster, Queue, Volume};
+use clientthread::Failure;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -16,6 +16,7 @@ const SAME_RING: &[(&str, &[&str])] = &[
     ("engine", &["env", "telemetry"]),
     ("bus", &["env", "telemetry"]),
     ("clientloop", &["client"]),
+    ("clientthread", &["client", "clientloop"]),
 ];
 /// Crates that a frontend may use (ring 0 is free to all).
 const FRONTEND_USES: &[&str] = &["device", "env", "telemetry"];

@@ -1,12 +1,11 @@
 //! Asynchronous requests, and what the synchronous ones share with them.
 
 use crate::abi::{BasaltQueue, BasaltVolume, WRITE_ZEROES_ALLOCATE};
-use crate::cluster::Volume;
-use crate::failure::Failure;
 use crate::guard::call;
+use crate::mark::{Mark, Queue, Volume};
 use crate::memory::Buffers;
-use crate::queue::Queue;
 use crate::registry::{QUEUES, VOLUMES};
+use clientthread::Failure;
 use device::Request;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -31,8 +30,8 @@ impl Io {
             Io::Discard { offset, len } => Request::Trim { offset, len },
             Io::WriteZeroes { offset, len, .. } => Request::WriteZeroes { offset, len, no_hole: false },
         };
-        device::check(&volume.info, &request).map_err(|errno| volume.failure(errno))?;
-        if volume.info.read_only && matches!(self, Io::Write { .. }) {
+        volume.check(&request)?;
+        if volume.info().read_only && matches!(self, Io::Write { .. }) {
             return Err(volume.failure(types::Errno::ReadOnly));
         }
         Ok(())
@@ -45,21 +44,22 @@ impl Io {
 /// The buffers of a write are readable. Those of a read stay writable until the event is taken.
 pub unsafe fn submit(volume: &Volume, queue: &Arc<Queue>, user: usize, io: Io) -> Result<(), Failure> {
     io.check(volume)?;
+    let admit = |bytes, target| queue.admit(Mark { user, target }, bytes);
     let (request, ticket) = match io {
         Io::Read { offset, buffers } => {
             let len = buffers.len();
-            (Request::Read { offset, len }, queue.admit(user, len, Some(buffers))?)
+            (Request::Read { offset, len }, admit(len, Some(buffers))?)
         }
         Io::Write { offset, buffers } => {
-            let ticket = queue.admit(user, buffers.len(), None)?;
+            let ticket = admit(buffers.len(), None)?;
             // SAFETY: the caller's promise.
             let buf = unsafe { buffers.gather() };
             (Request::Write { offset, buf, fua: false }, ticket)
         }
-        Io::Flush => (Request::Flush, queue.admit(user, 0, None)?),
-        Io::Discard { offset, len } => (Request::Trim { offset, len }, queue.admit(user, 0, None)?),
+        Io::Flush => (Request::Flush, admit(0, None)?),
+        Io::Discard { offset, len } => (Request::Trim { offset, len }, admit(0, None)?),
         Io::WriteZeroes { offset, len, allocates } => {
-            (Request::WriteZeroes { offset, len, no_hole: allocates }, queue.admit(user, 0, None)?)
+            (Request::WriteZeroes { offset, len, no_hole: allocates }, admit(0, None)?)
         }
     };
     volume.send(request, ticket)

@@ -1,11 +1,11 @@
 //! Completion queues.
 
 use crate::abi::{BasaltQueue, Event};
-use crate::failure::Failure;
 use crate::guard::call;
+use crate::mark::{Queue, deliver, result_of};
 use crate::memory;
-use crate::queue::{Queue, result_of};
 use crate::registry::QUEUES;
+use clientthread::Failure;
 use std::ffi::{c_int, c_uint};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn basalt_queue_wait(
         let count = taken.len();
         for (at, finished) in taken.into_iter().enumerate() {
             // SAFETY: the buffers of a request belong to the library until its event is taken, so says the header.
-            let (user, outcome) = unsafe { finished.deliver() };
+            let (user, outcome) = unsafe { deliver(finished) };
             let user_data = std::ptr::with_exposed_provenance_mut(user);
             let event = Event { user_data, result: result_of(outcome), reserved: 0 };
             // SAFETY: at most `max` events were taken, and the program vouches for so many places.

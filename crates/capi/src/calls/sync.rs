@@ -2,11 +2,11 @@
 
 use crate::abi::BasaltVolume;
 use crate::calls::aio::{Io, submit};
-use crate::failure::Failure;
 use crate::guard::call;
+use crate::mark::{Queue, deliver};
 use crate::memory::Buffers;
-use crate::queue::Queue;
 use crate::registry::VOLUMES;
+use clientthread::Failure;
 use std::ffi::{c_int, c_void};
 
 /// Submits a request and waits for its end.
@@ -20,7 +20,7 @@ unsafe fn perform(volume: *mut BasaltVolume, io: impl FnOnce() -> Result<Io, Fai
         unsafe { submit(&volume, &queue, 0, io()?) }?;
         for finished in queue.take(1, 1, None)? {
             // SAFETY: the caller's promise.
-            let (_, outcome) = unsafe { finished.deliver() };
+            let (_, outcome) = unsafe { deliver(finished) };
             outcome.map_err(|errno| volume.failure(errno))?;
         }
         Ok(0)

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod disk;
+pub mod embed;
 mod flight;
 mod net;
 mod ring;

@@ -1,10 +1,10 @@
-//! Services of the operating system: `fork` is noticed, signals stay with the program's threads, an eventfd tells of
-//! completions.
-#![allow(unsafe_code)]
+//! Services for a library inside a foreign program: `fork` is noticed, signals stay with the program's threads, an eventfd
+//! tells of completions.
+//!
+//! The client libraries for C and Python use them. Invariant: the process of the program keeps its signal masks and handlers.
 
-use crate::failure::Failure;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ extern "C" fn in_child() {
 pub fn watch_forks() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: the handler stores one flag, which is allowed between fork and exec. The library is never unloaded (build.rs).
+        // SAFETY: the handler stores one flag, which is allowed between fork and exec. The libraries are never unloaded (their build.rs).
         let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         assert_eq!(result, 0, "ENOMEM is its only error");
     });
@@ -33,9 +33,12 @@ pub fn is_forked() -> bool {
 
 /// Blocks all signals of this thread while it lives. Threads that start meanwhile inherit that, so the program's handlers never
 /// run on a thread of the library.
+#[derive(Debug)]
 pub struct SignalsBlocked(libc::sigset_t);
 
+#[allow(clippy::new_without_default, reason = "the value is an effect, and no default of anything")]
 impl SignalsBlocked {
+    /// Blocks them until the value is dropped.
     pub fn new() -> SignalsBlocked {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -57,21 +60,23 @@ impl Drop for SignalsBlocked {
 }
 
 /// An eventfd that is readable or not; it never blocks.
+#[derive(Debug)]
 pub struct EventFd(File);
 
 impl EventFd {
     /// # Errors
     /// EMFILE and its like.
-    pub fn new() -> Result<EventFd, Failure> {
+    pub fn new() -> io::Result<EventFd> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
-            return Err(Failure::of_system("no eventfd", &std::io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and belongs to this value alone.
         Ok(EventFd(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
+    /// Returns the descriptor, which this value owns.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -3,7 +3,8 @@
 //! Invariant: tickets are here, in the device's requests or finished. A volume that was given up has no ticket, and late
 //! completions of its device are dropped.
 
-use crate::mailbox::Reply;
+use crate::mailbox::Counted;
+use crate::pending::Reply;
 use crate::queue::{Queue, Ticket};
 use device::{Answer, BlockDevice, Busy, Completion, Request};
 use slab::Slab;
@@ -11,22 +12,27 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use types::{IoBuf, Time};
 
-/// Queues with events that were not signalled yet.
-#[derive(Default)]
-pub struct Unsignalled(Vec<Arc<Queue>>);
+/// Queues with completions that were not signalled yet.
+pub(crate) struct Unsignalled<T>(Vec<Arc<Queue<T>>>);
 
-impl Unsignalled {
-    pub fn add(&mut self, queue: Option<Arc<Queue>>) {
+impl<T> Default for Unsignalled<T> {
+    fn default() -> Unsignalled<T> {
+        Unsignalled(Vec::new())
+    }
+}
+
+impl<T> Unsignalled<T> {
+    pub fn add(&mut self, queue: Option<Arc<Queue<T>>>) {
         self.0.extend(queue);
     }
 
-    /// Wakes the program once for all events of a turn.
+    /// Wakes the program once for all completions of a turn.
     pub fn signal(&mut self) {
         self.0.drain(..).for_each(|queue| queue.signal());
     }
 }
 
-impl Drop for Unsignalled {
+impl<T> Drop for Unsignalled<T> {
     /// A panic of the I/O thread leaves no program waiting.
     fn drop(&mut self) {
         self.signal();
@@ -34,34 +40,47 @@ impl Drop for Unsignalled {
 }
 
 /// A close in progress: first the requests end, then meta is told.
-pub struct Closing {
+pub(crate) struct Closing<T> {
     /// When the next step is due at the latest.
     pub until: Time,
     /// Meta is being told.
     pub is_parting: bool,
-    /// `None` when the program was answered.
+    /// `None` when the program was answered, or does not wait.
     pub reply: Option<Reply<()>>,
+    /// The volume counts until the close has ended for the program.
+    pub counted: Option<Counted<T>>,
 }
 
 /// A volume that the client has open.
-#[derive(Default)]
-pub struct Served {
-    tickets: Slab<Ticket>,
+pub(crate) struct Served<T> {
+    tickets: Slab<Ticket<T>>,
     /// Requests that the device does not take yet, the oldest first.
     backlog: VecDeque<(Request, u64)>,
-    pub closing: Option<Closing>,
+    pub closing: Option<Closing<T>>,
 }
 
-impl Served {
+impl<T> Default for Served<T> {
+    fn default() -> Served<T> {
+        Served { tickets: Slab::new(), backlog: VecDeque::new(), closing: None }
+    }
+}
+
+impl<T> Served<T> {
     /// Takes a request of the program. Its turn comes after those that wait.
-    pub fn take(&mut self, request: Request, ticket: Ticket) {
+    pub fn take(&mut self, request: Request, ticket: Ticket<T>) {
         let token = self.tickets.insert(ticket) as u64;
         self.backlog.push_back((request, token));
     }
 
     /// Passes what waits to the device, as far as that takes it, and ends what the device has completed. A completion makes
     /// room, so both are repeated.
-    pub fn turn(&mut self, now: Time, device: &mut dyn BlockDevice, done: &mut Vec<Completion>, out: &mut Unsignalled) {
+    pub fn turn(
+        &mut self,
+        now: Time,
+        device: &mut dyn BlockDevice,
+        done: &mut Vec<Completion>,
+        out: &mut Unsignalled<T>,
+    ) {
         loop {
             self.submit(now, device);
             device.completions(done);
@@ -97,7 +116,10 @@ impl Served {
 
     /// Answers the program that closes the volume.
     pub fn answer_close(&mut self) {
-        if let Some(reply) = self.closing.as_mut().and_then(|closing| closing.reply.take()) {
+        let Some(closing) = &mut self.closing else { return };
+        // The count comes first: the program may disconnect as soon as it has the answer.
+        closing.counted = None;
+        if let Some(reply) = closing.reply.take() {
             let _ = reply.try_send(Ok(()));
         }
     }
@@ -157,29 +179,23 @@ mod tests {
     fn requests_that_a_busy_device_refuses_wait_in_their_order() {
         let (queue, mut served, mut out) = (Queue::new(8).expect("a queue"), Served::default(), Unsignalled::default());
         let mut device = narrow(2);
-        for user in 0..5 {
-            let ticket = queue.admit(user, 512, None).expect("room");
+        for user in 0..5_u64 {
+            let ticket = queue.admit(user, 512).expect("room");
             let buf = IoBuf::copy_of(&[user as u8; 512]);
             served.take(Request::Write { offset: 0, buf, fua: false }, ticket);
         }
         served.turn(Time::ZERO, &mut device, &mut Vec::new(), &mut out);
         out.signal();
-        let users: Vec<usize> = queue.take(5, 8, None).expect("five").into_iter().map(user_of).collect();
+        let users: Vec<u64> = queue.take(5, 8, None).expect("five").into_iter().map(|finished| finished.tag).collect();
         assert_eq!(users, [0, 1, 2, 3, 4]);
-    }
-
-    #[allow(unsafe_code)]
-    fn user_of(finished: crate::queue::Finished) -> usize {
-        // SAFETY: the requests of these tests have no buffers.
-        unsafe { finished.deliver() }.0
     }
 
     #[test]
     fn a_volume_that_is_given_up_ends_its_requests_and_drops_late_completions() {
         let (queue, mut served, mut out) = (Queue::new(8).expect("a queue"), Served::default(), Unsignalled::default());
         let mut device = narrow(1);
-        for user in 0..2 {
-            served.take(Request::Flush, queue.admit(user, 0, None).expect("room"));
+        for user in 0..2_u64 {
+            served.take(Request::Flush, queue.admit(user, 0).expect("room"));
         }
         served.submit(Time::ZERO, &mut device);
         served.give_up();

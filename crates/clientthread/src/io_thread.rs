@@ -3,9 +3,12 @@
 //! A turn is: events and answers of meta, the commands of the program, the volumes, and one kernel entry. The thread ends with
 //! [`Command::Stop`], with a failure of the ring, or with a panic. In each case every command and every request is answered.
 
+use crate::cluster::{Cluster, Volume};
 use crate::failure::Failure;
-use crate::mailbox::{Command, Mailbox, Reply};
+use crate::mailbox::{Command, Counted, Mailbox};
+use crate::pending::Reply;
 use crate::served::{Closing, Served, Unsignalled};
+use crate::settings::Settings;
 use api::AdminClient;
 use client::{AskId, ClientEvent, VolumeKey};
 use clientloop::{ClientLoop, DRAIN_MAX, LoopConfig, OPEN_MAX, PART_MAX};
@@ -16,29 +19,12 @@ use env::{Env, EnvError};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 use types::Time;
 use types::codes;
 use types::control::Refusal;
 
-/// Settings of a cluster handle.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Metadata servers, as `host:port`.
-    pub metas: Vec<String>,
-    /// Time in which the leading metadata server has to answer.
-    pub connect_timeout: Duration,
-    /// Time after which a request fails; `None`: never.
-    pub io_timeout: Option<Duration>,
-    /// Time that a write waits for space.
-    pub full_wait: Duration,
-}
-
-/// Result of an open.
-type Granted = (VolumeKey, DeviceInfo);
-
 /// An open without an answer.
-struct Opening {
+struct Opening<T> {
     ask: AskId,
     name: String,
     /// Whether it is for writing, and whether it takes the volume over.
@@ -46,30 +32,36 @@ struct Opening {
     until: Time,
     /// `None` after the program was told that it took too long. The request goes on, and cannot be taken back: a volume that is
     /// granted afterwards is closed, unless the program has opened it again and waits for it.
-    reply: Option<Reply<Granted>>,
+    waiter: Option<(Reply<Volume<T>>, Counted<T>)>,
 }
 
-struct IoThread {
-    mailbox: Arc<Mailbox>,
+struct IoThread<T> {
+    mailbox: Arc<Mailbox<T>>,
     turns: ClientLoop,
-    volumes: BTreeMap<VolumeKey, Served>,
-    opening: Vec<Opening>,
-    unsignalled: Unsignalled,
+    volumes: BTreeMap<VolumeKey, Served<T>>,
+    opening: Vec<Opening<T>>,
+    unsignalled: Unsignalled<T>,
     /// Memory that is used again.
-    commands: Vec<Command>,
+    commands: Vec<Command<T>>,
     done: Vec<Completion>,
 }
 
-/// Runs the thread. `reply` gets the mailbox, or why there is none.
-pub fn run(settings: Settings, reply: Reply<Arc<Mailbox>>) {
+/// Returns the failure of a command that has no answer because the thread has ended.
+pub(crate) fn ended() -> Failure {
+    Failure::bug("the I/O thread of the cluster has ended; standard error has its message")
+}
+
+/// Runs the thread. `reply` gets the cluster handle, or why there is none.
+pub(crate) fn run<T: Send + 'static>(settings: Settings, reply: Reply<Cluster<T>>) {
     let mut mailbox = None;
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let mut thread = match IoThread::start(settings) {
-            Ok(thread) => thread,
+        let (mut thread, cluster) = match IoThread::start(settings) {
+            Ok(started) => started,
             Err(failure) => return drop(reply.try_send(Err(failure))),
         };
         mailbox = Some(Arc::clone(&thread.mailbox));
-        let _ = reply.try_send(Ok(Arc::clone(&thread.mailbox)));
+        // A program that does not wait any more drops the handle, which ends the thread.
+        let _ = reply.try_send(Ok(cluster));
         let ended = thread.turn_until_stopped();
         // Its requests have their events before a close may return.
         drop(thread);
@@ -84,26 +76,24 @@ pub fn run(settings: Settings, reply: Reply<Arc<Mailbox>>) {
     }
 }
 
-impl IoThread {
-    fn start(settings: Settings) -> Result<IoThread, Failure> {
+impl<T: Send + 'static> IoThread<T> {
+    fn start(settings: Settings) -> Result<(IoThread<T>, Cluster<T>), Failure> {
         let env = RealEnv::new(RealConfig::default())?;
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).thread_name("basalt-control").enable_all().build();
         let runtime = runtime.map_err(|error| Failure::of_system("no thread", &error))?;
-        let admin = AdminClient::new(settings.metas.clone(), settings.connect_timeout);
+        let holder = clientloop::holder(&settings.kind);
+        let admin = AdminClient::new(settings.metas.clone(), settings.connect_timeout).named(&holder);
         if let Err(error) = runtime.block_on(admin.ask(AdminAsk::Status)) {
             // A name that is being resolved does not delay the answer.
             runtime.shutdown_background();
             return Err(error.into());
         }
         let mailbox = Arc::new(Mailbox::new(env.waker()));
-        let config = LoopConfig {
-            metas: settings.metas,
-            holder: clientloop::holder("libbasalt"),
-            timeout: settings.io_timeout,
-            full_wait: settings.full_wait,
-        };
-        Ok(IoThread {
+        let cluster = Cluster::new(Arc::clone(&mailbox), admin, runtime.handle().clone());
+        let config =
+            LoopConfig { metas: settings.metas, holder, timeout: settings.io_timeout, full_wait: settings.full_wait };
+        let thread = IoThread {
             mailbox,
             turns: ClientLoop::new(env, runtime, config),
             volumes: BTreeMap::new(),
@@ -111,7 +101,8 @@ impl IoThread {
             unsignalled: Unsignalled::default(),
             commands: Vec::new(),
             done: Vec::new(),
-        })
+        };
+        Ok((thread, cluster))
     }
 
     fn turn_until_stopped(&mut self) -> Result<(), EnvError> {
@@ -137,8 +128,7 @@ impl IoThread {
     /// Handles the commands of the program. Returns whether it was the last turn.
     fn take_commands(&mut self, now: Time) -> bool {
         let mut commands = std::mem::take(&mut self.commands);
-        self.mailbox.receive(&mut commands);
-        let mut stops = false;
+        let mut stops = !self.mailbox.receive(&mut commands);
         for command in commands.drain(..) {
             match command {
                 Command::Request { volume, request, ticket } => match self.volumes.get_mut(&volume) {
@@ -146,11 +136,11 @@ impl IoThread {
                     // The close of another thread came first.
                     _ => drop(ticket),
                 },
-                Command::Open { name, write, steal, reply } => self.open(now, name, (write, steal), reply),
-                Command::Close { volume, reply } => {
+                Command::Open { name, flags, reply, counted } => self.open(now, name, flags, (reply, counted)),
+                Command::Close { volume, reply, counted } => {
                     if let Some(served) = self.volumes.get_mut(&volume) {
-                        let until = now + DRAIN_MAX;
-                        served.closing = Some(Closing { until, is_parting: false, reply: Some(reply) });
+                        let (until, counted) = (now + DRAIN_MAX, Some(counted));
+                        served.closing = Some(Closing { until, is_parting: false, reply, counted });
                     }
                 }
                 Command::Stop => stops = true,
@@ -162,18 +152,18 @@ impl IoThread {
 
     /// Opens a volume. An earlier request for it that took too long may still reach meta: a second one beside it could be fenced by
     /// the first.
-    fn open(&mut self, now: Time, name: String, flags: (bool, bool), reply: Reply<Granted>) {
+    fn open(&mut self, now: Time, name: String, flags: (bool, bool), waiter: (Reply<Volume<T>>, Counted<T>)) {
         let until = now + OPEN_MAX;
-        let late = self.opening.iter_mut().find(|opening| opening.reply.is_none() && opening.name == name);
+        let late = self.opening.iter_mut().find(|opening| opening.waiter.is_none() && opening.name == name);
         match late {
-            Some(late) if late.flags == flags => (late.until, late.reply) = (until, Some(reply)),
+            Some(late) if late.flags == flags => (late.until, late.waiter) = (until, Some(waiter)),
             Some(_) => {
                 let what = format!("an earlier open of {name}, with other flags, has not ended");
-                let _ = reply.try_send(Err(Failure::misuse(libc::EAGAIN, what)));
+                refuse(waiter, Failure::misuse(libc::EAGAIN, what));
             }
             None => {
                 let ask = self.turns.client.open(&name, flags.0, flags.1);
-                self.opening.push(Opening { ask, name, flags, until, reply: Some(reply) });
+                self.opening.push(Opening { ask, name, flags, until, waiter: Some(waiter) });
             }
         }
     }
@@ -195,34 +185,34 @@ impl IoThread {
         }
     }
 
-    fn take_opening(&mut self, ask: AskId) -> Option<Opening> {
+    fn take_opening(&mut self, ask: AskId) -> Option<Opening<T>> {
         let at = self.opening.iter().position(|opening| opening.ask == ask)?;
         Some(self.opening.swap_remove(at))
     }
 
     fn opened(&mut self, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
-        let reply = self.take_opening(ask).and_then(|opening| opening.reply);
-        match reply {
-            Some(reply) if reply.try_send(Ok((volume, info))).is_ok() => {
+        match self.take_opening(ask).and_then(|opening| opening.waiter) {
+            Some((reply, counted)) => {
                 self.volumes.insert(volume, Served::default());
+                // When the program does not wait any more, the drop of the handle closes the volume.
+                let _ = reply.try_send(Ok(Volume::new(Arc::clone(&self.mailbox), volume, info, counted)));
             }
-            // Its program has given up.
-            _ => self.turns.client.close(volume),
+            None => self.turns.client.close(volume),
         }
     }
 
     fn refused(&mut self, ask: AskId, why: Refusal) {
-        if let Some(reply) = self.take_opening(ask).and_then(|opening| opening.reply) {
-            let _ = reply.try_send(Err(why.into()));
+        if let Some(waiter) = self.take_opening(ask).and_then(|opening| opening.waiter) {
+            refuse(waiter, why.into());
         }
     }
 
     /// Answers opens that take too long.
     fn expire_opens(&mut self, now: Time) {
         for opening in &mut self.opening {
-            if let Some(reply) = opening.reply.take_if(|_| now >= opening.until) {
+            if let Some(waiter) = opening.waiter.take_if(|_| now >= opening.until) {
                 let what = format!("{} was not opened in {} s", opening.name, OPEN_MAX.as_secs());
-                let _ = reply.try_send(Err(Failure::new(codes::REQUESTS_NOT_ANSWERED, what)));
+                refuse(waiter, Failure::new(codes::REQUESTS_NOT_ANSWERED, what));
             }
         }
     }
@@ -248,8 +238,14 @@ impl IoThread {
     }
 
     fn next_deadline(&self) -> Time {
-        let opens = self.opening.iter().filter(|opening| opening.reply.is_some()).map(|opening| opening.until);
+        let opens = self.opening.iter().filter(|opening| opening.waiter.is_some()).map(|opening| opening.until);
         let closes = self.volumes.values().filter_map(|served| served.closing.as_ref()).map(|closing| closing.until);
         opens.chain(closes).min().unwrap_or(Time::NEVER)
     }
+}
+
+/// Answers an open. The count comes first: the program may disconnect as soon as it has the answer.
+fn refuse<T>((reply, counted): (Reply<Volume<T>>, Counted<T>), why: Failure) {
+    drop(counted);
+    let _ = reply.try_send(Err(why));
 }

@@ -1,0 +1,278 @@
+//! The handles of a program: a cluster with its I/O thread, and a volume of it.
+
+use crate::failure::Failure;
+use crate::io_thread;
+use crate::mailbox::{Command, Counted, Mailbox};
+use crate::pending::Pending;
+use crate::queue::{Queue, Ticket};
+use crate::settings::Settings;
+use api::AdminClient;
+use client::VolumeKey;
+use control::admin::{AdminAnswer, AdminAsk};
+use device::{DeviceInfo, Request};
+use env::real::embed::{self, SignalsBlocked};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use types::{Errno, IoBuf};
+
+/// Right of a client to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only; any number of clients may, beside one writer. A snapshot is opened in this way alone.
+    Read,
+    /// Read and write, as the only writer.
+    Write,
+    /// The same, and take the volume over from its present writer, whose writes then fail with `Fenced`.
+    Steal,
+}
+
+/// A cluster that the program is connected to. `T` is the tag of a request, which comes back with its completion.
+///
+/// The I/O thread ends when the handle and all volumes of it are dropped and closed; [`Cluster::stop`] and [`Cluster::join`] wait
+/// for that.
+pub struct Cluster<T = u64> {
+    mailbox: Arc<Mailbox<T>>,
+    admin: Arc<AdminClient>,
+    control: Handle,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A connect in progress.
+pub struct Connecting<T = u64> {
+    pending: Pending<Cluster<T>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A volume that the program has open. Dropping it closes it, without waiting for the end.
+#[derive(Debug)]
+pub struct Volume<T = u64> {
+    mailbox: Arc<Mailbox<T>>,
+    key: VolumeKey,
+    info: DeviceInfo,
+    /// `None` when it was closed.
+    counted: Mutex<Option<Counted<T>>>,
+}
+
+impl<T: Send + 'static> Connecting<T> {
+    /// Waits for `max` at most. `None` when there is no answer yet.
+    pub fn wait_for(&mut self, max: Duration) -> Option<Result<Cluster<T>, Failure>> {
+        let answer = self.pending.wait_for(max)?;
+        Some(self.adopt(answer))
+    }
+
+    /// Waits until the leading metadata server has answered.
+    ///
+    /// # Errors
+    /// When none answers in the time of the settings, or the system gives no ring or thread.
+    pub fn wait(mut self) -> Result<Cluster<T>, Failure> {
+        loop {
+            if let Some(answer) = self.wait_for(Duration::MAX) {
+                return answer;
+            }
+        }
+    }
+
+    /// Gives the handle its thread, or waits for the end of that.
+    fn adopt(&mut self, answer: Result<Cluster<T>, Failure>) -> Result<Cluster<T>, Failure> {
+        let thread = self.thread.take();
+        match answer {
+            Ok(mut cluster) => {
+                cluster.thread = Mutex::new(thread);
+                Ok(cluster)
+            }
+            Err(failure) => {
+                thread.map(JoinHandle::join);
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Cluster<T> {
+    pub(crate) fn new(mailbox: Arc<Mailbox<T>>, admin: AdminClient, control: Handle) -> Cluster<T> {
+        Cluster { mailbox, admin: Arc::new(admin), control, thread: Mutex::new(None) }
+    }
+
+    /// Connects: starts the I/O thread, which finds the leading metadata server, and waits for it.
+    ///
+    /// # Errors
+    /// When none answers in the time of `settings`, or the system gives no ring or thread.
+    pub fn connect(settings: Settings) -> Result<Cluster<T>, Failure> {
+        Cluster::begin_connect(settings)?.wait()
+    }
+
+    /// Starts to connect. When the result is dropped, the thread ends.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn begin_connect(settings: Settings) -> Result<Connecting<T>, Failure> {
+        embed::watch_forks();
+        let (reply, pending) = Pending::new(io_thread::ended());
+        let _blocked = SignalsBlocked::new();
+        let builder = std::thread::Builder::new().name("basalt-io".to_owned());
+        let spawned = builder.spawn(move || io_thread::run(settings, reply));
+        let thread = spawned.map_err(|error| Failure::of_system("no thread", &error))?;
+        Ok(Connecting { pending, thread: Some(thread) })
+    }
+
+    /// Asks the I/O thread to end. No volume can be opened from here on.
+    ///
+    /// # Errors
+    /// EBUSY while volumes are open: then nothing has changed.
+    pub fn stop(&self) -> Result<(), Failure> {
+        self.mailbox.stop()
+    }
+
+    /// Waits for the end of the I/O thread, which [`Cluster::stop`] has asked for.
+    pub fn join(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Its panic, if there was one, has been reported to every later call.
+        thread.map(JoinHandle::join);
+    }
+
+    /// Opens `pool/volume`, or `pool/volume@snapshot` for reading. Blocks until a metadata server has granted it.
+    ///
+    /// # Errors
+    /// The refusal of meta; ETIMEDOUT.
+    pub fn open(&self, name: &str, access: Access) -> Result<Volume<T>, Failure> {
+        self.begin_open(name, access)?.wait()
+    }
+
+    /// Starts to open a volume.
+    ///
+    /// # Errors
+    /// When the I/O thread has ended.
+    pub fn begin_open(&self, name: &str, access: Access) -> Result<Pending<Volume<T>>, Failure> {
+        let counted = Mailbox::add_volume(&self.mailbox)?;
+        let (reply, pending) = Pending::new(io_thread::ended());
+        let (write, steal) = (access != Access::Read, access == Access::Steal);
+        self.mailbox.send(Command::Open { name: name.to_owned(), flags: (write, steal), reply, counted })?;
+        Ok(pending)
+    }
+
+    /// Sends a request of an administrator to the leading metadata server. The settings bound the time of its answer.
+    ///
+    /// # Errors
+    /// When the cluster was disconnected. The pending answer has the refusal of meta.
+    pub fn ask(&self, ask: AdminAsk) -> Result<Pending<AdminAnswer>, Failure> {
+        self.mailbox.check_open()?;
+        let lost = "the cluster was disconnected before the metadata server answered; the command may have been done";
+        let (reply, pending) = Pending::new(Failure::misuse(libc::ESHUTDOWN, lost));
+        let admin = Arc::clone(&self.admin);
+        self.control.spawn(async move {
+            let answer = admin.ask(ask).await;
+            let _ = reply.try_send(answer.map_err(Failure::from));
+        });
+        Ok(pending)
+    }
+}
+
+impl<T> Drop for Cluster<T> {
+    fn drop(&mut self) {
+        // A child of a fork has no thread, and its locks may be held for ever.
+        if !embed::is_forked() {
+            self.mailbox.leave();
+        }
+    }
+}
+
+impl<T: Send + 'static> Volume<T> {
+    pub(crate) fn new(mailbox: Arc<Mailbox<T>>, key: VolumeKey, info: DeviceInfo, counted: Counted<T>) -> Volume<T> {
+        Volume { mailbox, key, info, counted: Mutex::new(Some(counted)) }
+    }
+
+    /// Returns the properties of the volume as of its open.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Lets requests in flight end or gives them up, and tells meta. Every request has its completion afterwards. Blocks for 5 s at
+    /// most.
+    ///
+    /// # Errors
+    /// When the I/O thread has ended: the lease of the volume then ends by itself. EBADF when the volume was closed before.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.begin_close()?.wait()
+    }
+
+    /// Starts a close.
+    ///
+    /// # Errors
+    /// The same as of [`Volume::close`].
+    pub fn begin_close(&self) -> Result<Pending<()>, Failure> {
+        let counted = self.take_counted();
+        let counted = counted.ok_or_else(|| Failure::misuse(libc::EBADF, "the volume was closed"))?;
+        let (reply, pending) = Pending::new(io_thread::ended());
+        self.mailbox.send(Command::Close { volume: self.key, reply: Some(reply), counted })?;
+        Ok(pending)
+    }
+
+    /// Checks a request before memory is taken for it.
+    ///
+    /// # Errors
+    /// EINVAL for an empty, misaligned or too long request, or one that lies outside the volume; EROFS.
+    pub fn check(&self, request: &Request) -> Result<(), Failure> {
+        device::check(&self.info, request).map_err(|errno| self.failure(errno))
+    }
+
+    /// Hands a request to the I/O thread. `queue` gets its completion.
+    ///
+    /// # Errors
+    /// Those of [`Volume::check`] and [`Queue::admit`], and when the I/O thread has ended; then there will be no completion.
+    pub fn submit(&self, queue: &Arc<Queue<T>>, tag: T, request: Request) -> Result<(), Failure> {
+        self.check(&request)?;
+        let held = match &request {
+            Request::Read { len, .. } => *len,
+            request => request.held_bytes(),
+        };
+        let ticket = queue.admit(tag, held)?;
+        self.send(request, ticket)
+    }
+
+    /// Hands a request that was checked and counted in to the I/O thread.
+    ///
+    /// # Errors
+    /// When that has ended; then there will be no completion.
+    pub fn send(&self, request: Request, ticket: Ticket<T>) -> Result<(), Failure> {
+        self.mailbox.send(Command::Request { volume: self.key, request, ticket })
+    }
+
+    /// Returns the failure that an outcome of a request to this volume is.
+    pub fn failure(&self, errno: Errno) -> Failure {
+        Failure::of_request(&self.info.name, errno)
+    }
+}
+
+impl<T: Default + Send + 'static> Volume<T> {
+    /// Performs one request and waits for its end. Returns the bytes of a read, in pieces.
+    ///
+    /// # Errors
+    /// Those of [`Volume::submit`], and the failure of the request.
+    pub fn call(&self, request: Request) -> Result<Vec<IoBuf>, Failure> {
+        let queue = Queue::new(1)?;
+        self.submit(&queue, T::default(), request)?;
+        let finished = queue.take(1, 1, None)?.pop().ok_or_else(io_thread::ended)?;
+        finished.result.map_err(|errno| self.failure(errno))
+    }
+}
+
+impl<T> Volume<T> {
+    fn take_counted(&self) -> Option<Counted<T>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<T> Drop for Volume<T> {
+    fn drop(&mut self) {
+        let counted = self.take_counted();
+        if embed::is_forked() {
+            // The lock of the mailbox may be held for ever.
+            return std::mem::forget(counted);
+        }
+        if let Some(counted) = counted {
+            let _ = self.mailbox.send(Command::Close { volume: self.key, reply: None, counted });
+        }
+    }
+}
