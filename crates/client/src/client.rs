@@ -30,7 +30,9 @@ pub struct ClientConfig {
     pub timeout: Option<Duration>,
     /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`.
     pub full_wait: Duration,
+    /// Times and limits.
     pub tuning: ClientTuning,
+    /// Seed of all random draws of the client: pauses between attempts, salts of connections.
     pub seed: u64,
 }
 
@@ -38,21 +40,48 @@ pub struct ClientConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
     /// The answer to [`Client::open`].
-    Opened { ask: AskId, volume: VolumeKey, info: DeviceInfo },
+    Opened {
+        /// The open that it answers.
+        ask: AskId,
+        /// Name of the open volume in the calls of this client.
+        volume: VolumeKey,
+        /// Properties of its device.
+        info: DeviceInfo,
+    },
     /// Meta refused [`Client::open`], or the client did.
-    OpenRefused { ask: AskId, why: Refusal },
+    OpenRefused {
+        /// The open that it answers.
+        ask: AskId,
+        /// Error code, and a message with the next step.
+        why: Refusal,
+    },
     /// The volume is longer: its device takes requests up to the new end from now on.
-    Resized { volume: VolumeKey, len_bytes: u64 },
+    Resized {
+        /// The volume.
+        volume: VolumeKey,
+        /// Its new length.
+        len_bytes: u64,
+    },
     /// No request will succeed on this volume any more: it is fenced or deleted. The owner still has to close it.
-    Failed { volume: VolumeKey, errno: Errno },
+    Failed {
+        /// The volume.
+        volume: VolumeKey,
+        /// Outcome of its requests from here on.
+        errno: Errno,
+    },
     /// The answer to [`Client::close`].
-    Closed { volume: VolumeKey },
+    Closed {
+        /// The volume. Its key is never used again.
+        volume: VolumeKey,
+    },
 }
 
 /// Figures of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
+    /// Figures of the connections.
     pub bus: BusStats,
+    /// One report for each open volume.
     pub volumes: Vec<VolumeReport>,
     /// Messages from OSDs that no client expects, or for a volume that is closed.
     pub strays: u64,
@@ -358,6 +387,7 @@ impl Client {
         self.ops.reports()
     }
 
+    /// Returns the figures of the client.
     pub fn stats(&self) -> ClientStats {
         ClientStats {
             bus: self.bus.as_ref().map(|(_, bus)| bus.stats()).unwrap_or_default(),

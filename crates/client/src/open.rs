@@ -29,11 +29,17 @@ pub(crate) enum Stage {
 /// Status of an open volume, as a status page shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeReport {
+    /// `pool/volume`.
     pub name: String,
+    /// Id of the volume.
     pub volume: VolumeId,
+    /// The session under which it is open.
     pub session: SessionId,
+    /// Its present length.
     pub len_bytes: u64,
+    /// Reason why no request succeeds any more.
     pub failed: Option<Errno>,
+    /// Counts since its open.
     pub stats: VolumeStats,
 }
 

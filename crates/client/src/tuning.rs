@@ -10,13 +10,15 @@ use volume::VolumeTuning;
 pub struct ClientTuning {
     /// Longest wait for the answer to a keepalive. Default 10 s.
     pub keepalive_patience: Duration,
-    /// Pause between two attempts to tell meta that a volume is closed, and the number of attempts. When all
-    /// fail the holder's lease expires by itself. Default 200 ms and 10; at least 1 ms and 1.
+    /// Pause between two attempts to tell meta that a volume is closed. Default 200 ms, at least 1 ms.
     pub parting_pause: Duration,
+    /// Number of these attempts. When all fail the holder's lease expires by itself. Default 10, at least 1.
     pub parting_tries_max: u32,
     /// Least pause between two questions to meta for the addresses of OSDs that do not answer. Default 2 s.
     pub where_pause: Duration,
+    /// Limits and times of each volume.
     pub volume: VolumeTuning,
+    /// Limits and times of the connections.
     pub bus: BusTuning,
 }
 

@@ -5,6 +5,8 @@
 //!
 //! Invariant: one turn enters the kernel once, and the owner's thread alone touches the ring and the client.
 
+#![warn(missing_docs)]
+
 use api::client_link::ClientLink;
 use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning};
 use env::real::RealEnv;
@@ -39,8 +41,11 @@ pub struct LoopConfig {
 
 /// A client with its ring and its link to meta.
 pub struct ClientLoop {
+    /// The ring, the clock and the waker of the loop.
     pub env: RealEnv,
+    /// The client, whose devices the owner uses between the calls of a turn.
     pub client: Client,
+    /// Operations that the next [`ClientLoop::finish`] submits. An owner with connections of its own adds to them.
     pub ops: Vec<Op>,
     /// Events since the last turn that are not for the client. The owner takes them.
     pub events: Vec<Event>,

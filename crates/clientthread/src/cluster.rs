@@ -171,10 +171,11 @@ impl<T: Send + 'static> Cluster<T> {
 
 impl<T> Drop for Cluster<T> {
     fn drop(&mut self) {
-        // A child of a fork has no thread, and its locks may be held for ever.
         if !embed::is_forked() {
-            self.mailbox.leave();
+            return self.mailbox.leave();
         }
+        // A child of a fork has no thread, and its locks may be held for ever: nothing is freed that has one.
+        std::mem::forget((Arc::clone(&self.mailbox), Arc::clone(&self.admin), self.control.clone()));
     }
 }
 
@@ -223,11 +224,7 @@ impl<T: Send + 'static> Volume<T> {
     /// Those of [`Volume::check`] and [`Queue::admit`], and when the I/O thread has ended; then there will be no completion.
     pub fn submit(&self, queue: &Arc<Queue<T>>, tag: T, request: Request) -> Result<(), Failure> {
         self.check(&request)?;
-        let held = match &request {
-            Request::Read { len, .. } => *len,
-            request => request.held_bytes(),
-        };
-        let ticket = queue.admit(tag, held)?;
+        let ticket = queue.admit(tag, request.held_bytes())?;
         self.send(request, ticket)
     }
 

@@ -7,6 +7,8 @@
 //! Invariant: every accepted request is completed exactly once, with its own token; a refused one
 //! ([`Busy`]) comes back unchanged. A device has no thread, no timer and no I/O of its own.
 
+#![warn(missing_docs)]
+
 mod ram;
 mod readonly;
 mod request;
@@ -24,16 +26,19 @@ use types::Time;
 pub struct DeviceInfo {
     /// `pool/volume`, or another name that the user chose.
     pub name: String,
+    /// Length in bytes, a multiple of `block_min`.
     pub len_bytes: u64,
     /// Smallest I/O, and the unit of offsets and lengths: 512.
     pub block_min: u32,
     /// I/O that is aligned to multiples of this avoids read-modify-write: 4096.
     pub block_preferred: u32,
+    /// Writes are refused.
     pub read_only: bool,
 }
 
 /// A block device.
 pub trait BlockDevice {
+    /// Returns the properties of the device.
     fn info(&self) -> &DeviceInfo;
 
     /// Takes a request; its completion comes out of [`BlockDevice::completions`] with `token`, perhaps at

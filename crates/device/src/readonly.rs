@@ -11,6 +11,7 @@ pub struct ReadOnly<D> {
 }
 
 impl<D: BlockDevice> ReadOnly<D> {
+    /// Wraps a device.
     pub fn new(inner: D) -> ReadOnly<D> {
         let info = DeviceInfo { read_only: true, ..inner.info().clone() };
         ReadOnly { inner, info, refused: Vec::new() }

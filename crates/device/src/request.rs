@@ -10,33 +10,46 @@ pub const EXTENTS_LEN_MAX: u64 = 1 << 30;
 /// One request. Offsets and lengths are bytes, multiples of 512; an empty or an outlying range is `Invalid`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
+    /// Returns the bytes of a range, at most [`REQUEST_LEN_MAX`].
     Read {
+        /// First byte.
         offset: u64,
+        /// Number of bytes.
         len: u64,
     },
-    /// `fua` costs nothing: every acknowledged write is durable.
+    /// Replaces the bytes of a range, at most [`REQUEST_LEN_MAX`]. A write that is given up may have taken effect.
     Write {
+        /// First byte.
         offset: u64,
+        /// The bytes. The device keeps a reference until the request has ended.
         buf: IoBuf,
+        /// It costs nothing: every acknowledged write is durable.
         fua: bool,
     },
     /// Every write, trim and write-zeroes that has completed by now is durable when it completes.
     Flush,
     /// The range reads as zeros afterwards, and its space may be freed.
     Trim {
+        /// First byte.
         offset: u64,
+        /// Number of bytes.
         len: u64,
     },
     /// The range reads as zeros afterwards. With `no_hole` the zeros are written out, so that the range
     /// has its space and a later write to it finds no full PG; otherwise its space may be freed.
     WriteZeroes {
+        /// First byte.
         offset: u64,
+        /// Number of bytes.
         len: u64,
+        /// Whether the zeros take their space.
         no_hole: bool,
     },
     /// Asks which parts of the range hold data.
     Extents {
+        /// First byte.
         offset: u64,
+        /// Number of bytes.
         len: u64,
     },
 }
@@ -86,6 +99,7 @@ pub enum Answer {
 pub struct Completion {
     /// Token of the request, as the caller submitted it.
     pub token: u64,
+    /// The answer, or the reason of a failure.
     pub result: Result<Answer, Errno>,
 }
 
