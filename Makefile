@@ -30,6 +30,12 @@ fio-engine: ## build the engine for Debian's fio; fetches the source of that fio
 fio-engine-test: ## the same, and fio verifies a volume of a cluster of its own through it
 	@scripts/fio-engine test
 
+python: ## build the wheel of the Python package (release), in target/wheels
+	@scripts/python build
+
+python-test: ## the same in debug, checked, with its tests and examples on a cluster of its own
+	@scripts/python test
+
 deb: build ## a Debian package (installs cargo-deb when it is missing)
 	@scripts/deb
 
@@ -85,4 +91,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test deb fresh down test readme sim sim-long engine-crashes fuzz failure-report chaos nbd-suite bench bench-check profile deny
+.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test python python-test deb fresh down test readme sim sim-long engine-crashes fuzz failure-report chaos nbd-suite bench bench-check profile deny

@@ -34,6 +34,7 @@ pub fn run() -> Result<()> {
     tidy::run()?;
     sh::run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
     test()?;
+    docs()?;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
     simulate(&["--seeds", CI_SEEDS, "--jobs", &cores].map(String::from))?;
     plant_few()?;
@@ -42,6 +43,7 @@ pub fn run() -> Result<()> {
         sh::run("bash", &["crates/cli/tests/smoke.sh"])?;
         add_counts("smoke", 1, 0)?;
     }
+    python()?;
     deny()?;
     totals()
 }
@@ -148,7 +150,7 @@ pub fn fuzz(args: &[String]) -> Result<()> {
     all.extend(args.iter().map(String::as_str));
     let (ok, out) = sh::output("cargo", &all)?;
     print!("{out}");
-    let (passed, failed) = fuzz_count(&out);
+    let (passed, failed) = closing_count(&out, "fuzz: ");
     add_counts("fuzz", passed, failed)?;
     if !ok || passed == 0 {
         bail!("fuzzing failed: {passed} targets passed, {failed} failed");
@@ -156,10 +158,35 @@ pub fn fuzz(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Reads the closing line of the driver, `fuzz: N passed, N failed`.
-fn fuzz_count(out: &str) -> (u64, u64) {
-    let summary = out.lines().rev().find_map(|line| line.strip_prefix("fuzz: ")).unwrap_or_default();
+/// Reads the closing line of a driver, for example `fuzz: N passed, N failed`.
+fn closing_count(out: &str, name: &str) -> (u64, u64) {
+    let summary = out.lines().rev().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     count(&format!("test result: ok. {}", summary.replace(',', ";")))
+}
+
+/// Builds the Python package, and runs its tests and examples with a cluster.
+fn python() -> Result<()> {
+    let (ok, out) = sh::output("scripts/python", &["test"])?;
+    print!("{out}");
+    let (passed, failed) = closing_count(&out, "python: ");
+    add_counts("python", passed, failed)?;
+    if !ok || passed == 0 {
+        bail!("the tests of the Python package failed: {passed} passed, {failed} failed");
+    }
+    Ok(())
+}
+
+/// Crates whose pages a Rust program reads: the API, and the values in it.
+const DOCUMENTED: &[&str] = &["client", "clientloop", "clientthread", "device"];
+
+/// Builds the pages of the Rust API. A link without a target is a failure.
+fn docs() -> Result<()> {
+    let strict = "build.rustdocflags=[\"-Dwarnings\",\"-Drustdoc::broken_intra_doc_links\"]";
+    // The binary has no page here. With it, shared crates have the features of the other steps, and are not checked again.
+    let mut all = vec!["--config", strict, "doc", "--quiet", "--no-deps", "--lib", "--package", "cli"];
+    all.extend(DOCUMENTED.iter().flat_map(|package| ["--package", package]));
+    sh::run("cargo", &all)?;
+    add_counts("docs", DOCUMENTED.len() as u64, 0)
 }
 
 fn deny() -> Result<()> {
@@ -210,9 +237,12 @@ pub fn totals() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn fuzz_targets_are_counted_from_the_closing_line() {
-        assert_eq!(super::fuzz_count("text 9 runs, 3 % got in\nfuzz: 20 passed, 1 failed\n"), (20, 1));
-        assert_eq!(super::fuzz_count("it broke\n"), (0, 0));
+    fn passes_are_counted_from_the_closing_line_of_a_driver() {
+        let out = "text 9 runs, 3 % got in\nfuzz: 20 passed, 1 failed\n";
+        assert_eq!(super::closing_count(out, "fuzz: "), (20, 1));
+        assert_eq!(super::closing_count("it broke\n", "fuzz: "), (0, 0));
+        let out = "python: ok: 36 tests\npython: 40 passed, 0 failed\n";
+        assert_eq!(super::closing_count(out, "python: "), (40, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "usage: cargo xtask <command>
 
   tidy            rings, file and function length, module docs, forbidden words
-  ci              fmt, clippy, tidy, tests, simulation, smoke, deny: what CI runs
+  ci              fmt, clippy, tidy, tests, docs, simulation, smoke, python, deny: what CI runs
   readme          run every shell block of README.md that is marked `sh`
   sim [ARGS]      the simulator: --seeds N, --seed S, --trace, ...
   planted [ARGS]  plants one bug after another and shows that the simulator finds each: --bug NAME, --list, ...

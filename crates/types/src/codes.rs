@@ -498,11 +498,11 @@ codes! {
             "A signal came while it waited for meta or for a PG.",
             "Start it again when the cluster answers: `basalt status`.";
         BAD_CALL = 6003:
-            "A call of the C library breaks a rule",
+            "A call of a client library breaks a rule",
             "An argument is wrong, a handle is closed or still in use, or a queue is full.",
-            "basalt.h states the rules of each call.";
+            "The manual of the library states the rules of each call: basalt.h for C, docs/python.md for Python.";
         NO_RESOURCES = 6004:
-            "The system gives the C library no thread, descriptor or ring",
+            "The system gives the client library no thread, descriptor or ring",
             "A limit of the process or of the machine is reached, or the ring has failed.",
             "The message has the reason of the system; compare `ulimit -a` and free memory with what the program needs.";
     }

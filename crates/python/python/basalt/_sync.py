@@ -1,0 +1,338 @@
+"""The blocking interface: a cluster and its volumes."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from basalt import _native
+from basalt._errors import Error, NotFound, _closed
+from basalt._views import PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+#: Clusters that the program has not closed. They are closed when the interpreter ends.
+_clusters: WeakSet[Cluster] = WeakSet()
+
+
+def connect(
+    meta: str | Iterable[str] | None = None,
+    *,
+    connect_timeout: float = 15.0,
+    io_timeout: float | None = None,
+    full_wait: float = 20.0,
+) -> Cluster:
+    """Connect to a cluster.
+
+    ``meta`` names its metadata servers, as ``"HOST:PORT,HOST:PORT"`` or as a list; without it, the environment variable
+    ``BASALT_META`` does. Times are seconds: ``connect_timeout`` is the longest wait for a metadata server, here and in each call
+    of an administrator. A request to a volume fails after ``io_timeout``; ``None``: it waits as long as it takes. A write
+    waits for space in a full pool for ``full_wait``.
+    """
+    return Cluster(meta, connect_timeout=connect_timeout, io_timeout=io_timeout, full_wait=full_wait)
+
+
+class Cluster:
+    """A cluster. Its methods may be called from any thread. It is a context manager that closes it.
+
+    Each method raises :class:`basalt.Error`, whose subclass tells the kind.
+    """
+
+    def __init__(
+        self,
+        meta: str | Iterable[str] | None = None,
+        *,
+        connect_timeout: float = 15.0,
+        io_timeout: float | None = None,
+        full_wait: float = 20.0,
+    ) -> None:
+        """See :func:`basalt.connect`."""
+        self._native: _native.Cluster | None = None
+        self._volumes: WeakSet[Volume] = WeakSet()
+        metas = meta if meta is None or isinstance(meta, str) else ",".join(meta)
+        self._native = _native.Cluster(metas, connect_timeout, io_timeout, full_wait)
+        _clusters.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Close the volumes that are open, and end the threads of the library. A second call does nothing."""
+        if (native := self._native) is None:
+            return
+        try:
+            for volume in list(self._volumes):
+                volume.close()
+        finally:
+            self._native = None
+            _clusters.discard(self)
+        native.disconnect()
+
+    def _opened(self) -> _native.Cluster:
+        if self._native is None:
+            raise _closed("cluster")
+        return self._native
+
+    def _ask(self, request: str, **arguments: Any) -> Any:
+        return self._opened().admin(request, arguments)
+
+    def open(self, name: str, *, read_only: bool = False, steal: bool = False) -> Volume:
+        """Open ``pool/volume`` as its only writer, or for reading beside a writer; a snapshot is opened for reading.
+
+        ``steal`` takes the volume over from its present writer, whose writes then raise :class:`basalt.Fenced`. Without it
+        :class:`basalt.Busy` names that client.
+        """
+        is_reader = read_only or "@" in name
+        volume = Volume(self._opened().open(name, is_reader, steal), self)
+        self._volumes.add(volume)
+        return volume
+
+    def status(self) -> Status:
+        """Return the state of the cluster."""
+        return Status(**self._ask("status"))
+
+    def pools(self) -> list[PoolInfo]:
+        """Return the pools."""
+        return [PoolInfo(**raw) for raw in self._ask("pools")]
+
+    # Volumes
+
+    def create_volume(
+        self,
+        name: str,
+        size: int,
+        *,
+        stripe_count: int = 1,
+        stripe_unit: int | None = None,
+        description: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> VolumeInfo:
+        """Create ``pool/volume`` with ``size`` bytes: 1 MiB to 64 TiB. Space is taken when it is written."""
+        raw = self._ask(
+            "volume_create",
+            name=name,
+            size=size,
+            stripe_count=stripe_count,
+            stripe_unit=stripe_unit,
+            description=description,
+            labels=dict(labels or {}),
+        )
+        return VolumeInfo._of(raw)
+
+    def clone_volume(
+        self, snapshot: str, name: str, *, description: str = "", labels: Mapping[str, str] | None = None
+    ) -> VolumeInfo:
+        """Create ``pool/volume`` with the contents of ``pool/volume@snapshot``, without copying."""
+        labels = dict(labels or {})
+        return VolumeInfo._of(self._ask("volume_clone", snapshot=snapshot, name=name, description=description, labels=labels))
+
+    def volumes(self, pool: str = "") -> list[VolumeInfo]:
+        """Return the volumes of a pool, or all."""
+        return [VolumeInfo._of(raw) for raw in self._ask("volumes", pool=pool)]
+
+    def volume(self, name: str) -> VolumeInfo:
+        """Return one volume."""
+        return VolumeInfo._of(self._ask("volume_info", name=name))
+
+    def set_volume(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        removed_labels: Sequence[str] = (),
+    ) -> VolumeInfo:
+        """Change the description and labels of a volume; what is not given stays."""
+        changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
+        return VolumeInfo._of(self._ask("volume_set", name=name, **changes))
+
+    def resize_volume(self, name: str, size: int) -> VolumeInfo:
+        """Make a volume longer, also while it is open. A :class:`Volume` keeps the size that it was opened with."""
+        return VolumeInfo._of(self._ask("volume_resize", name=name, size=size))
+
+    def rename_volume(self, name: str, new: str) -> VolumeInfo:
+        """Give a volume another name in its pool, also while it is open."""
+        return VolumeInfo._of(self._ask("volume_rename", name=name, new=new))
+
+    def remove_volume(
+        self, name: str, *, force: bool = False, now: bool = False, snapshots: bool = False, detach: bool = False
+    ) -> TrashInfo | None:
+        """Move a volume to the trash. With ``now`` its data is deleted at once, and the answer is ``None``.
+
+        ``force``: although a client has it open. With ``now``: ``snapshots`` deletes its snapshots, too, and ``detach`` lets its
+        clones stay.
+        """
+        raw = self._ask("volume_remove", name=name, force=force, now=now, snapshots=snapshots, detach=detach)
+        return None if raw is None else TrashInfo._of(raw)
+
+    # Trash
+
+    def trash(self, pool: str = "") -> list[TrashInfo]:
+        """Return the removed volumes of a pool, or all."""
+        return [TrashInfo._of(raw) for raw in self._ask("trash", pool=pool)]
+
+    def restore_volume(self, which: str | int, *, name: str | None = None) -> VolumeInfo:
+        """Give a removed volume back, by its id, or by its name if only one had it; ``name`` is a new one, without the pool."""
+        return VolumeInfo._of(self._ask("trash_restore", which=str(which), name=name))
+
+    def purge_volume(self, which: str | int) -> None:
+        """Delete a volume of the trash, by its id, or by its name if only one had it."""
+        self._ask("trash_purge", which=str(which))
+
+    # Snapshots
+
+    def create_snapshots(
+        self, names: Sequence[str], *, description: str = "", labels: Mapping[str, str] | None = None
+    ) -> list[SnapshotInfo]:
+        """Make snapshots ``pool/volume@snapshot`` of several volumes at one point in time, also while they are used."""
+        raw = self._ask("snapshot_create", names=list(names), description=description, labels=dict(labels or {}))
+        return [SnapshotInfo._of(one) for one in raw]
+
+    def create_snapshot(self, name: str, *, description: str = "", labels: Mapping[str, str] | None = None) -> SnapshotInfo:
+        """Make the snapshot ``pool/volume@snapshot``, also while the volume is used."""
+        return self.create_snapshots([name], description=description, labels=labels)[0]
+
+    def snapshots(self, of: str = "") -> list[SnapshotInfo]:
+        """Return the snapshots of ``pool/volume``, of a pool, or all."""
+        return [SnapshotInfo._of(raw) for raw in self._ask("snapshots", of=of)]
+
+    def snapshot(self, name: str) -> SnapshotInfo:
+        """Return the snapshot ``pool/volume@snapshot``."""
+        # A name without `@` would list the snapshots of a volume.
+        found = self.snapshots(name if "@" in name else f"{name}@")
+        if not found:
+            raise NotFound("BSLT-2050", f"there is no snapshot {name}", "list them with Cluster.snapshots()", 2)
+        return found[0]
+
+    def set_snapshot(
+        self,
+        name: str,
+        *,
+        protect: bool | None = None,
+        description: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        removed_labels: Sequence[str] = (),
+    ) -> SnapshotInfo:
+        """Change the protection, the description and labels of a snapshot; what is not given stays.
+
+        A protected snapshot cannot be removed, and its volume neither.
+        """
+        changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
+        return SnapshotInfo._of(self._ask("snapshot_set", name=name, protect=protect, **changes)[0])
+
+    def rename_snapshot(self, name: str, new: str) -> SnapshotInfo:
+        """Give a snapshot another name."""
+        return SnapshotInfo._of(self._ask("snapshot_set", name=name, new=new)[0])
+
+    def rollback_snapshot(self, name: str, *, force: bool = False) -> VolumeInfo:
+        """Give a volume the contents of its snapshot again; with ``force`` although a client has it open."""
+        return VolumeInfo._of(self._ask("snapshot_rollback", name=name, force=force))
+
+    def remove_snapshot(self, name: str, *, detach: bool = False) -> None:
+        """Delete a snapshot. Its space comes back in the background. ``detach``: although it has clones, which stay."""
+        self._ask("snapshot_remove", name=name, detach=detach)
+
+
+class Volume:
+    """An open volume, from :meth:`Cluster.open`. Its methods may be called from any thread. It is a context manager that closes it.
+
+    Offsets and lengths are bytes, multiples of ``block_size``. A write that has returned is durable on a majority of its
+    replicas. Requests of several threads have no order among each other.
+    """
+
+    def __init__(self, native: _native.Volume, cluster: Cluster) -> None:
+        self._native: _native.Volume | None = native
+        # A volume keeps its cluster, which closes it when the interpreter ends.
+        self._cluster = cluster
+        #: ``pool/volume``, or ``pool/volume@snapshot``.
+        self.name = native.name
+        #: Length in bytes when it was opened.
+        self.size = native.size
+        #: Offsets and lengths are multiples of this: 512.
+        self.block_size = native.block_size
+        #: Requests that are aligned to this are cheaper: 4096.
+        self.preferred_block_size = native.preferred_block_size
+        self.read_only = native.read_only
+
+    def __repr__(self) -> str:
+        return f"<basalt.Volume {self.name}{' closed' if self.closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_native", None) is not None:
+            warnings.warn(f"the volume {self.name} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Close the volume: requests in flight get 3 s to end and then raise :class:`basalt.Closed`.
+
+        It waits until the metadata server knows, for 5 s in all. A second call does nothing.
+        """
+        native, self._native = self._native, None
+        if native is not None:
+            native.close()
+
+    def _opened(self) -> _native.Volume:
+        if self._native is None:
+            raise _closed("volume")
+        return self._native
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read ``length`` bytes, 32 MiB at most."""
+        return self._opened().read(offset, length)
+
+    def readinto(self, offset: int, buffer: Buffer) -> int:
+        """Fill a writable, contiguous buffer (``bytearray``, ``memoryview``, an array of numpy); return its length in bytes.
+
+        The buffer is filled after the read has ended, so one that failed or was interrupted leaves it as it was.
+        """
+        return self._opened().readinto(offset, buffer)
+
+    def write(self, offset: int, data: Buffer) -> int:
+        """Write all bytes of a contiguous buffer, 32 MiB at most; return their number."""
+        return self._opened().write(offset, data)
+
+    def flush(self) -> None:
+        """Wait until every write that has returned is durable. It is so when it returns: a flush costs nothing."""
+        self._opened().flush()
+
+    def discard(self, offset: int, length: int) -> None:
+        """Free the space of a range, which then reads as zeroes. It may cover the volume."""
+        self._opened().discard(offset, length)
+
+    def write_zeroes(self, offset: int, length: int, *, allocate: bool = False) -> None:
+        """Make a range read as zeroes. With ``allocate`` it takes its space, so that a later write finds no full pool."""
+        self._opened().write_zeroes(offset, length, allocate)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what the program has left open, so that the next client need not wait for leases to end."""
+    for cluster in list(_clusters):
+        try:
+            cluster.close()
+        except Error:
+            # A child of a fork has nothing to close, and a cluster that does not answer ends the leases by itself.
+            pass

@@ -1,0 +1,145 @@
+"""What the cluster tells about itself. Sizes are bytes, times are UTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc)
+
+
+@dataclass(frozen=True)
+class VolumeInfo:
+    """One volume."""
+
+    id: int
+    #: ``pool/volume``.
+    name: str
+    size: int
+    #: Bytes of segments (1 GiB each) that were written to.
+    allocated: int
+    #: ``ready``, ``cloning`` or ``deleting``.
+    state: str
+    created: datetime
+    #: The client that has it open for writing.
+    holder: str | None
+    #: Length of a stripe unit; ``None`` when the volume is not striped.
+    stripe_unit: int | None
+    stripe_count: int
+    description: str
+    labels: dict[str, str]
+    #: The size that a resize gives it.
+    resizing_to: int | None
+    #: The snapshot to which it is being turned back.
+    rollback_to: str | None
+    #: The snapshot with whose contents it began.
+    parent: str | None
+    #: Number of its snapshots.
+    snapshots: int
+    #: Number of its clones.
+    clones: int
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> VolumeInfo:
+        return cls(created=_moment(raw.pop("created_ms")), **raw)
+
+
+@dataclass(frozen=True)
+class TrashInfo:
+    """One removed volume whose data is still kept."""
+
+    id: int
+    #: ``pool/volume``, as it was called.
+    name: str
+    size: int
+    allocated: int
+    #: ``trashed`` or ``deleting``.
+    state: str
+    since: datetime
+    #: When its deletion begins.
+    until: datetime
+    #: Whether that time has come.
+    expired: bool
+    #: The administrator that removed it.
+    by: str
+    description: str
+    labels: dict[str, str]
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> TrashInfo:
+        since, until = _moment(raw.pop("since_ms")), _moment(raw.pop("until_ms"))
+        return cls(since=since, until=until, **raw)
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One snapshot."""
+
+    id: int
+    volume_id: int
+    #: ``pool/volume@snapshot``.
+    name: str
+    #: Size of the volume at that time.
+    size: int
+    created: datetime
+    #: ``cutting``, ``ready`` or ``deleting``.
+    state: str
+    #: Snapshots of one cut are of the same point in time.
+    cut: int
+    protected: bool
+    #: The administrator that asked for it.
+    by: str
+    description: str
+    labels: dict[str, str]
+    #: Number of its clones.
+    clones: int
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> SnapshotInfo:
+        return cls(created=_moment(raw.pop("created_ms")), **raw)
+
+
+@dataclass(frozen=True)
+class PoolInfo:
+    """One pool."""
+
+    id: int
+    name: str
+    replicas: int
+    #: The failure domain: ``osd``, ``host``, ``rack`` or ``zone``.
+    domain: str
+    pg_count: int
+    #: ``creating``, ``ready`` or ``deleting``.
+    state: str
+    volumes: int
+    #: Volumes in the trash, which ``volumes`` does not count.
+    trashed: int
+    #: Sum of the sizes of its volumes, with those in the trash.
+    provisioned: int
+    #: Most that this sum may be; ``None``: no bound.
+    quota: int | None
+    quota_volumes: int | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """The cluster as a whole."""
+
+    #: Its uuid.
+    cluster: str
+    #: ``ok``, ``waiting``, ``degraded`` or ``down``.
+    health: str
+    #: One line each.
+    problems: list[str]
+    osds: int
+    osds_up: int
+    pools: int
+    volumes: int
+    capacity: int
+    used: int
+    free: int
+    #: Version of the leading metadata server.
+    version: str

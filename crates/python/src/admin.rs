@@ -1,0 +1,130 @@
+//! Requests of an administrator: from names and plain values of Python to those of `control::admin`, and back.
+//!
+//! The typed functions are in Python (`basalt/_sync.py`). Names of requests and arguments are a contract between that file and this
+//! one; the tests call each.
+
+use crate::cluster::Cluster;
+use crate::errors::raised;
+use crate::views;
+use clientthread::Failure;
+use control::admin::{AdminAnswer, AdminAsk, CutAsk, SnapshotChange, VolumeClone, VolumeRemove, VolumeText};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeMap;
+use types::codes;
+use types::stripe::Stripe;
+
+/// The arguments of a request.
+pub struct Arguments<'a, 'py>(pub &'a Bound<'py, PyDict>);
+
+impl Arguments<'_, '_> {
+    /// Returns an argument; one that is missing is like `None`.
+    fn get<T>(&self, name: &str) -> PyResult<T>
+    where
+        T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+    {
+        let py = self.0.py();
+        let value = self.0.get_item(name)?.unwrap_or_else(|| py.None().into_bound(py));
+        value.extract().map_err(|error: PyErr| {
+            let why = PyTypeError::new_err(format!("argument {name}: {}", error.value(py)));
+            why.set_cause(py, Some(error));
+            why
+        })
+    }
+
+    fn text(&self) -> PyResult<VolumeText> {
+        Ok(VolumeText {
+            description: self.get("description")?,
+            labels: self.get::<Option<BTreeMap<String, String>>>("labels")?.unwrap_or_default(),
+            removed_labels: self.get::<Option<Vec<String>>>("removed_labels")?.unwrap_or_default(),
+            ..VolumeText::default()
+        })
+    }
+
+    /// Returns a size in bytes.
+    fn size(&self) -> PyResult<u64> {
+        let size: i128 = self.get("size")?;
+        u64::try_from(size).map_err(|_| {
+            let what = format!("a volume cannot have {size} bytes");
+            raised(self.0.py(), &Failure { errno: libc::EINVAL, ..Failure::new(codes::BAD_SIZE, what) })
+        })
+    }
+
+    fn stripe(&self) -> PyResult<Stripe> {
+        let (unit, count): (Option<u64>, Option<u32>) = (self.get("stripe_unit")?, self.get("stripe_count")?);
+        let count = count.unwrap_or(1);
+        let stripe = unit.map_or_else(|| Stripe::with_count(count), |unit| Stripe::new(unit, count));
+        stripe.map_err(|bad| raised(self.0.py(), &Failure::new(codes::BAD_STRIPE, bad)))
+    }
+}
+
+/// Returns the request of a name; `None` for a name that is unknown.
+fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
+    Ok(Some(match request {
+        "status" => AdminAsk::Status,
+        "pools" => AdminAsk::PoolList,
+        "volume_create" => AdminAsk::VolumeCreate {
+            name: given.get("name")?,
+            len_bytes: given.size()?,
+            stripe: given.stripe()?,
+            text: given.text()?,
+        },
+        "volume_clone" => {
+            let (snapshot, name, text) = (given.get("snapshot")?, given.get("name")?, given.text()?);
+            AdminAsk::VolumeClone(VolumeClone { snapshot, name, text })
+        }
+        "volumes" => AdminAsk::VolumeList { pool: given.get("pool")? },
+        "volume_info" => AdminAsk::VolumeInfo { name: given.get("name")? },
+        "volume_set" => AdminAsk::VolumeSet { name: given.get("name")?, text: given.text()? },
+        "volume_resize" => AdminAsk::VolumeResize { name: given.get("name")?, len_bytes: given.size()? },
+        "volume_rename" => AdminAsk::VolumeRename { name: given.get("name")?, new: given.get("new")? },
+        "volume_remove" => AdminAsk::VolumeRemove(VolumeRemove {
+            name: given.get("name")?,
+            force: given.get("force")?,
+            now: given.get("now")?,
+            snapshots: given.get("snapshots")?,
+            detach: given.get("detach")?,
+        }),
+        "trash" => AdminAsk::TrashList { pool: given.get("pool")? },
+        "trash_restore" => AdminAsk::TrashRestore { which: given.get("which")?, name: given.get("name")? },
+        "trash_purge" => AdminAsk::TrashPurge { which: given.get("which")? },
+        "snapshot_create" => {
+            AdminAsk::SnapshotCreate(CutAsk { names: given.get("names")?, text: given.text()?, ..CutAsk::default() })
+        }
+        "snapshots" => AdminAsk::SnapshotList { of: given.get("of")? },
+        "snapshot_set" => {
+            let (protect, name, text) = (given.get("protect")?, given.get("new")?, given.text()?);
+            AdminAsk::SnapshotSet { name: given.get("name")?, change: SnapshotChange { protect, name, text } }
+        }
+        "snapshot_rollback" => AdminAsk::SnapshotRollback { name: given.get("name")?, force: given.get("force")? },
+        "snapshot_remove" => AdminAsk::SnapshotRemove { name: given.get("name")?, detach: given.get("detach")? },
+        _ => return Ok(None),
+    }))
+}
+
+/// Sends a request and returns the answer.
+///
+/// # Errors
+/// The refusal of meta as an exception of `basalt`, and TypeError for a wrong argument.
+pub fn perform(cluster: &Cluster, py: Python<'_>, request: &str, given: &Arguments<'_, '_>) -> PyResult<Py<PyAny>> {
+    let ask = ask(request, given)?;
+    let ask = ask.ok_or_else(|| PyTypeError::new_err(format!("there is no request {request}")))?;
+    let value = match cluster.ask(py, ask)? {
+        AdminAnswer::Status(status) => views::status(py, &status)?,
+        AdminAnswer::Pools(pools) => views::list(py, &pools, views::pool)?,
+        AdminAnswer::Volume(volume) => views::volume(py, &volume)?.into_any(),
+        AdminAnswer::Volumes(volumes) => views::list(py, &volumes, views::volume)?,
+        AdminAnswer::Trashed(trashed) => views::trashed(py, &trashed)?.into_any(),
+        AdminAnswer::Trash(all) => views::list(py, &all, views::trashed)?,
+        AdminAnswer::Snapshots(snapshots) | AdminAnswer::SnapshotsChanged(snapshots) => {
+            views::list(py, &snapshots, views::snapshot)?
+        }
+        AdminAnswer::Done => py.None().into_bound(py),
+        other => {
+            let what = format!("the metadata server answered {request} with {other:?}");
+            return Err(raised(py, &Failure::new(codes::BAD_REQUEST, what)));
+        }
+    };
+    Ok(value.unbind())
+}

@@ -1,0 +1,111 @@
+//! Answers to administrators as dictionaries. The dataclasses of `basalt/_views.py` have the same fields.
+
+use control::admin::{PoolView, SnapshotView, Status, TrashView, VolumeView};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// Makes a dictionary.
+macro_rules! dict {
+    ($py:ident, $($name:ident: $value:expr),+ $(,)?) => {{
+        let dict = PyDict::new($py);
+        $(dict.set_item(stringify!($name), $value)?;)+
+        dict
+    }};
+}
+
+/// Returns a list of views.
+pub fn list<'py, V>(
+    py: Python<'py>,
+    views: &[V],
+    one: impl Fn(Python<'py>, &V) -> PyResult<Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let all: Vec<Bound<'py, PyDict>> = views.iter().map(|view| one(py, view)).collect::<PyResult<_>>()?;
+    Ok(PyList::new(py, all)?.into_any())
+}
+
+pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        id: view.volume.0,
+        name: &view.name,
+        size: view.len_bytes,
+        allocated: view.allocated_bytes,
+        state: &view.state,
+        created_ms: view.created_ms,
+        holder: view.holder.as_ref().map(|holder| &holder.name),
+        stripe_unit: view.stripe.map(|stripe| stripe.unit_bytes()),
+        stripe_count: view.stripe.map_or(1, |stripe| stripe.count()),
+        description: &view.description,
+        labels: view.labels.clone(),
+        resizing_to: view.resize_bytes,
+        rollback_to: view.rollback_to.as_ref(),
+        parent: view.parent.as_ref(),
+        snapshots: view.snapshots,
+        clones: view.clones,
+    ))
+}
+
+pub fn trashed<'py>(py: Python<'py>, view: &TrashView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        id: view.volume.0,
+        name: &view.name,
+        size: view.len_bytes,
+        allocated: view.allocated_bytes,
+        state: &view.state,
+        since_ms: view.since_ms,
+        until_ms: view.until_ms,
+        expired: view.expired,
+        by: &view.by,
+        description: &view.description,
+        labels: view.labels.clone(),
+    ))
+}
+
+pub fn snapshot<'py>(py: Python<'py>, view: &SnapshotView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        id: view.snapshot.0,
+        volume_id: view.volume.0,
+        name: &view.name,
+        size: view.len_bytes,
+        created_ms: view.created_ms,
+        state: &view.state,
+        cut: view.cut.0,
+        protected: view.protected,
+        by: &view.by,
+        description: &view.description,
+        labels: view.labels.clone(),
+        clones: view.clones,
+    ))
+}
+
+pub fn pool<'py>(py: Python<'py>, view: &PoolView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        id: view.pool.0,
+        name: &view.name,
+        replicas: view.replicas,
+        domain: &view.domain,
+        pg_count: view.pg_count,
+        state: &view.state,
+        volumes: view.volumes,
+        trashed: view.trashed,
+        provisioned: view.provisioned_bytes,
+        quota: view.quota_bytes,
+        quota_volumes: view.quota_volumes,
+    ))
+}
+
+pub fn status<'py>(py: Python<'py>, view: &Status) -> PyResult<Bound<'py, PyAny>> {
+    let status = dict!(py,
+        cluster: view.cluster.to_string(),
+        health: &view.health,
+        problems: &view.problems,
+        osds: view.osds,
+        osds_up: view.osds_up,
+        pools: view.pools,
+        volumes: view.volumes,
+        capacity: view.capacity_bytes,
+        used: view.used_bytes,
+        free: view.free_bytes,
+        version: &view.version,
+    );
+    Ok(status.into_any())
+}
