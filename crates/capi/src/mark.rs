@@ -25,9 +25,9 @@ pub struct Mark {
 /// The buffers of the request are writable, and no other thread uses them.
 #[allow(unsafe_code)]
 pub unsafe fn deliver(finished: Finished<Mark>) -> (usize, Result<(), Errno>) {
-    if let (Ok(pieces), Some(target)) = (&finished.result, &finished.tag.target) {
+    if let (Ok(answer), Some(target)) = (&finished.result, &finished.tag.target) {
         // SAFETY: the caller's promise.
-        unsafe { target.scatter(pieces) };
+        unsafe { target.scatter(answer.pieces()) };
     }
     (finished.tag.user, finished.result.map(drop))
 }

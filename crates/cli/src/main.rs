@@ -18,6 +18,7 @@ mod disk;
 mod disk_args;
 #[cfg(test)]
 mod docs;
+mod du;
 mod duration;
 mod errors;
 mod explain;

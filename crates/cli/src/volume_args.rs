@@ -120,6 +120,13 @@ pub enum Volume {
         #[arg(add = completion::volumes())]
         name: String,
     },
+    /// The space that a volume and its snapshots take
+    #[command(visible_alias = "usage", after_help = "Example:\n  basalt volume du main/vm1")]
+    Du {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+    },
     /// Give a volume another name in its pool, also while it is open
     #[command(visible_alias = "mv", after_help = "Example:\n  basalt volume rename main/vm1 web")]
     Rename {

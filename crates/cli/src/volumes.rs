@@ -2,6 +2,7 @@
 
 use crate::admin::Admin;
 use crate::args::{Trash, Volume};
+use crate::du;
 use crate::duration::moment;
 use crate::errors::{advise, has_code};
 use crate::output::{json, table};
@@ -47,6 +48,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             show_info(&volume);
             Ok(())
         }
+        Volume::Du { name } => du::run(admin, name, as_json),
         Volume::Rename { name, new } => {
             let volume = admin.rename_volume(name, new)?;
             if as_json {

@@ -9,13 +9,13 @@ use crate::settings::Settings;
 use api::AdminClient;
 use client::VolumeKey;
 use control::admin::{AdminAnswer, AdminAsk};
-use device::{DeviceInfo, Request};
+use device::{Answer, DeviceInfo, Request};
 use env::real::embed::{self, SignalsBlocked};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use types::{Errno, IoBuf};
+use types::{Errno, IoBuf, SnapshotId};
 
 /// Right of a client to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,6 +248,23 @@ impl<T: Default + Send + 'static> Volume<T> {
     /// # Errors
     /// Those of [`Volume::submit`], and the failure of the request.
     pub fn call(&self, request: Request) -> Result<Vec<IoBuf>, Failure> {
+        self.perform(request).map(Answer::into_pieces)
+    }
+
+    /// Returns the runs of bytes from `offset` on, `true` where data is stored; or, with `since`, where it may differ from that older
+    /// snapshot of the volume. They cover `len` bytes, or the first [`device::EXTENTS_LEN_MAX`] of them.
+    ///
+    /// # Errors
+    /// Those of [`Volume::call`]. With `since`: EINVAL when the volume does not descend from that snapshot, as after a rollback to an
+    /// older one; ENOENT when it was deleted.
+    pub fn extents(&self, offset: u64, len: u64, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
+        match self.perform(Request::Extents { offset, len, since })? {
+            Answer::Extents(runs) => Ok(runs),
+            Answer::Done | Answer::Data(_) => Err(Failure::bug("an answer of another kind")),
+        }
+    }
+
+    fn perform(&self, request: Request) -> Result<Answer, Failure> {
         let queue = Queue::new(1)?;
         self.submit(&queue, T::default(), request)?;
         let finished = queue.take(1, 1, None)?.pop().ok_or_else(io_thread::ended)?;

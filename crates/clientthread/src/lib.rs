@@ -24,8 +24,8 @@
 //!     let mut taken = 0;
 //!     while taken < 16 {
 //!         for finished in queue.take(1, 16, None)? {
-//!             let pieces = finished.result.map_err(|errno| volume.failure(errno))?;
-//!             println!("block {} begins with {}", finished.tag, pieces[0][0]);
+//!             let answer = finished.result.map_err(|errno| volume.failure(errno))?;
+//!             println!("block {} begins with {}", finished.tag, answer.pieces()[0][0]);
 //!             taken += 1;
 //!         }
 //!     }

@@ -5,13 +5,14 @@
 //! queue holds, in flight and finished.
 
 use crate::failure::Failure;
+use device::Answer;
 use env::real::embed::EventFd;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use types::{Errno, IoBuf};
+use types::Errno;
 
 /// Largest depth of a queue.
 pub const QUEUE_DEPTH_MAX: u32 = 65_536;
@@ -44,8 +45,8 @@ struct State<T> {
 pub struct Finished<T = u64> {
     /// The tag that the program gave.
     pub tag: T,
-    /// The bytes of a read, in pieces that follow each other; nothing for the other requests. Or why the request failed.
-    pub result: Result<Vec<IoBuf>, Errno>,
+    /// The answer: the bytes of a read, extents, or nothing for the other requests. Or why the request failed.
+    pub result: Result<Answer, Errno>,
     bytes: u64,
 }
 
@@ -197,7 +198,7 @@ impl<T> Queue<T> {
 
 impl<T> Ticket<T> {
     /// Ends the request: its completion is in the queue. The caller signals the queue when it gets it back.
-    pub fn finish(mut self, result: Result<Vec<IoBuf>, Errno>) -> Option<Arc<Queue<T>>> {
+    pub fn finish(mut self, result: Result<Answer, Errno>) -> Option<Arc<Queue<T>>> {
         self.end(result).then(|| Arc::clone(&self.queue))
     }
 
@@ -210,7 +211,7 @@ impl<T> Ticket<T> {
     }
 
     /// Adds the completion. Returns whether the queue has to be signalled, and no earlier completion asked for that.
-    fn end(&mut self, result: Result<Vec<IoBuf>, Errno>) -> bool {
+    fn end(&mut self, result: Result<Answer, Errno>) -> bool {
         let Some(tag) = self.tag.take() else { return false };
         let finished = Finished { tag, bytes: self.bytes, result };
         let mut state = self.queue.lock();
@@ -249,7 +250,7 @@ mod tests {
         let (first, second, third) = (admit(1).expect("room"), admit(2).expect("room"), admit(3).expect("room"));
         assert_eq!(admit(4).err().map(|full| full.errno), Some(libc::EAGAIN));
         assert_eq!(queue.close().expect_err("in flight").errno, libc::EBUSY);
-        assert!(second.finish(Ok(Vec::new())).is_some(), "the first event asks for a signal");
+        assert!(second.finish(Ok(device::Answer::Done)).is_some(), "the first event asks for a signal");
         drop(first);
         assert!(admit(4).is_err(), "events that are not taken count");
         third.cancel();
@@ -293,7 +294,7 @@ mod tests {
             move || queue.take(2, 2, None).expect("two").len()
         });
         for ticket in tickets {
-            if let Some(queue) = ticket.finish(Ok(Vec::new())) {
+            if let Some(queue) = ticket.finish(Ok(device::Answer::Done)) {
                 queue.signal();
             }
         }

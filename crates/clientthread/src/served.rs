@@ -6,11 +6,11 @@
 use crate::mailbox::Counted;
 use crate::pending::Reply;
 use crate::queue::{Queue, Ticket};
-use device::{Answer, BlockDevice, Busy, Completion, Request};
+use device::{BlockDevice, Busy, Completion, Request};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use types::{IoBuf, Time};
+use types::Time;
 
 /// Queues with completions that were not signalled yet.
 pub(crate) struct Unsignalled<T>(Vec<Arc<Queue<T>>>);
@@ -89,7 +89,7 @@ impl<T> Served<T> {
             }
             for completion in done.drain(..) {
                 if let Some(ticket) = self.tickets.try_remove(completion.token as usize) {
-                    out.add(ticket.finish(completion.result.map(data)));
+                    out.add(ticket.finish(completion.result));
                 }
             }
         }
@@ -122,14 +122,6 @@ impl<T> Served<T> {
         if let Some(reply) = closing.reply.take() {
             let _ = reply.try_send(Ok(()));
         }
-    }
-}
-
-/// Returns the bytes of a read.
-fn data(answer: Answer) -> Vec<IoBuf> {
-    match answer {
-        Answer::Data(pieces) => pieces,
-        Answer::Done | Answer::Extents(_) => Vec::new(),
     }
 }
 

@@ -50,7 +50,8 @@ impl Ram {
                 self.zero(offset, offset + len);
                 Ok(Answer::Done)
             }
-            Request::Extents { offset, len } => Ok(Answer::Extents(self.extents(offset, len))),
+            Request::Extents { since: Some(_), .. } => Err(Errno::Invalid),
+            Request::Extents { offset, len, since: None } => Ok(Answer::Extents(self.extents(offset, len))),
         }
     }
 
@@ -145,7 +146,7 @@ mod tests {
         want.extend([7; 8192]);
         want.extend([0; 512]);
         assert_eq!(*data[0], want[..]);
-        let extents = run(&mut ram, Request::Extents { offset: 0, len: 1 << 20 });
+        let extents = run(&mut ram, Request::Extents { offset: 0, len: 1 << 20, since: None });
         assert_eq!(extents, Ok(Answer::Extents(vec![(131072, true), ((1 << 20) - 131072, false)])));
     }
 
@@ -154,7 +155,7 @@ mod tests {
         let mut ram = Ram::new("ram", 1 << 20);
         for no_hole in [true, false] {
             run(&mut ram, Request::WriteZeroes { offset: 65536, len: 131_072, no_hole }).expect("zeroes");
-            let extents = run(&mut ram, Request::Extents { offset: 65536, len: 131_072 });
+            let extents = run(&mut ram, Request::Extents { offset: 65536, len: 131_072, since: None });
             assert_eq!(extents, Ok(Answer::Extents(vec![(131_072, no_hole)])));
         }
     }

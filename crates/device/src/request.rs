@@ -1,6 +1,6 @@
 //! Requests to a block device, and their answers: plain values that frontends, device layers and volumes share.
 
-use types::{Errno, IoBuf, SECTOR};
+use types::{Errno, IoBuf, SECTOR, SnapshotId};
 
 /// Largest read or write that a device takes in one request; trims and zeroes may cover the whole device.
 pub const REQUEST_LEN_MAX: u64 = 32 << 20;
@@ -51,6 +51,9 @@ pub enum Request {
         offset: u64,
         /// Number of bytes.
         len: u64,
+        /// Asks instead which parts may differ from this older snapshot of the device, in units of 4 KiB. No part that differs is missed.
+        /// `Gone`: the snapshot was deleted. `Invalid`: the device does not descend from it, or has no snapshots.
+        since: Option<SnapshotId>,
     },
 }
 
@@ -61,7 +64,7 @@ impl Request {
             Request::Read { offset, len }
             | Request::Trim { offset, len }
             | Request::WriteZeroes { offset, len, .. }
-            | Request::Extents { offset, len } => Some((offset, len)),
+            | Request::Extents { offset, len, .. } => Some((offset, len)),
             Request::Write { offset, ref buf, .. } => Some((offset, buf.len() as u64)),
             Request::Flush => None,
         }
@@ -89,9 +92,27 @@ pub enum Answer {
     Done,
     /// The bytes, in order, in as many pieces as it took; pieces may alias one shared region of zeros.
     Data(Vec<IoBuf>),
-    /// Runs of bytes in order, `true` where data is stored; neighbours differ. They cover the range from its
+    /// Runs of bytes in order, `true` where data is stored, or where it may differ from the older snapshot; neighbours differ. They cover the range from its
     /// start, wholly or for at least [`EXTENTS_LEN_MAX`] bytes.
     Extents(Vec<(u64, bool)>),
+}
+
+impl Answer {
+    /// Returns the bytes of a read, in pieces; nothing for other requests.
+    pub fn pieces(&self) -> &[IoBuf] {
+        match self {
+            Answer::Data(pieces) => pieces,
+            Answer::Done | Answer::Extents(_) => &[],
+        }
+    }
+
+    /// Takes the bytes of a read, in pieces; nothing for other requests.
+    pub fn into_pieces(self) -> Vec<IoBuf> {
+        match self {
+            Answer::Data(pieces) => pieces,
+            Answer::Done | Answer::Extents(_) => Vec::new(),
+        }
+    }
 }
 
 /// The end of a request.
@@ -111,12 +132,13 @@ pub struct Busy(pub Request);
 /// Checks a request for a device of `len_bytes`.
 ///
 /// # Errors
-/// `Invalid` for an empty, misaligned, outlying or too large one; `ReadOnly` for a change to a read-only device.
+/// `Invalid` for an empty, misaligned, outlying or too large one, and for one that names snapshot 0; `ReadOnly` for a change to a read-only device.
 pub fn check(len_bytes: u64, read_only: bool, request: &Request) -> Result<(), Errno> {
     let Some((offset, len)) = request.span() else { return Ok(()) };
     let aligned = offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
     let inside = offset.checked_add(len).is_some_and(|end| end <= len_bytes);
-    if len == 0 || !aligned || !inside || request.held_bytes() > REQUEST_LEN_MAX {
+    let names_none = matches!(request, Request::Extents { since: Some(SnapshotId(0)), .. });
+    if len == 0 || !aligned || !inside || names_none || request.held_bytes() > REQUEST_LEN_MAX {
         return Err(Errno::Invalid);
     }
     if read_only && request.is_write() {

@@ -18,7 +18,7 @@ use types::planted::{Bug, on};
 use types::store::{ChunkDelta, Own};
 use types::tree::Tree;
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{BlockPlace, ChunkKey, Index, ReplicaId, SectorRange, VolumeChunk};
+use types::{BlockPlace, ChunkKey, GenerationId, Index, ReplicaId, SectorRange, VolumeChunk};
 
 impl Engine {
     /// Returns the delta of a chunk as applied.
@@ -30,6 +30,39 @@ impl Engine {
             return ChunkDelta { runs, is_deep: false };
         };
         ChunkDelta { runs: runs_of(&own_blocks(home, &r.sources(home), chunk, SectorRange::CHUNK)), is_deep: true }
+    }
+
+    /// Returns the sectors of a range as runs, `true` where a block may read otherwise than in `since`, an older generation on the path of
+    /// the chunk's: one of the generations behind it owns the block, as data or as zeros. No byte is read, and no block that
+    /// differs is missed. Where `since` does not show, because the volume was shorter in between, its blocks count, too.
+    pub fn changed(
+        &self,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        since: GenerationId,
+        range: SectorRange,
+    ) -> Vec<(u32, bool)> {
+        let tree = self.tree(replica).unwrap_or_default();
+        let mut changed = vec![false; (SECTORS_PER_CHUNK / SECTORS_PER_BLOCK) as usize];
+        let mut note = |generation: GenerationId| {
+            let mut at = 0;
+            for (sectors, own) in self.delta(replica, ChunkKey { generation, ..chunk }).runs {
+                let blocks = at / SECTORS_PER_BLOCK..(at + sectors).div_ceil(SECTORS_PER_BLOCK);
+                if own == Own::Data || own == Own::Zeros && !on(Bug::ExtentsMissZeros) {
+                    changed[blocks.start as usize..blocks.end as usize].fill(true);
+                }
+                at += sectors;
+            }
+        };
+        let shown = |id: GenerationId| {
+            let path = tree.get(id).map(|_| tree.path(id));
+            path.into_iter().flatten().filter(|(_, through)| chunk.index < *through).map(|(id, _)| id)
+        };
+        shown(chunk.generation).take_while(|id| *id != since).for_each(&mut note);
+        if !shown(chunk.generation).any(|id| id == since) {
+            shown(since).for_each(note);
+        }
+        runs_in(&changed, range)
     }
 
     /// Whether this replica cannot tell the contents of some of these blocks to a peer, which asks for them as blocks of this generation:
@@ -107,10 +140,15 @@ fn own_blocks(home: &Home, sources: &Sources<'_>, chunk: ChunkKey, range: Sector
     let count = (range.end().div_ceil(SECTORS_PER_BLOCK) - first) as usize;
     let (mut own, mut open) = (vec![Own::Open; count], vec![false; count]);
     let mut take = |run: SectorRange, kind: Own| {
+        if kind == Own::Open {
+            // Only blocks that are open in part count.
+            let [start, end] = [run.start, run.end() - 1].map(|sector| (sector / SECTORS_PER_BLOCK - first) as usize);
+            (open[start], open[end]) = (true, true);
+            return;
+        }
         for fragment in run.fragments() {
             let block = (fragment.start / SECTORS_PER_BLOCK - first) as usize;
             match kind {
-                Own::Open => open[block] = true,
                 Own::Zeros if own[block] == Own::Data => {}
                 _ => own[block] = kind,
             }
@@ -147,6 +185,19 @@ fn shows_data(home: &Home, sources: &Sources<'_>, chunk: ChunkKey, block: u16) -
         Source::Home(key) => home.at(sources.replica, key, f.range).iter().any(|(_, at)| *at == At::Data),
         Source::Zeros | Source::Open | Source::Hidden => false,
     })
+}
+
+/// Returns a range of a chunk as runs of sectors.
+fn runs_in(blocks: &[bool], range: SectorRange) -> Vec<(u32, bool)> {
+    let mut runs: Vec<(u32, bool)> = Vec::new();
+    for fragment in range.fragments() {
+        let is = blocks[(fragment.start / SECTORS_PER_BLOCK) as usize];
+        match runs.last_mut() {
+            Some((sectors, kind)) if *kind == is => *sectors += fragment.count,
+            _ => runs.push((fragment.count, is)),
+        }
+    }
+    runs
 }
 
 /// Returns the blocks of a chunk as runs of sectors.

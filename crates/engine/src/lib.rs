@@ -44,6 +44,7 @@ mod round;
 mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod usage;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};

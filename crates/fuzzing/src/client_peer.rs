@@ -320,7 +320,7 @@ impl Table {
             0 | 1 => Io::Read { offset, len },
             2 | 3 => Io::Write { offset, buf: IoBuf::zeros((len as usize).min(32 << 10)), fua: false },
             4 => Io::Flush,
-            _ => Io::Extents { offset, len },
+            _ => Io::Extents { offset, len, since: None },
         };
         self.token += 1;
         if device.submit(now, request, self.token).is_ok() {

@@ -230,7 +230,7 @@ impl Table {
         let (seq, watermark) = (source.number(self.next_id), source.number(0));
         let body = match source.below(5) {
             0 => RequestBody::Read { chunk: CHUNK, range, snapshot: snapshot(source) },
-            1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source) },
+            1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source), since: snapshot(source) },
             2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
             3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
             _ => {

@@ -14,7 +14,7 @@ use types::limits::VOLUME_LEN_MAX;
 use types::map::{Member, OsdAddr, PgMap};
 use types::{
     ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, QosLimits, ReplicaId, SEGMENT, SegmentIndex, SessionId,
-    Stripe, Time, VolumeId,
+    SnapshotId, Stripe, Time, VolumeId,
 };
 use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
@@ -228,7 +228,10 @@ impl Table {
             5 => Request::Flush,
             6 => Request::Trim { offset, len: source.number(len) },
             7 => Request::WriteZeroes { offset, len, no_hole: source.flag() },
-            _ => Request::Extents { offset, len: source.number(len) },
+            _ => {
+                let since = source.flag().then(|| SnapshotId(source.below(3).into()));
+                Request::Extents { offset, len: source.number(len), since }
+            }
         };
         self.token += 1;
         if self.volume.submit(self.now, request.clone(), self.token).is_ok() {

@@ -5,7 +5,7 @@ use types::control::AttachRefusal;
 use types::cut::SnapshotAnswer;
 use types::store::{Effect, Persist};
 use types::tree::{Change, Tree};
-use types::{ChunkKey, Index, OsdId, ReplicaId, SectorRange, VolumeId};
+use types::{ChunkKey, GenerationId, Index, OsdId, ReplicaId, SectorRange, VolumeId};
 use wire::{Message, Reply};
 
 /// Sender of a request, for its reply; opaque to the group.
@@ -46,6 +46,8 @@ pub enum Action {
         read: u64,
         chunk: ChunkKey,
         range: SectorRange,
+        /// Not the data of the chunk counts, but the blocks that may differ from those of this generation, an older one on its path.
+        since: Option<GenerationId>,
     },
     Reply {
         origin: Origin,

@@ -205,8 +205,9 @@ impl Group {
             RequestBody::Read { chunk, range, snapshot } => {
                 return self.read(now, origin, id, What::Bytes { of: ReadOf { chunk, snapshot }, range }, actions);
             }
-            RequestBody::Extents { chunk, range, snapshot } => {
-                return self.read(now, origin, id, What::Extents { of: ReadOf { chunk, snapshot }, range }, actions);
+            RequestBody::Extents { chunk, range, snapshot, since } => {
+                let what = What::Extents { of: ReadOf { chunk, snapshot }, range, since };
+                return self.read(now, origin, id, what, actions);
             }
             RequestBody::Unreached { .. } => unreachable!("it was taken above"),
             RequestBody::FenceCheck { volume } => {

@@ -37,6 +37,7 @@ pub(crate) enum What {
     Extents {
         of: ReadOf,
         range: SectorRange,
+        since: Option<SnapshotId>,
     },
     /// Fence check: whether no session with a higher epoch is attached (ADR 0008).
     FenceCheck {
@@ -148,8 +149,9 @@ impl Group {
     fn start_read(&mut self, read: Read, leased: bool, actions: &mut Vec<Action>) {
         let Read { origin, id, what } = read;
         // A refusal is an answer like any other: it, too, needs a leader, and has one at this moment.
-        let key = match self.place_of(what) {
-            Ok(key) => key,
+        let place = self.place_of(what).and_then(|key| Ok((key, self.since_of(what, key).map_err(Err)?)));
+        let (key, since) = match place {
+            Ok(place) => place,
             Err(result) => {
                 self.reads.count -= 1;
                 return reply(origin, id, result.map_err(Reject::Failed), actions);
@@ -160,7 +162,7 @@ impl Group {
         self.reads.running.insert(number, Running { read, generation: key.generation, leased });
         actions.push(match what {
             What::Bytes { range, .. } => Action::Read { read: number, origin, chunk: key, range },
-            What::Extents { range, .. } => Action::Extents { read: number, chunk: key, range },
+            What::Extents { range, .. } => Action::Extents { read: number, chunk: key, range, since },
             What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });
     }
@@ -169,7 +171,9 @@ impl Group {
     fn place_of(&self, what: What) -> Result<ChunkKey, Result<ReplyBody, Errno>> {
         let (of, zeros) = match what {
             What::Bytes { of, .. } => (of, ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
-            What::Extents { of, range } => (of, ReplyBody::Extents(vec![Extent { sectors: range.count, data: false }])),
+            What::Extents { of, range, .. } => {
+                (of, ReplyBody::Extents(vec![Extent { sectors: range.count, data: false }]))
+            }
             What::FenceCheck { volume, epoch } => {
                 return Err(match self.decision.volumes.get(&volume) {
                     None => Err(Errno::Gone),
@@ -188,6 +192,16 @@ impl Group {
             None => Err(Err(Errno::Gone)),
             Some(attached) if of.chunk.index >= attached.chunk_count => Err(Err(Errno::Invalid)),
             Some(attached) => Ok(ChunkKey { generation: attached.head, index: of.chunk.index }),
+        }
+    }
+
+    /// Returns the older generation from which a question for extents counts.
+    fn since_of(&self, what: What, key: ChunkKey) -> Result<Option<GenerationId>, Errno> {
+        match what {
+            What::Extents { of, since: Some(since), .. } => {
+                self.decision.ancestor(of.chunk.volume, key.generation, since)
+            }
+            _ => Ok(None),
         }
     }
 

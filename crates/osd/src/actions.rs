@@ -4,7 +4,7 @@ use crate::node::{GroupRead, Osd, ReadOwner, Touch};
 use engine::{ReadData, ReadError};
 use group::Action;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
+use types::{ChunkKey, Errno, GenerationId, Index, OsdId, ReplicaId, SectorRange};
 use wire::{Extent, Message, RaftKind, ReplyBody};
 
 impl Osd {
@@ -36,7 +36,7 @@ impl Osd {
                     }
                     self.start_read(slot, read, chunk, range);
                 }
-                Action::Extents { read, chunk, range } => self.answer_extents(slot, read, chunk, range),
+                Action::Extents { read, chunk, range, since } => self.answer_extents(slot, read, (chunk, range), since),
                 Action::Reply { origin, reply } => self.reply(origin, reply),
                 Action::Attached { order, result } => self.attached(slot, order, result),
                 Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
@@ -167,9 +167,18 @@ impl Osd {
         self.recovery.blocks.detach(replica);
     }
 
-    fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
+    fn answer_extents(
+        &mut self,
+        slot: usize,
+        read: u64,
+        (chunk, range): (ChunkKey, SectorRange),
+        since: Option<GenerationId>,
+    ) {
         let replica = self.pgs.get(slot).identity.replica;
-        let runs = self.engine.extents(replica, chunk, range);
+        let runs = match since {
+            None => self.engine.extents(replica, chunk, range),
+            Some(since) => self.engine.changed(replica, chunk, since, range),
+        };
         let body = ReplyBody::Extents(runs.into_iter().map(|(sectors, data)| Extent { sectors, data }).collect());
         let mut actions = Vec::new();
         if let Some(group) = self.pgs.group(slot) {

@@ -13,6 +13,7 @@ use recovery::{DigestAnswer, DigestQuery};
 use std::collections::BTreeSet;
 use types::control::{AttachedVolume, HeldSnapshot, PgReport};
 use types::tree::{Node, Role, Tree};
+use types::usage::Usage;
 use types::{ChunkKey, GenerationId, Index, PgId, VolumeChunk, VolumeId};
 
 /// A question of a tool.
@@ -28,6 +29,8 @@ pub enum ToolAsk {
     Digest { pg: PgId, chunk: ChunkKey, at: Index },
     /// Asks like `Digest`, for the table that says which blocks of each part hold data. No byte is read.
     Table { pg: PgId, chunk: ChunkKey, at: Index },
+    /// Asks for the space of a volume in some chunks, from this index on.
+    Usage { pg: PgId, volume: VolumeId, from: u32 },
 }
 
 /// The answer to a [`ToolAsk`].
@@ -51,6 +54,9 @@ pub enum ToolAnswer {
         /// The snapshots, without those of a cut that has not ended.
         snapshots: Vec<HeldSnapshot>,
     },
+    /// The space in some chunks, and the index to go on at; `None`: these were the last. Only the figures of a leader are those of
+    /// the volume: another member may not have applied all.
+    Usage { leading: bool, usage: Box<Usage>, next: Option<u32> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The requested index has passed: `applied` is the present one.
@@ -103,7 +109,9 @@ impl Osd {
                 return self.tools.answers.push((id, health));
             }
             ToolAsk::Ops => return self.tools.answers.push((id, ToolAnswer::Ops(self.stats.traced.reports()))),
-            ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } => pg,
+            ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } | ToolAsk::Usage { pg, .. } => {
+                pg
+            }
         };
         let report = match self.replica_for_tools(pg) {
             Ok(report) => report,
@@ -112,6 +120,12 @@ impl Osd {
         let (chunk, at, of_table) = match ask {
             ToolAsk::Digest { chunk, at, .. } => (chunk, at, false),
             ToolAsk::Table { chunk, at, .. } => (chunk, at, true),
+            ToolAsk::Usage { volume, from, .. } => {
+                let (usage, next) = self.engine.usage(report.replica, volume, from);
+                let leading = report.leading.is_some_and(|lead| lead.active);
+                let answer = ToolAnswer::Usage { leading, usage: Box::new(usage), next };
+                return self.tools.answers.push((id, answer));
+            }
             ToolAsk::Health | ToolAsk::Ops | ToolAsk::Pg { .. } => {
                 let answer = self.page_for_tools(report);
                 return self.tools.answers.push((id, answer));

@@ -3,6 +3,7 @@
 use crate::buffers::{Target, joined};
 use crate::errors::{OrRaise, check_fork, raised};
 use clientthread::{Failure, Finished};
+use device::Answer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub struct Queue(Arc<clientthread::Queue>);
 #[pyclass(frozen, module = "basalt._native")]
 pub struct Completion {
     token: u64,
-    result: Result<Vec<IoBuf>, Errno>,
+    result: Result<Answer, Errno>,
 }
 
 impl Queue {
@@ -54,7 +55,7 @@ impl Completion {
 
     fn pieces(&self, py: Python<'_>, volume: &str) -> PyResult<&[IoBuf]> {
         let failed = |errno: &Errno| raised(py, &Failure::of_request(volume, *errno));
-        self.result.as_deref().map_err(failed)
+        self.result.as_ref().map(Answer::pieces).map_err(failed)
     }
 }
 

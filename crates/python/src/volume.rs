@@ -5,7 +5,7 @@ use crate::errors::{OrRaise, check_fork, raised};
 use crate::queue::Queue;
 use crate::wait::{self, SLICE};
 use clientthread::Failure;
-use device::{REQUEST_LEN_MAX, Request};
+use device::{Answer, REQUEST_LEN_MAX, Request};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -63,7 +63,7 @@ impl Volume {
             Ok(mut taken) => taken.pop().map(Ok),
             Err(failure) => Some(Err(failure)),
         })?;
-        finished.result.map_err(|errno| raised(py, &self.0.failure(errno)))
+        finished.result.map(Answer::into_pieces).map_err(|errno| raised(py, &self.0.failure(errno)))
     }
 
     /// Returns the bytes of a write after all checks, which come before any copy.

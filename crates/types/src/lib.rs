@@ -27,6 +27,7 @@ pub mod stripe;
 pub mod time;
 pub mod tree;
 pub mod units;
+pub mod usage;
 
 pub use crc::crc32c;
 pub use errno::Errno;

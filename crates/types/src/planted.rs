@@ -272,6 +272,8 @@ registry! {
         "a volume comes to a PG during its cut";
     HeadFromRecords, "head-from-records", "R17",
         "a recovery of the records keeps the head that they name";
+    ExtentsMissZeros, "extents-miss-zeros", "R14",
+        "the changed extents of a snapshot lack what was zeroed since";
     }
 }
 
@@ -356,6 +358,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "a recovery of the records keeps the head that they name (R17)",
         "no run has found it yet; `older_records_give_a_volume_a_head_above_its_lost_snapshots` shows it",
+    ),
+    (
+        "the changed extents of a snapshot lack what was zeroed since (R14)",
+        "no run asks for them yet; `changed_blocks_miss_no_difference` shows it",
     ),
     (
         "a checkpoint forgets the ids that aborted cuts named (R1)",

@@ -26,7 +26,7 @@ fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
             }
             (part.range.verify(&payload, &crcs) || on(Bug::AnswerUnchecked)).then_some(Good::Bytes(payload))
         }
-        (Work::Extents, ReplyBody::Extents(extents)) => {
+        (Work::Extents { .. }, ReplyBody::Extents(extents)) => {
             let sum: u64 = extents.iter().map(|e| u64::from(e.sectors)).sum();
             let whole = sum == u64::from(part.range.count) && extents.iter().all(|e| e.sectors > 0);
             whole.then(|| Good::Extents(extents.iter().map(|e| (u64::from(e.sectors) * SECTOR, e.data)).collect()))
@@ -99,7 +99,7 @@ impl Volume {
                 (Kind::Read(buffers), Good::Bytes(bytes)) => {
                     scatter(self.stripe, pending.range.start, part.run(), &bytes, buffers);
                 }
-                (Kind::Extents(pieces), Good::Extents(extents)) => pieces[part.answer_at as usize].1 = extents,
+                (Kind::Extents { pieces, .. }, Good::Extents(extents)) => pieces[part.answer_at as usize].1 = extents,
                 (Kind::Write { .. } | Kind::Fill | Kind::Zero, Good::Done) => {}
                 _ => unreachable!("the answer was examined"),
             }

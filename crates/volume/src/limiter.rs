@@ -36,7 +36,7 @@ pub(crate) struct Limiter {
 fn cost_of(kind: &Kind, bytes: u64) -> (Direction, Cost) {
     let (direction, bytes) = match kind {
         Kind::Read(_) => (Direction::Read, bytes),
-        Kind::Extents(_) => (Direction::Read, 0),
+        Kind::Extents { .. } => (Direction::Read, 0),
         Kind::Write { .. } | Kind::Fill => (Direction::Write, bytes),
         Kind::Zero => (Direction::Write, 0),
     };

@@ -41,7 +41,9 @@ impl FragmentCrcs {
 #[derive(Debug)]
 pub(crate) enum Work {
     Read,
-    Extents,
+    Extents {
+        since: Option<SnapshotId>,
+    },
     /// A fence check, which is no piece of a request.
     FenceCheck,
     Write {
@@ -117,7 +119,7 @@ impl Part {
     pub fn cost(&self) -> usize {
         match self.work {
             Work::Write { .. } | Work::Read => self.range.len_bytes(),
-            Work::Extents => wire::extents_cost(self.range),
+            Work::Extents { .. } => wire::extents_cost(self.range),
             Work::Zero | Work::Skip { .. } | Work::FenceCheck => 0,
         }
     }
@@ -152,7 +154,7 @@ impl Part {
         assert_eq!(self.is_write(), seq != 0, "writes have a number, and only they");
         match &self.work {
             Work::Read => RequestBody::Read { chunk, range, snapshot },
-            Work::Extents => RequestBody::Extents { chunk, range, snapshot },
+            Work::Extents { since } => RequestBody::Extents { chunk, range, snapshot, since: *since },
             Work::FenceCheck => RequestBody::FenceCheck { volume },
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },

@@ -87,7 +87,7 @@ impl Volume {
             Kind::Read(buffers) => {
                 scatter(stripe, start, piece.start..piece.end, &IoBuf::zeros(piece.len() as usize), buffers);
             }
-            Kind::Extents(pieces) => pieces.push((piece.start, vec![(piece.len(), false)])),
+            Kind::Extents { pieces, .. } => pieces.push((piece.start, vec![(piece.len(), false)])),
             Kind::Zero => {}
             Kind::Write { .. } | Kind::Fill => unreachable!("only what changes nothing finds a hole"),
         }
@@ -102,10 +102,10 @@ impl Volume {
         let mut answer_at = 0;
         let work = match &mut pending.kind {
             Kind::Read(_) => Work::Read,
-            Kind::Extents(pieces) => {
+            Kind::Extents { pieces, since } => {
                 answer_at = pieces.len() as u32;
                 pieces.push((piece.start, Vec::new()));
-                Work::Extents
+                Work::Extents { since: *since }
             }
             Kind::Zero => Work::Zero,
             Kind::Fill => {

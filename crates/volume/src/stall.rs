@@ -75,7 +75,7 @@ impl Volume {
             Kind::Read(_) => "read",
             Kind::Write { .. } => "write",
             Kind::Fill | Kind::Zero => "trim or write-zeroes",
-            Kind::Extents(_) => "block status",
+            Kind::Extents { .. } => "block status",
         };
         Some(Stall {
             since: pending.since,

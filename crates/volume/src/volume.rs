@@ -147,8 +147,11 @@ pub(crate) enum Kind {
     /// Write zeros out, so that the range has its space.
     Fill,
     Zero,
-    /// Extents of each piece, by chunk address.
-    Extents(Vec<PieceExtents>),
+    Extents {
+        /// Those of each piece, by chunk address.
+        pieces: Vec<PieceExtents>,
+        since: Option<SnapshotId>,
+    },
 }
 
 /// Amounts in flight on one volume; for observers.
@@ -366,9 +369,9 @@ impl Volume {
             Request::Write { buf, .. } => Kind::Write { offset, buf },
             Request::WriteZeroes { no_hole: true, .. } => Kind::Fill,
             Request::Trim { .. } | Request::WriteZeroes { .. } => Kind::Zero,
-            Request::Extents { .. } => {
+            Request::Extents { since, .. } => {
                 end = end.min(offset + EXTENTS_LEN_MAX);
-                Kind::Extents(Vec::new())
+                Kind::Extents { pieces: Vec::new(), since }
             }
             Request::Flush => unreachable!("a flush has no span"),
         };
@@ -540,7 +543,9 @@ impl Volume {
         let result = match (pending.error, pending.kind) {
             (Some(errno), _) => Err(errno),
             (None, Kind::Read(buffers)) => Ok(Answer::Data(buffers)),
-            (None, Kind::Extents(pieces)) => Ok(Answer::Extents(join_extents(self.stripe, &pending.range, &pieces))),
+            (None, Kind::Extents { pieces, .. }) => {
+                Ok(Answer::Extents(join_extents(self.stripe, &pending.range, &pieces)))
+            }
             (None, Kind::Write { .. } | Kind::Fill | Kind::Zero) => Ok(Answer::Done),
         };
         self.done.push(Completion { token: pending.token, result });

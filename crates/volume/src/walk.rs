@@ -38,7 +38,7 @@ pub(crate) fn next_piece(stripe: Stripe, kind: &Kind, range: &Range<u64>, last: 
     }
     let border = match kind {
         Kind::Read(_) | Kind::Write { .. } | Kind::Fill => PART_MAX,
-        Kind::Zero | Kind::Extents(_) => CHUNK,
+        Kind::Zero | Kind::Extents { .. } => CHUNK,
     };
     let run = stripe.run_from(range, last.map_or(0, |last| last.end))?;
     let end = run.end.min((run.start / border + 1) * border);

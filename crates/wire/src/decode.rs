@@ -358,12 +358,13 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
             RequestBody::Unreached { volume: chunk.volume, leader: OsdId(chunk.index) }
         }
         kind::READ | kind::EXTENTS => {
-            zero("read", watermark == 0)?;
+            zero("read", watermark == 0 || kind == kind::EXTENTS)?;
             let range = range?;
-            // The field of the sequence number names a snapshot; 0: the volume as it is.
-            let snapshot = (seq != 0).then_some(SnapshotId(seq));
+            // The field of the sequence number names a snapshot, that of the watermark the older one; 0: none.
+            let named = |id: u64| (id != 0).then_some(SnapshotId(id));
+            let (snapshot, since) = (named(seq), named(watermark));
             if kind == kind::EXTENTS {
-                RequestBody::Extents { chunk, range, snapshot }
+                RequestBody::Extents { chunk, range, snapshot, since }
             } else if range.len_bytes() as u64 > PART_MAX {
                 return Err(bad_range);
             } else {

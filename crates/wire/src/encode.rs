@@ -318,9 +318,9 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
             stamp(&mut record, snapshot.map_or(0, |id| id.0), 0);
             (kind::READ, &[])
         }
-        RequestBody::Extents { chunk, range, snapshot } => {
+        RequestBody::Extents { chunk, range, snapshot, since } => {
             place(&mut record, *chunk, *range);
-            stamp(&mut record, snapshot.map_or(0, |id| id.0), 0);
+            stamp(&mut record, snapshot.map_or(0, |id| id.0), since.map_or(0, |id| id.0));
             (kind::EXTENTS, &[])
         }
         RequestBody::FenceCheck { volume } => {

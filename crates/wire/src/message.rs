@@ -83,7 +83,8 @@ pub enum RequestBody {
     /// At most `PART_MAX` bytes, of the volume or of one of its snapshots.
     Read { chunk: VolumeChunk, range: SectorRange, snapshot: Option<SnapshotId> },
     /// Asks which sectors of the range hold data, in the volume or in one of its snapshots.
-    Extents { chunk: VolumeChunk, range: SectorRange, snapshot: Option<SnapshotId> },
+    /// Asks which sectors hold data; with `since`, which blocks may differ from those of that older snapshot of the volume.
+    Extents { chunk: VolumeChunk, range: SectorRange, snapshot: Option<SnapshotId>, since: Option<SnapshotId> },
     /// Fence check: asks whether the sender still holds the volume. `Done`, unless an attach record with a higher epoch than
     /// the request's is committed in this PG; then `Failed(Fenced)` (ADR 0008).
     FenceCheck { volume: VolumeId },

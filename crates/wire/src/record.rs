@@ -49,7 +49,7 @@ records! {
     PgRecord 8 { pool: U32, n: U32 }
 
     /// All seven requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
-    /// In reads and extents `seq` is the snapshot, 0 without one, and there is no `watermark`; a skip has no chunk and no range;
+    /// In reads and extents `seq` is the snapshot, 0 without one; `watermark` is 0, in extents the older snapshot, 0 without one; a skip has no chunk and no range;
     /// a fence check (holder) has none of the four. In an unreached-leader request `chunk` is the OSD's id, and the rest is zero.
     RequestRecord 72 {
         id: U64, pg: PgRecord, session: U64, epoch: U64, volume: U64, seq: U64, watermark: U64,

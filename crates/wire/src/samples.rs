@@ -94,7 +94,9 @@ pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
         1 => RequestBody::Zero { chunk, range: SectorRange::CHUNK, seq, watermark },
         2 => RequestBody::Skip { volume: VolumeId(number(rng)), seq, watermark },
         3 => RequestBody::Read { chunk, range: range(rng, 1024), snapshot: snapshot(seq) },
-        4 => RequestBody::Extents { chunk, range: range(rng, 1024), snapshot: snapshot(seq) },
+        4 => {
+            RequestBody::Extents { chunk, range: range(rng, 1024), snapshot: snapshot(seq), since: snapshot(watermark) }
+        }
         5 => RequestBody::Unreached { volume: VolumeId(number(rng)), leader: OsdId(number(rng) as u32) },
         _ => RequestBody::FenceCheck { volume: VolumeId(number(rng)) },
     }

@@ -2,7 +2,7 @@
 //!
 //! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop
 //! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica, the chunks of its volumes, and those of each generation
-//! that it holds. `/pg/PG/digest?generation=G&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
+//! that it holds. `/pg/PG/usage?volume=V&from=INDEX` has the space of a volume in some of its chunks, and where to go on. `/pg/PG/digest?generation=G&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
 
 use crate::role::tools::Counter;
 use axum::Json;
@@ -23,7 +23,7 @@ use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
 use types::limits::SAMPLE_EVERY;
 use types::tree::Role;
-use types::{ChunkKey, GenerationId, Index, OsdUuid, PgId};
+use types::{ChunkKey, GenerationId, Index, OsdUuid, PgId, VolumeId};
 
 #[derive(Clone)]
 struct Pages {
@@ -58,6 +58,7 @@ pub fn serve(
         .route("/ops", get(ops))
         .route("/pg/{pg}", get(pg))
         .route("/pg/{pg}/digest", get(digest))
+        .route("/pg/{pg}/usage", get(usage))
         .with_state(Pages { registry, tools, osd });
     run(runtime, listener, addr, app);
 }
@@ -156,6 +157,23 @@ async fn digest(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Q
     answered(pages.osd, pages.tools.ask(ask).await)
 }
 
+#[derive(Deserialize)]
+struct UsageOf {
+    volume: u64,
+    #[serde(default)]
+    from: u32,
+}
+
+async fn usage(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Query<UsageOf>) -> Response {
+    match pg.parse() {
+        Ok(pg) => {
+            let ask = ToolAsk::Usage { pg, volume: VolumeId(of.volume), from: of.from };
+            answered(pages.osd, pages.tools.ask(ask).await)
+        }
+        Err(error) => bad_pg(&error),
+    }
+}
+
 fn bad_pg(error: &types::ids::BadPgId) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": error.to_string() }))).into_response()
 }
@@ -182,6 +200,14 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
             "generations": generations(&held),
             "held": held.iter().map(|(c, _)| (c.generation.0, c.index)).collect::<Vec<_>>(),
+        }))
+        .into_response(),
+        ToolAnswer::Usage { leading, usage, next } => Json(json!({
+            "schema": "basalt.osd.usage/1",
+            "osd": osd.to_string(),
+            "leading": leading,
+            "next": next,
+            "usage": usage,
         }))
         .into_response(),
         ToolAnswer::Digest { at, parts } => {

@@ -67,6 +67,22 @@ impl Home {
         chunks.map(|(key, chunk)| use_of(*key, chunk))
     }
 
+    /// Returns the index of the first chunk of the same generation from this one on that home has.
+    pub fn chunk_from(&self, replica: ReplicaId, from: ChunkKey) -> Option<u32> {
+        let end = ChunkKey { index: u32::MAX, ..from };
+        self.replicas.get(&replica)?.chunks.range(from..=end).next().map(|(key, _)| key.index)
+    }
+
+    /// Whether home has blocks or marks of a chunk.
+    pub fn has_chunk(&self, replica: ReplicaId, chunk: ChunkKey) -> bool {
+        self.chunk(replica, chunk).is_some()
+    }
+
+    /// Counts the AUs of a chunk.
+    pub fn aus_of(&self, replica: ReplicaId, chunk: ChunkKey) -> u64 {
+        self.chunk(replica, chunk).map_or(0, |chunk| chunk.aus().count() as u64)
+    }
+
     /// Returns the replicas of which home holds pages, ascending, each with its number of AUs and of slots.
     pub fn holders(&self) -> impl Iterator<Item = (ReplicaId, u64, u64)> + '_ {
         self.replicas.iter().map(|(id, replica)| {

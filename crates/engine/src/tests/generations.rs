@@ -4,7 +4,7 @@ use super::crash::config;
 use super::lineage::{apply_all, branch, check_space, destage, key, order, quiet, random_order, step, write, zero};
 use super::rig::Rig;
 use super::stream::{Came, Stream};
-use crate::testing::{Model, Order, SECTORS};
+use crate::testing::{CHUNKS, Model, Order, SECTORS};
 use types::store::{BlockCopy, ChunkDelta, Effect, MendRefusal, Own};
 use types::tree::Role;
 use types::units::SECTORS_PER_BLOCK;
@@ -93,7 +93,7 @@ fn install(rig: &mut Rig, stream: &mut Stream) -> Option<()> {
     Some(())
 }
 
-fn leader(seed: u64, next: &mut u64) -> Rig {
+pub(super) fn leader(seed: u64, next: &mut u64) -> Rig {
     let mut rig = Rig::with_long_segments(seed, true, 1 << 20, config(seed));
     rig.create(1);
     rig.order(R1, vec![Order::Begin { volume: V1, parent: None }, Order::Begin { volume: VolumeId(2), parent: None }]);
@@ -414,6 +414,74 @@ fn block_that_is_owned_in_part_counts_as_it_will_be_at_home() {
     destage(&mut rig);
     assert_eq!(blocks(&rig.engine.delta(R1, key(2, 0)))[..5], want);
     rig.check_all_sectors();
+}
+
+/// Returns the numbers of the blocks that may differ.
+fn changed(rig: &Rig, chunk: ChunkKey, since: u64) -> Vec<usize> {
+    let runs = rig.engine.changed(R1, chunk, GenerationId(since), SectorRange::new(0, SECTORS));
+    assert!(runs.windows(2).all(|w| w[0].1 != w[1].1) && runs.iter().map(|r| r.0).sum::<u32>() == SECTORS, "{runs:?}");
+    let all: Vec<bool> = runs.into_iter().flat_map(|(sectors, is)| (0..sectors).map(move |_| is)).collect();
+    let blocks = all.chunks(SECTORS_PER_BLOCK as usize).map(|of| {
+        assert!(of.iter().all(|is| *is == of[0]), "a block counts as a whole");
+        of[0]
+    });
+    blocks.enumerate().filter(|(_, is)| *is).map(|(n, _)| n).collect()
+}
+
+#[test]
+fn changed_blocks_are_those_of_the_generations_in_between() {
+    let mut rig = quiet(41);
+    write(&mut rig, 0, 4 * SECTORS_PER_BLOCK);
+    branch(&mut rig, 2);
+    write(&mut rig, 1, 1);
+    zero(&mut rig, 2 * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
+    branch(&mut rig, 3);
+    write(&mut rig, 4 * SECTORS_PER_BLOCK, 1);
+    branch(&mut rig, 4);
+    for at_home in [false, true] {
+        if at_home {
+            destage(&mut rig);
+        }
+        assert_eq!(changed(&rig, key(4, 0), 1), [0, 2, 4], "a block that is zeroed counts");
+        assert_eq!(changed(&rig, key(4, 0), 2), [4]);
+        assert_eq!(changed(&rig, key(4, 0), 3), [0; 0], "nothing was written since");
+        assert_eq!(changed(&rig, key(3, 0), 1), [0, 2, 4], "a snapshot against an older one");
+    }
+    let runs = rig.engine.changed(R1, key(4, 0), GenerationId(1), SectorRange::new(4, 5));
+    assert_eq!(runs, [(4, true), (1, false)], "a range may begin within a block");
+    // The blocks of a deleted snapshot belong to the next one, merged or not.
+    order(&mut rig, Order::Remove(GenerationId(2)));
+    assert_eq!(changed(&rig, key(4, 0), 1), [0, 2, 4]);
+    destage(&mut rig);
+    assert_eq!((changed(&rig, key(4, 0), 1), changed(&rig, key(4, 0), 3)), (vec![0, 2, 4], vec![]));
+}
+
+/// Extents between all pairs of a snapshot and an older one, through rounds, merges and removals.
+#[test]
+fn changed_blocks_miss_no_difference() {
+    let (mut pairs, mut differ, mut named) = (0, 0, 0);
+    for seed in 0..40 {
+        let mut next = 3;
+        let rig = leader(seed, &mut next);
+        let model = &rig.models[&R1];
+        for (id, _) in model.tree.iter() {
+            for (since, _) in model.tree.path(id).skip(1) {
+                for index in 0..CHUNKS {
+                    let (chunk, older) = (ChunkKey { generation: id, index }, ChunkKey { generation: since, index });
+                    let changed = changed(&rig, chunk, since.0);
+                    pairs += 1;
+                    named += changed.len();
+                    for n in (0..(SECTORS / SECTORS_PER_BLOCK) as usize).filter(|n| !changed.contains(n)) {
+                        let [new, old] = [chunk, older].map(|chunk| model.expected(chunk, block(n)));
+                        assert!(new == old, "seed {seed}: block {n} of {chunk} is not that of {since}");
+                    }
+                    let is_other = |n: &usize| model.expected(chunk, block(*n)) != model.expected(older, block(*n));
+                    differ += changed.iter().filter(|n| is_other(n)).count();
+                }
+            }
+        }
+    }
+    assert!(pairs > 200 && differ * 10 > named * 5, "{pairs} pairs, {named} blocks named, {differ} differ");
 }
 
 #[test]

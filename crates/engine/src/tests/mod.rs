@@ -34,3 +34,4 @@ mod space;
 mod state;
 mod stream;
 mod unreadable;
+mod usage;

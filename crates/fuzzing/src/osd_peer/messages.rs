@@ -189,7 +189,7 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     let (seq, watermark) = (source.number(1), source.number(0));
     let body = match source.below(8) {
         0 => RequestBody::Read { chunk: CHUNK, range, snapshot: snapshot(source) },
-        1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source) },
+        1 => RequestBody::Extents { chunk: CHUNK, range, snapshot: snapshot(source), since: snapshot(source) },
         2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
         3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
         5 => {

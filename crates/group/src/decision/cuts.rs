@@ -50,11 +50,33 @@ impl Decision {
     /// # Errors
     /// The volume has no attach record here, the snapshot is gone, or the chunk lies behind its end.
     pub fn in_snapshot(&self, chunk: VolumeChunk, id: SnapshotId) -> Result<Option<ChunkKey>, Errno> {
-        let attached = self.volumes.get(&chunk.volume).ok_or(Errno::Gone)?;
-        let node = self.tree.snapshot(id).and_then(|generation| Some((generation, self.tree.get(generation)?)));
-        match node.filter(|(_, node)| node.role.volume() == chunk.volume) {
-            Some((_, node)) if chunk.index >= node.chunk_count => Err(Errno::Invalid),
-            Some((generation, _)) => Ok(Some(ChunkKey { generation, index: chunk.index })),
+        let Some(generation) = self.generation_of(chunk.volume, id)? else { return Ok(None) };
+        let is_in = self.tree.get(generation).is_some_and(|node| chunk.index < node.chunk_count);
+        is_in.then_some(Some(ChunkKey { generation, index: chunk.index })).ok_or(Errno::Invalid)
+    }
+
+    /// Returns the generation of a snapshot that `generation` is to be compared with. `Ok(None)`: the volume had no data in this PG then.
+    ///
+    /// # Errors
+    /// `Gone`: the snapshot was deleted. `Invalid`: the generation does not descend from it, as after a rollback to an older one.
+    pub fn ancestor(
+        &self,
+        volume: VolumeId,
+        generation: GenerationId,
+        since: SnapshotId,
+    ) -> Result<Option<GenerationId>, Errno> {
+        let Some(older) = self.generation_of(volume, since)? else { return Ok(None) };
+        let descends = self.tree.get(generation).is_some() && self.tree.path(generation).any(|(id, _)| id == older);
+        descends.then_some(Some(older)).ok_or(Errno::Invalid)
+    }
+
+    /// Returns the generation of a snapshot. `Ok(None)`: the volume came to this PG after it.
+    fn generation_of(&self, volume: VolumeId, id: SnapshotId) -> Result<Option<GenerationId>, Errno> {
+        let attached = self.volumes.get(&volume).ok_or(Errno::Gone)?;
+        let of_volume =
+            |generation: &GenerationId| self.tree.get(*generation).is_some_and(|n| n.role.volume() == volume);
+        match self.tree.snapshot(id).filter(of_volume) {
+            Some(generation) => Ok(Some(generation)),
             None if id.0 <= attached.first.0 => Ok(None),
             None => Err(Errno::Gone),
         }

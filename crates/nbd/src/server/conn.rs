@@ -359,7 +359,7 @@ fn request(header: &Header, command: Command, payload: Option<IoBuf>) -> Request
         Command::WriteZeroes { no_hole } => Request::WriteZeroes { offset, len, no_hole },
         Command::BlockStatus { one } => {
             let max = if one { EXTENTS_ONE_LEN_MAX } else { EXTENTS_LEN_MAX };
-            Request::Extents { offset, len: len.min(max) }
+            Request::Extents { offset, len: len.min(max), since: None }
         }
         Command::Disconnect => panic!("a disconnect is no request to the device"),
     }

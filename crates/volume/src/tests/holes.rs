@@ -24,7 +24,7 @@ fn writer_answers_from_a_hole_after_a_pg_confirms_its_session() {
     let mut b = Bench::plain();
     b.submit(read(SEGMENT, 4096), 1);
     b.submit(Request::Trim { offset: SEGMENT, len: SEGMENT }, 2);
-    b.submit(Request::Extents { offset: SEGMENT + 4096, len: 1 << 20 }, 3);
+    b.submit(Request::Extents { offset: SEGMENT + 4096, len: 1 << 20, since: None }, 3);
     let (osd, first) = question(&mut b);
     assert_eq!((osd, first.pg, first.session, first.epoch), (OsdId(1), pg(0), SessionId(9), Epoch(3)));
     // This read came after the check was made: the check's answer is too old for it.
@@ -163,7 +163,7 @@ fn reader_of_a_snapshot_names_it_and_asks_nothing_about_holes() {
     let snapshot = Some(types::SnapshotId(12));
     let mut b = Bench::new(&types::control::Opened { snapshot, ..opened(4 * SEGMENT, 2, false) }, None);
     b.submit(read(SEGMENT, 512), 1);
-    b.submit(Request::Extents { offset: 0, len: 4096 }, 2);
+    b.submit(Request::Extents { offset: 0, len: 4096, since: None }, 2);
     let sent = b.poll();
     let named = |body: &RequestBody| match body {
         RequestBody::Read { snapshot, .. } | RequestBody::Extents { snapshot, .. } => *snapshot,

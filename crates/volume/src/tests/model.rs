@@ -79,7 +79,7 @@ impl Run {
             9..16 => Request::Read { offset, len },
             16 => Request::Trim { offset, len },
             17 => Request::WriteZeroes { offset, len, no_hole: true },
-            18 => Request::Extents { offset, len },
+            18 => Request::Extents { offset, len, since: None },
             _ => Request::Flush,
         };
         self.history.begin(self.now, token, &request);

@@ -731,7 +731,7 @@ fn more_than_the_limit_in_flight_is_refused_untouched() {
 #[test]
 fn adjacent_extents_of_all_parts_are_merged() {
     let mut b = Bench::plain();
-    b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20 }, 1);
+    b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20, since: None }, 1);
     let mut sent = b.poll();
     let is_question = |r: &wire::Request| matches!(r.body, RequestBody::FenceCheck { .. });
     let (holder, question) = sent.remove(sent.iter().position(|(_, r)| is_question(r)).expect("about the hole"));

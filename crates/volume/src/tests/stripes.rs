@@ -173,10 +173,11 @@ impl Run {
 
     fn check_read(&mut self) {
         let (offset, len) = self.range(4 << 20);
-        let [data, runs] = [Request::Read { offset, len }, Request::Extents { offset, len }].map(|request| {
-            self.bench.submit(request, 0);
-            self.finish().pop().expect("one answer").1
-        });
+        let [data, runs] =
+            [Request::Read { offset, len }, Request::Extents { offset, len, since: None }].map(|request| {
+                self.bench.submit(request, 0);
+                self.finish().pop().expect("one answer").1
+            });
         let (Answer::Data(buffers), Answer::Extents(runs)) = (data, runs) else { panic!("answers of another kind") };
         let (start, end) = (offset / 512, (offset + len) / 512);
         let read: Vec<u64> = buffers.iter().flat_map(|buf: &IoBuf| stamps(buf)).collect();

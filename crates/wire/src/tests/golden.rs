@@ -26,7 +26,7 @@ fn requests() -> Vec<(&'static str, Message)> {
         ("zero", request(RequestBody::Zero { chunk: CHUNK, range, seq, watermark })),
         ("skip", request(RequestBody::Skip { volume: CHUNK.volume, seq, watermark })),
         ("read", request(RequestBody::Read { chunk: CHUNK, range, snapshot: None })),
-        ("extents", request(RequestBody::Extents { chunk: CHUNK, range, snapshot: None })),
+        ("extents", request(RequestBody::Extents { chunk: CHUNK, range, snapshot: None, since: None })),
         ("fence check", request(RequestBody::FenceCheck { volume: CHUNK.volume })),
         ("unreached", request(RequestBody::Unreached { volume: CHUNK.volume, leader: OsdId(3) })),
     ]

@@ -86,6 +86,27 @@ fn released_cut_leaves_a_snapshot_that_can_be_read_and_removed() {
 }
 
 #[test]
+fn only_an_older_snapshot_on_the_path_can_be_compared_with() {
+    let mut d = two_volumes();
+    for to in [10, 11, 12] {
+        snap(&mut d, &[(V, to)]);
+        end(&mut d, &[(V, to)], CutEnd::Release);
+    }
+    let since = |d: &Decision, volume, generation, id| d.ancestor(volume, g(generation), SnapshotId(id));
+    assert_eq!(since(&d, V, 12, 10), Ok(Some(g(1))), "the head against the oldest snapshot");
+    assert_eq!(since(&d, V, 11, 11), Ok(Some(g(10))), "the third one against the second");
+    assert_eq!(since(&d, V, 10, 12), Err(Errno::Invalid), "an older one does not descend from a younger one");
+    assert_eq!(since(&d, V, 12, 9), Err(Errno::Gone), "there is no such snapshot");
+    assert_eq!(since(&d, W, 2, 10), Err(Errno::Gone), "it is one of another volume");
+    d.volumes.get_mut(&W).expect("it is attached").first = g(20);
+    assert_eq!(since(&d, W, 2, 10), Ok(None), "the volume came to this PG after it");
+    // A rollback to the first snapshot: the others are no ancestors of the new head.
+    Arc::make_mut(&mut d.tree).turn_back(g(12), Some(g(1)), g(13)).expect("it is a snapshot");
+    assert_eq!(since(&d, V, 13, 10), Ok(Some(g(1))));
+    assert_eq!(since(&d, V, 13, 11), Err(Errno::Invalid));
+}
+
+#[test]
 fn volume_that_came_after_a_snapshot_reads_it_as_zeros() {
     let mut d = two_volumes();
     d.volumes.get_mut(&V).expect("it is attached").first = g(1);
