@@ -1,6 +1,7 @@
 //! The command line. The help of every command has an example; every flag has a unit and a default.
 
 use crate::address::Address;
+pub use crate::backup::args::Backup;
 use crate::completion;
 pub use crate::disk_args::Disk;
 use crate::errors::UserError;
@@ -154,6 +155,9 @@ pub enum Command {
     /// Snapshots of volumes: create, ls, info, rename, set, rm
     #[command(subcommand, visible_alias = "snap")]
     Snapshot(Snapshot),
+    /// Backups of volumes in a directory or an S3 bucket: create, ls, restore, verify, prune
+    #[command(subcommand)]
+    Backup(Box<Backup>),
     /// Removed volumes whose data is still kept: ls, restore, purge
     #[command(subcommand)]
     Trash(Trash),

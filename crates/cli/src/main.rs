@@ -9,6 +9,7 @@ mod output;
 mod address;
 mod admin;
 mod args;
+mod backup;
 mod bench_cmd;
 mod bench_engine;
 mod bench_trace;
@@ -77,8 +78,8 @@ fn start() -> Exit {
     };
     // Commands that explain errors and need no log must not fail for a wrong BASALT_LOG.
     let needs_log = !matches!(cli.command, Command::Explain(_) | Command::Completion { .. } | Command::Version);
-    // A tool of a device reports what the mount finds itself.
-    let is_quiet = matches!(cli.command, Command::Disk(_)) && args::env("BASALT_LOG").is_none();
+    // A tool of a device reports what the mount finds itself; a backup shows its progress.
+    let is_quiet = matches!(cli.command, Command::Disk(_) | Command::Backup(_)) && args::env("BASALT_LOG").is_none();
     let ran = match if is_quiet { Ok(()) } else { logging::start() } {
         Err(error) if needs_log => Err(error.into()),
         _ => {
@@ -175,6 +176,10 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Volume(command) => volumes::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Snapshot(command) => {
             snapshots::snapshot(&connect(&common)?, &command, common.json).map(|()| Exit::Done)
+        }
+        Command::Backup(command) => {
+            let named = || Ok(metas(&common)?.iter().map(Address::to_string).collect());
+            backup::run(&command, || connect(&common), named, common.json)
         }
         Command::Trash(command) => volumes::trash(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {

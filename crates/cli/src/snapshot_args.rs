@@ -32,6 +32,9 @@ pub enum Snapshot {
         /// POOL/VOLUME or POOL [default: all]
         #[arg(add = completion::volumes())]
         of: Option<String>,
+        /// Count the space of each, and what its deletion would free
+        #[arg(long)]
+        usage: bool,
     },
     /// One snapshot: size, time, protection, description, labels
     Info {

@@ -2,12 +2,14 @@
 
 use crate::admin::Admin;
 use crate::args::{Protect, Snapshot};
+use crate::du;
 use crate::duration::moment;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::{Context, Result};
 use control::admin::{SnapshotChange, SnapshotView};
-use serde_json::{json, to_value};
+use serde_json::{Value, json, to_value};
+use std::collections::BTreeMap;
 use types::qos::QosChange;
 
 /// Runs `basalt snapshot ...`.
@@ -21,7 +23,8 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> 
             made.iter().for_each(|s| out!("snapshot {} ({}) is made", s.name, s.snapshot));
             Ok(())
         }
-        Snapshot::Ls { of } => {
+        Snapshot::Ls { of, usage: true } => with_usage(admin, of.as_deref().unwrap_or(""), as_json),
+        Snapshot::Ls { of, usage: false } => {
             let snapshots = admin.snapshots(of.as_deref().unwrap_or(""))?;
             if as_json {
                 return json("snapshot.ls", json!({ "snapshots": snapshots }));
@@ -77,10 +80,43 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> 
     }
 }
 
-fn info(admin: &Admin, name: &str) -> Result<SnapshotView> {
+pub(crate) fn info(admin: &Admin, name: &str) -> Result<SnapshotView> {
     // A name without `@` would list the snapshots of a volume.
     let asked = if name.contains('@') { name.to_owned() } else { format!("{name}@") };
     admin.snapshots(&asked)?.into_iter().next().context("meta answered with no snapshot")
+}
+
+/// Lists snapshots with the space of each.
+fn with_usage(admin: &Admin, of: &str, as_json: bool) -> Result<()> {
+    let snapshots = admin.snapshots(of)?;
+    let volume = |s: &SnapshotView| s.name.split('@').next().unwrap_or("").to_owned();
+    let mut measured = BTreeMap::new();
+    for name in snapshots.iter().map(volume) {
+        if !measured.contains_key(&name) {
+            let of = du::measure(admin, &admin.volume_info(&name)?)?;
+            measured.insert(name, of);
+        }
+    }
+    let bytes = |s: &SnapshotView| measured[&volume(s)].of_snapshot(s.snapshot);
+    if as_json {
+        let view = |s: &SnapshotView| -> Result<Value> {
+            let (stored, frees) = bytes(s);
+            let mut view = to_value(s)?;
+            view["stored_bytes"] = stored.into();
+            view["frees_bytes"] = frees.into();
+            Ok(view)
+        };
+        return json("snapshot.ls", json!({ "snapshots": snapshots.iter().map(view).collect::<Result<Vec<_>>>()? }));
+    }
+    let row = |s: &SnapshotView| {
+        let (stored, frees) = bytes(s);
+        [row(s), vec![show(stored), show(frees)]].concat()
+    };
+    table(
+        &["snapshot", "size", "created", "state", "protected", "by", "stored", "freed by its deletion"],
+        snapshots.iter().map(row),
+    );
+    Ok(())
 }
 
 fn row(s: &SnapshotView) -> Vec<String> {

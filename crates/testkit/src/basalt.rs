@@ -66,7 +66,13 @@ impl Basalt {
 
     /// Runs a command, and returns its output whether or not it succeeds.
     pub fn output(&self, args: &[&str]) -> Result<Output> {
+        self.output_with(&[], args)
+    }
+
+    /// Does the same with variables in the environment.
+    pub fn output_with(&self, env: &[(&str, String)], args: &[&str]) -> Result<Output> {
         Command::new("timeout")
+            .envs(env.iter().map(|(name, value)| (name, value)))
             .args(["-s", "KILL", COMMAND_MAX])
             .arg(&self.binary)
             .arg(self.meta_flag())

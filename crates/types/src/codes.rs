@@ -506,6 +506,29 @@ codes! {
             "A limit of the process or of the machine is reached, or the ring has failed.",
             "The message has the reason of the system; compare `ulimit -a` and free memory with what the program needs.";
     }
+    // 7xxx: backups.
+    7001..=7999 {
+        BACKUP_STORE_FAILED = 7001:
+            "The place of backups cannot be used",
+            "The directory or the S3 server refuses or does not answer, or no backup was ever made there.",
+            "Check --repo, AWS_ENDPOINT_URL and the credentials; `basalt backup create` makes a new repository.";
+        BACKUP_DAMAGED = 7002:
+            "A backup is damaged",
+            "An object of the backup does not have the bytes that were written. Nothing of it was restored.",
+            "`basalt backup verify` names the backups that are whole; restore one of them, and make a new one with --full.";
+        BACKUP_UNKNOWN = 7003:
+            "There is no such backup",
+            "No record has this volume or id.",
+            "`basalt backup ls` shows all.";
+        BACKUP_NEWER = 7004:
+            "The backups are of a newer version",
+            "A later version of Basalt made this repository, in a format that this one does not know.",
+            "Use the newer version.";
+        BACKUP_TAKEN = 7005:
+            "Another volume has a backup of this name",
+            "Two clusters save volumes of the same name in one repository.",
+            "Give each cluster a repository of its own, for example another prefix of the bucket.";
+    }
     // 9xxx: bugs.
     9001..=9999 {
         BUG = 9001:

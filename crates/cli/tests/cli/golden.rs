@@ -100,6 +100,15 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("snapshot.rename", &["snapshot", "rename", "main/longer@one", "two"]);
     golden("snapshot.set", &["snapshot", "set", "main/longer@two", "--protect", "off"]);
     golden("snapshot.rollback", &["snapshot", "rollback", "main/longer@two"]);
+    golden("volume.du", &["volume", "du", "main/demo"]);
+    let repo = dev.file("backups");
+    let of = ["main/demo", "--repo", &repo];
+    golden("backup.create", &[&["backup", "create"][..], &of].concat());
+    golden("backup.ls", &["backup", "ls", "--repo", &repo]);
+    golden("backup.verify", &["backup", "verify", "--repo", &repo]);
+    golden("backup.restore", &["backup", "restore", "main/demo", "main/again", "--repo", &repo]);
+    golden("backup.prune", &[&["backup", "prune"][..], &of, &["--keep-last", "1", "--dry-run"]].concat());
+    assert_eq!(dev.run(&["volume", "rm", "main/again", "--now"]).code, 0);
     golden("volume.clone", &["volume", "clone", "main/longer@two", "main/copy"]);
     assert_eq!(dev.run(&["volume", "rm", "main/copy", "--now"]).code, 0);
     golden("snapshot.rm", &["snapshot", "rm", "main/longer@two"]);

@@ -3,6 +3,7 @@
 //! One cluster serves all steps, in order; it is removed when the test ends, however it ends.
 
 mod back;
+mod backups;
 mod bytes;
 mod completion;
 mod dev;
@@ -121,6 +122,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     exports::the_hold_of_a_killed_export_ends_soon(&dev);
     volumes::volumes_are_renamed_labelled_resized_in_use_and_taken_back(&dev);
     snapshots::snapshots_are_made_in_use_named_protected_and_deleted(&dev);
+    backups::backups_save_what_has_changed_and_come_back_checked(&dev);
     errors::second_opener_is_told_the_holder_and_may_steal_the_volume(&dev);
     errors::a_listing_is_shown_again_and_again(&dev);
     errors::up_again_changes_nothing(&dev);

@@ -8,14 +8,14 @@ const PIECE: usize = 64 << 10;
 const STEP: usize = 200 << 20;
 
 /// Writes some pieces of a volume, each filled with the byte.
-fn write(dev: &Dev, name: &str, pieces: std::ops::Range<usize>, byte: u8) {
+pub fn write(dev: &Dev, name: &str, pieces: std::ops::Range<usize>, byte: u8) {
     bytes::exported_with(dev, name, &[], |nbd| {
         pieces.into_iter().try_for_each(|n| nbd.write(n * STEP, &vec![byte; PIECE]))
     });
 }
 
 /// Returns the byte of each piece of a volume or a snapshot.
-fn read(dev: &Dev, name: &str) -> Vec<u8> {
+pub fn read(dev: &Dev, name: &str) -> Vec<u8> {
     bytes::exported(dev, name, |nbd| {
         let piece = |n: usize| {
             let mut seen = vec![0; PIECE];

@@ -1,6 +1,7 @@
 //! The scenarios: each starts its own cluster, hurts it in one way, and reports the outcome.
 
 mod back;
+mod backups;
 mod bad_input;
 mod clients;
 mod cuts;
@@ -72,6 +73,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
         "100 snapshots under a verified load: each has what was acknowledged, and nothing later",
         snapshots::run,
     ),
+    ("backups", "backups under load; the cluster is destroyed, and another one gets them back", backups::run),
     (
         "postgres",
         "20 snapshots of PostgreSQL under pgbench: a server on a clone of each recovers, and pg_amcheck is clean",

@@ -28,10 +28,10 @@ const CLONES: usize = 4;
 /// One of so many snapshots stays when the others are deleted.
 const KEPT: usize = 10;
 
-struct Taken {
-    name: String,
-    asked: Moment,
-    ended: Moment,
+pub(super) struct Taken {
+    pub name: String,
+    pub asked: Moment,
+    pub ended: Moment,
     from: Instant,
     took: Duration,
 }
@@ -140,7 +140,8 @@ fn clone_of_a_tebibyte(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
     cluster.basalt.run(&["volume", "rm", &volume, "--now", "--snapshots"]).map(drop)
 }
 
-fn take(cluster: &Cluster, witness: &Witness, name: &str) -> Result<Taken> {
+/// Makes a snapshot, with the moments of the command.
+pub(super) fn take(cluster: &Cluster, witness: &Witness, name: &str) -> Result<Taken> {
     let (asked, from) = (witness.moment(), clock::now());
     let made = cluster.basalt.json(&["snapshot", "create", name])?;
     let took = from.elapsed();

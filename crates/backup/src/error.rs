@@ -1,0 +1,57 @@
+//! Failures of backups.
+
+use crate::volume::VolumeFailure;
+
+/// Why a backup, a restore or a check ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory or the bucket cannot be read or written.
+    #[error("{what}: {source}")]
+    Store {
+        /// The object, and the attempt.
+        what: String,
+        /// The failure of the file system or the server.
+        source: object_store::Error,
+    },
+    /// The address names no place where backups can be.
+    #[error("{address}: {reason}")]
+    Address {
+        /// The address as it was given.
+        address: String,
+        /// The reason.
+        reason: String,
+    },
+    /// No backup was ever made there.
+    #[error("{0} holds no backups")]
+    NoRepository(String),
+    /// A newer version wrote it.
+    #[error("format {0} of backups is newer than this program")]
+    Newer(u32),
+    /// No backup has this name.
+    #[error("there is no backup {0}")]
+    Unknown(String),
+    /// The bytes of an object are not those that were written.
+    #[error("object {object} is damaged: {reason}")]
+    Damaged {
+        /// Its name.
+        object: String,
+        /// The check that failed.
+        reason: String,
+    },
+    /// The record of a backup has another owner.
+    #[error("backup {0} exists, of another volume or cluster")]
+    Taken(String),
+    /// The volume failed a request.
+    #[error("{0}")]
+    Volume(VolumeFailure),
+    /// A task of the program panicked.
+    #[error("a part of the work ended without a result")]
+    Lost,
+}
+
+impl Error {
+    /// Whether an object is missing.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Error::Store { source: object_store::Error::NotFound { .. }, .. })
+    }
+}

@@ -1,0 +1,35 @@
+//! Backups of volumes in a directory or an S3 bucket: full ones, and ones that save only what has changed since the last.
+//!
+//! Ring 3. Input: a snapshot ([`Source`]) and the backups that are there. Output: objects of a [`Repository`], or a volume with the
+//! contents of one ([`Target`]).
+//!
+//! Each backup names all that it needs by itself, so any other may be deleted. Blocks that have not changed are stored once:
+//! its index of a segment takes the places of the older one over.
+//!
+//! Invariants:
+//! - A backup is there when its record is, and the record comes last. An interrupted one goes on where it was.
+//! - Bytes from a repository are checked against the hash that names them before they are used.
+#![warn(missing_docs)]
+
+mod create;
+mod error;
+mod format;
+mod index;
+mod prune;
+mod record;
+mod repository;
+mod restore;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod volume;
+
+pub use create::{Create, DRAFT_BYTES, Progress};
+pub use error::Error;
+pub use format::{Compression, ObjectId};
+pub use prune::{Retention, Swept, sweep};
+pub use record::{Record, Subject};
+pub use repository::Repository;
+pub use restore::restore;
+pub use verify::{Fault, Verified, verify};
+pub use volume::{Source, Target, VolumeFailure};

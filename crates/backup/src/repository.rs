@@ -1,0 +1,326 @@
+//! A repository of backups: a directory, or a prefix in an S3 bucket.
+//!
+//! ```text
+//! basalt-backup.json                       that it is one, and of which format
+//! backups/POOL/VOLUME/ID.json              records
+//! drafts/POOL/VOLUME/ID.json               records of backups that are being made
+//! objects/3f/3f5a…                         pieces and indexes, named by their hashes
+//! ```
+//!
+//! Invariant: an object that a record names is never written with other bytes; it is deleted only when no record names it.
+
+use crate::error::Error;
+use crate::format::{self, ObjectId};
+use crate::index::Index;
+use crate::record::{FORMAT, Record};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+const MARKER: &str = "basalt-backup.json";
+const BACKUPS: &str = "backups";
+const DRAFTS: &str = "drafts";
+const OBJECTS: &str = "objects";
+/// Longest record or index: 64 TiB with an index for each GiB, and the longest index.
+const RECORD_MAX: u64 = 64 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    format: u32,
+    /// Random: two repositories are never the same one.
+    id: String,
+}
+
+/// An object that is listed.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub id: ObjectId,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was written last: milliseconds of the clock of the store.
+    pub written_ms: u64,
+}
+
+/// A repository.
+#[derive(Clone)]
+pub struct Repository {
+    store: Arc<dyn ObjectStore>,
+    address: String,
+}
+
+impl Repository {
+    /// Opens `s3://BUCKET/PREFIX`, or a directory, as a path or as `file:///PATH`. An S3 server and the credentials come from the
+    /// environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and so on. With `create` a
+    /// directory is made.
+    ///
+    /// # Errors
+    /// `Address`: it cannot be understood, or the directory cannot be used.
+    pub fn open(address: &str, create: bool) -> Result<Repository, Error> {
+        let bad = |reason: String| Error::Address { address: address.to_owned(), reason };
+        let store: Arc<dyn ObjectStore> = if let Some(place) = address.strip_prefix("s3://") {
+            let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+            Arc::new(PrefixStore::new(s3(bucket).map_err(bad)?, prefix))
+        } else if let Some((scheme, _)) = address.split_once("://").filter(|(scheme, _)| *scheme != "file") {
+            return Err(bad(format!("{scheme} is not supported; name a directory or s3://BUCKET/PREFIX")));
+        } else {
+            let directory = address.strip_prefix("file://").unwrap_or(address);
+            if create {
+                std::fs::create_dir_all(directory).map_err(|error| bad(error.to_string()))?;
+            }
+            let local = LocalFileSystem::new_with_prefix(directory).map_err(|error| bad(error.to_string()))?;
+            Arc::new(local.with_fsync(true))
+        };
+        Ok(Repository { store, address: address.to_owned() })
+    }
+
+    /// A repository in memory, for tests.
+    #[cfg(test)]
+    pub fn in_memory(store: Arc<dyn ObjectStore>) -> Repository {
+        Repository { store, address: "memory".to_owned() }
+    }
+
+    /// Makes it a repository, if it is none yet.
+    ///
+    /// # Errors
+    /// `Newer`, `Store`.
+    pub async fn begin(&self) -> Result<(), Error> {
+        match self.check().await {
+            Err(Error::NoRepository(_)) => {
+                let marker = Marker { format: FORMAT, id: uuid::Uuid::new_v4().simple().to_string() };
+                let marker = serde_json::to_vec(&marker).unwrap_or_default();
+                self.put(&Path::from(MARKER), marker.into()).await
+            }
+            other => other,
+        }
+    }
+
+    /// Checks that it is a repository.
+    ///
+    /// # Errors
+    /// `NoRepository`, `Newer`, `Store`.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.id().await.map(drop)
+    }
+
+    /// Returns the id of the repository.
+    ///
+    /// # Errors
+    /// The same as of [`Repository::check`].
+    pub async fn id(&self) -> Result<String, Error> {
+        let bytes = match self.get(&Path::from(MARKER)).await {
+            Err(error) if error.is_missing() => return Err(Error::NoRepository(self.address.clone())),
+            other => other?,
+        };
+        let marker: Marker = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Damaged { object: MARKER.to_owned(), reason: error.to_string() })?;
+        if marker.format > FORMAT { Err(Error::Newer(marker.format)) } else { Ok(marker.id) }
+    }
+
+    /// Writes an object, and returns its name.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn put_object(&self, bytes: Vec<u8>) -> Result<ObjectId, Error> {
+        let id = ObjectId::of(&bytes);
+        self.put(&object(id), bytes.into()).await?;
+        Ok(id)
+    }
+
+    /// Reads a piece and checks it.
+    ///
+    /// # Errors
+    /// `Store`, `Damaged`.
+    pub async fn piece(&self, id: ObjectId) -> Result<Vec<u8>, Error> {
+        let bytes = self.get(&object(id)).await?;
+        // Hashing and unpacking take longer than a turn of the runtime should.
+        tokio::task::spawn_blocking(move || format::decode_piece(id, &bytes)).await.map_err(|_| Error::Lost)?
+    }
+
+    /// Reads the index of a segment and checks it. Without one the segment is empty.
+    ///
+    /// # Errors
+    /// `Store`, `Damaged`.
+    pub async fn index(&self, id: Option<ObjectId>) -> Result<Index, Error> {
+        match id {
+            Some(id) => format::decode_index(id, &self.get(&object(id)).await?),
+            None => Ok(Index::default()),
+        }
+    }
+
+    /// Returns all records, by volume and time; with `volume` (`POOL/VOLUME`) those of one volume. A damaged one is an entry of its own.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn records(&self, volume: Option<&str>) -> Result<Vec<Result<Record, Error>>, Error> {
+        self.read_all(BACKUPS, volume).await
+    }
+
+    /// Returns the drafts, in the same way.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn drafts(&self, volume: Option<&str>) -> Result<Vec<Result<Record, Error>>, Error> {
+        self.read_all(DRAFTS, volume).await
+    }
+
+    async fn read_all(&self, kind: &str, volume: Option<&str>) -> Result<Vec<Result<Record, Error>>, Error> {
+        let prefix = match volume {
+            Some(volume) => Path::from(format!("{kind}/{volume}")),
+            None => Path::from(kind),
+        };
+        let mut paths: Vec<Path> = self.list(&prefix).await?.into_iter().map(|meta| meta.location).collect();
+        paths.sort();
+        let mut records = Vec::with_capacity(paths.len());
+        for path in paths {
+            let record = self.get(&path).await.and_then(|bytes| Record::decode(path.as_ref(), &bytes));
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    /// Returns the draft of a backup.
+    ///
+    /// # Errors
+    /// `Store`. A damaged one counts as none.
+    pub async fn draft(&self, record: &Record) -> Result<Option<Record>, Error> {
+        match self.get(&path_of(DRAFTS, record)).await {
+            Ok(bytes) => Ok(Record::decode("draft", &bytes).ok()),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the draft of a backup.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn put_draft(&self, record: &Record) -> Result<(), Error> {
+        self.put(&path_of(DRAFTS, record), record.encode().into()).await
+    }
+
+    /// Writes a record; then its draft goes.
+    ///
+    /// # Errors
+    /// `Store`; `Taken`: there is a backup of another volume with this name.
+    pub async fn put_record(&self, record: &Record) -> Result<(), Error> {
+        let path = path_of(BACKUPS, record);
+        match self.get(&path).await {
+            Ok(bytes) if Record::decode(path.as_ref(), &bytes).is_ok_and(|old| old.subject != record.subject) => {
+                return Err(Error::Taken(record.id.clone()));
+            }
+            Err(error) if !error.is_missing() => return Err(error),
+            _ => {}
+        }
+        self.put(&path, record.encode().into()).await?;
+        self.drop_draft(record).await
+    }
+
+    /// Whether the record of this backup is there.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn has(&self, record: &Record) -> Result<bool, Error> {
+        match self.get(&path_of(BACKUPS, record)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_missing() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a record. The objects that only it named are garbage then.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn drop_record(&self, record: &Record) -> Result<(), Error> {
+        self.delete(&path_of(BACKUPS, record)).await
+    }
+
+    /// Deletes a draft.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn drop_draft(&self, record: &Record) -> Result<(), Error> {
+        self.delete(&path_of(DRAFTS, record)).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn drop_object(&self, id: ObjectId) -> Result<(), Error> {
+        self.delete(&object(id)).await
+    }
+
+    /// Lists all pieces and indexes. Other files in their place are left alone.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn objects(&self) -> Result<Vec<Listed>, Error> {
+        let listed = |meta: object_store::ObjectMeta| {
+            let id = ObjectId::try_from(meta.location.filename()?.to_owned()).ok()?;
+            let written_ms = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
+            Some(Listed { id, len: meta.size, written_ms })
+        };
+        Ok(self.list(&Path::from(OBJECTS)).await?.into_iter().filter_map(listed).collect())
+    }
+
+    async fn list(&self, prefix: &Path) -> Result<Vec<object_store::ObjectMeta>, Error> {
+        let failed = |source| Error::Store { what: format!("{}: {prefix} cannot be listed", self.address), source };
+        self.store.list(Some(prefix)).try_collect().await.map_err(failed)
+    }
+
+    async fn get(&self, path: &Path) -> Result<Bytes, Error> {
+        let failed = |source| Error::Store { what: format!("{}: {path} cannot be read", self.address), source };
+        let found = self.store.get(path).await.map_err(failed)?;
+        // Foreign data: nothing here is longer.
+        if found.meta.size > RECORD_MAX {
+            let reason = format!("{} bytes", found.meta.size);
+            return Err(Error::Damaged { object: path.to_string(), reason });
+        }
+        found.bytes().await.map_err(failed)
+    }
+
+    async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), Error> {
+        let failed = |source| Error::Store { what: format!("{}: {path} cannot be written", self.address), source };
+        self.store.put(path, bytes.into()).await.map(drop).map_err(failed)
+    }
+
+    async fn delete(&self, path: &Path) -> Result<(), Error> {
+        match self.store.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(Error::Store { what: format!("{}: {path} cannot be deleted", self.address), source }),
+        }
+    }
+}
+
+fn s3(bucket: &str) -> Result<object_store::aws::AmazonS3, String> {
+    if bucket.is_empty() {
+        return Err("name a bucket: s3://BUCKET/PREFIX".to_owned());
+    }
+    let provider = rustls::crypto::ring::default_provider();
+    // The first one of a process stays.
+    let _ = provider.install_default();
+    let endpoint =
+        ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
+    }
+    builder.build().map_err(|error| error.to_string())
+}
+
+fn object(id: ObjectId) -> Path {
+    let name = id.to_string();
+    Path::from(format!("{OBJECTS}/{}/{name}", &name[..2]))
+}
+
+fn path_of(kind: &str, record: &Record) -> Path {
+    Path::from(format!("{kind}/{}/{}.json", record.volume(), record.id))
+}

@@ -1,0 +1,437 @@
+//! Backups of a volume that is written, zeroed and made longer, against a map of its blocks.
+
+use crate::create::DRAFT_BYTES;
+use crate::{
+    Compression, Create, Error, ObjectId, Record, Repository, Retention, Source, Subject, Target, VolumeFailure,
+};
+use object_store::ObjectStoreExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+use types::rng::Rng;
+use types::units::{BLOCK, SEGMENT};
+
+const BLOCK_LEN: usize = BLOCK as usize;
+
+type Blocks = BTreeMap<u64, Vec<u8>>;
+
+pub(crate) fn subject(snapshot_id: u64, len_bytes: u64) -> Subject {
+    Subject {
+        cluster: "c".to_owned(),
+        pool: "main".to_owned(),
+        volume: "vm1".to_owned(),
+        volume_id: 4,
+        snapshot: format!("s{snapshot_id}"),
+        snapshot_id,
+        created_ms: 1_700_000_000_000 + (snapshot_id - 7) * 3_600_000,
+        len_bytes,
+        stripe: None,
+        description: "d".to_owned(),
+        labels: BTreeMap::from([("tier".to_owned(), "front".to_owned())]),
+    }
+}
+
+/// A volume, with the blocks that were touched since its last snapshot.
+#[derive(Clone, Default)]
+struct Volume {
+    len: u64,
+    blocks: Blocks,
+    touched: BTreeSet<u64>,
+}
+
+/// A snapshot of it.
+struct Snapshot {
+    volume: Volume,
+    can_compare: bool,
+    /// Reads that succeed before one fails.
+    reads_left: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+/// Returns the runs of a range in which each block is marked or not.
+fn runs(range: Range<u64>, is: impl Fn(u64) -> bool) -> Vec<(u64, bool)> {
+    let mut runs: Vec<(u64, bool)> = Vec::new();
+    for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
+        let len = (range.end - block * BLOCK).min(BLOCK);
+        match runs.last_mut() {
+            Some((sum, kind)) if *kind == is(block) => *sum += len,
+            _ => runs.push((len, is(block))),
+        }
+    }
+    runs
+}
+
+impl Source for Snapshot {
+    fn len_bytes(&self) -> u64 {
+        self.volume.len
+    }
+
+    fn data(&self, range: Range<u64>) -> Result<Vec<(u64, bool)>, VolumeFailure> {
+        Ok(runs(range, |block| self.volume.blocks.contains_key(&block)))
+    }
+
+    fn changed(&self, range: Range<u64>) -> Result<Option<Vec<(u64, bool)>>, VolumeFailure> {
+        Ok(self.can_compare.then(|| runs(range, |block| self.volume.touched.contains(&block))))
+    }
+
+    fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<u8>, VolumeFailure> {
+        let left = self.reads_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map_err(|_| VolumeFailure::from("the connection is lost"))?;
+        let mut bytes = Vec::new();
+        for range in ranges {
+            for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
+                let len = (range.end - block * BLOCK).min(BLOCK) as usize;
+                let stored = self.volume.blocks.get(&block).map(|bytes| bytes[..len].to_vec());
+                bytes.extend(stored.unwrap_or_else(|| vec![0; len]));
+            }
+        }
+        self.read_bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        Ok(bytes)
+    }
+}
+
+/// The volume that a backup is restored to.
+#[derive(Default)]
+struct Restored(Mutex<Blocks>);
+
+impl Target for Restored {
+    fn write(&self, pieces: Vec<(u64, &[u8])>) -> Result<(), VolumeFailure> {
+        let mut blocks = self.0.lock().expect("no test panicked");
+        for (offset, bytes) in pieces {
+            assert!(offset.is_multiple_of(BLOCK));
+            for (n, block) in (0..).zip(bytes.chunks(BLOCK_LEN)) {
+                assert!(blocks.insert(offset / BLOCK + n, block.to_vec()).is_none(), "a block is written twice");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volume {
+    fn write(&mut self, block: u64, byte: u8) {
+        let len = (self.len - block * BLOCK).min(BLOCK) as usize;
+        self.blocks.insert(block, vec![byte; len]);
+        self.touched.insert(block);
+    }
+
+    fn grow(&mut self, bytes: u64) {
+        let last = self.len.div_ceil(BLOCK) - 1;
+        self.len += bytes;
+        // Behind the old end there are zeros.
+        if let Some(block) = self.blocks.get_mut(&last) {
+            block.resize(BLOCK_LEN, 0);
+        }
+    }
+
+    fn clear(&mut self, block: u64) {
+        self.blocks.remove(&block);
+        self.touched.insert(block);
+    }
+
+    /// Changes some blocks near the borders of segments.
+    fn change(&mut self, rng: &mut Rng) {
+        let last = self.len.div_ceil(BLOCK) - 1;
+        for _ in 0..rng.between(1, 30) {
+            let segment = rng.below(self.len.div_ceil(SEGMENT)) * (SEGMENT / BLOCK);
+            let near = segment.saturating_sub(8) + rng.below(40);
+            let block = if rng.chance(1, 6) { last } else { near.min(last) };
+            match rng.below(4) {
+                0 => self.clear(block),
+                // Zeros that are written are data to the volume.
+                1 => self.write(block, 0),
+                _ => self.write(block, 1 + rng.below(255) as u8),
+            }
+        }
+    }
+
+    /// Takes a snapshot.
+    fn cut(&mut self, can_compare: bool) -> Arc<Snapshot> {
+        let (reads_left, read_bytes) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let snapshot = Snapshot { volume: self.clone(), can_compare, reads_left, read_bytes };
+        self.touched.clear();
+        Arc::new(snapshot)
+    }
+
+    /// Returns the blocks that do not read as zeros.
+    fn shown(&self) -> Blocks {
+        let is_data = |bytes: &Vec<u8>| bytes.iter().any(|byte| *byte != 0);
+        self.blocks.iter().filter(|(_, bytes)| is_data(bytes)).map(|(n, bytes)| (*n, bytes.clone())).collect()
+    }
+}
+
+/// A repository in memory, and a runtime to use it.
+struct Rig {
+    runtime: Runtime,
+    store: Arc<InMemory>,
+    repository: Repository,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let store = Arc::new(InMemory::new());
+        let repository = Repository::in_memory(store.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("threads");
+        Rig { runtime, store, repository }
+    }
+
+    fn create(&self, snapshot: &Arc<Snapshot>, id: u64, base: Option<&Record>) -> Result<Record, Error> {
+        let create = Create {
+            repository: self.repository.clone(),
+            source: snapshot.clone(),
+            subject: subject(id, snapshot.volume.len),
+            base: base.cloned(),
+            compression: if id.is_multiple_of(2) { Compression::None } else { Compression::Zstd },
+            draft_bytes: if id > 900 { 1 } else { DRAFT_BYTES },
+        };
+        self.runtime.block_on(create.run(&|_| {}))
+    }
+
+    fn restored(&self, record: &Record) -> Result<Blocks, Error> {
+        let target = Arc::new(Restored::default());
+        self.runtime.block_on(crate::restore(&self.repository, record, target.clone(), &|_| {}))?;
+        Ok(std::mem::take(&mut target.0.lock().expect("no test panicked")))
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let records = self.runtime.block_on(self.repository.records(None)).expect("memory");
+        records.into_iter().map(|record| record.expect("it is whole")).collect()
+    }
+
+    fn verify(&self, records: &[Record]) -> crate::Verified {
+        self.runtime.block_on(crate::verify(&self.repository, records)).expect("memory")
+    }
+
+    fn objects(&self) -> Vec<ObjectId> {
+        let objects = self.runtime.block_on(self.repository.objects()).expect("memory");
+        objects.into_iter().map(|object| object.id).collect()
+    }
+
+    fn sweep(&self, before_ms: u64) -> crate::Swept {
+        self.runtime.block_on(crate::sweep(&self.repository, before_ms, &[], false)).expect("all can be read")
+    }
+
+    fn path(id: ObjectId) -> Path {
+        let name = id.to_string();
+        Path::from(format!("objects/{}/{name}", &name[..2]))
+    }
+
+    /// Flips a bit of an object. Returns its bytes from before.
+    fn flip(&self, id: ObjectId, at: usize) -> Vec<u8> {
+        self.runtime.block_on(async {
+            let path = Rig::path(id);
+            let old = self.store.get(&path).await.expect("it is there").bytes().await.expect("memory").to_vec();
+            let mut bad = old.clone();
+            let at = at % bad.len();
+            bad[at] ^= 1 << (at % 8);
+            self.store.put(&path, bad.into()).await.expect("memory");
+            old
+        })
+    }
+
+    fn put_back(&self, id: ObjectId, bytes: Vec<u8>) {
+        self.runtime.block_on(self.store.put(&Rig::path(id), bytes.into())).expect("memory");
+    }
+}
+
+/// Each backup of a chain gives the contents of its moment back, whichever others are deleted.
+#[test]
+fn each_backup_of_a_chain_restores_its_moment_whatever_was_deleted() {
+    let (mut saved, mut shared) = (0, 0);
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        let rig = Rig::new();
+        // The last block is cut, too.
+        let mut volume = Volume { len: 2 * SEGMENT + 5 * 512 + rng.below(9) * BLOCK, ..Volume::default() };
+        let mut kept: Vec<(Record, Blocks)> = Vec::new();
+        for id in 10..10 + rng.between(3, 7) {
+            volume.change(&mut rng);
+            if rng.chance(1, 3) {
+                volume.grow(SEGMENT / 2);
+            }
+            let snapshot = volume.cut(!rng.chance(1, 8));
+            let record = rig.create(&snapshot, id, kept.last().map(|(record, _)| record)).expect("no fault");
+            let shown = snapshot.volume.shown();
+            // A last block that is cut is a whole one in the backup.
+            let whole: u64 = shown.len() as u64 * BLOCK;
+            assert_eq!(record.data_bytes, whole, "seed {seed}: data of {id}");
+            kept.push((record, shown));
+        }
+        assert_eq!(rig.verify(&rig.records()).faults.len(), 0);
+        for (record, shown) in &kept {
+            assert!(rig.restored(record).expect("no fault") == *shown, "seed {seed}: {}", record.id);
+        }
+        saved += kept.iter().map(|(record, _)| record.read_bytes).sum::<u64>();
+        shared += kept.iter().map(|(record, _)| record.data_bytes).sum::<u64>();
+        // Some go, the oldest, too.
+        for (record, _) in kept.extract_if(.., |(record, _)| record.subject.snapshot_id.is_multiple_of(2)) {
+            rig.runtime.block_on(rig.repository.drop_record(&record)).expect("memory");
+        }
+        assert_eq!(rig.sweep(0).objects, 0, "young objects stay");
+        rig.sweep(u64::MAX);
+        for (record, shown) in &kept {
+            assert!(rig.restored(record).expect("no fault") == *shown, "seed {seed}: {} after a sweep", record.id);
+        }
+        let needed = rig.verify(&rig.records());
+        assert_eq!((needed.faults.len(), needed.objects), (0, rig.objects().len() as u64), "nothing else is left");
+        assert_eq!(rig.sweep(u64::MAX).objects, 0);
+    }
+    assert!(saved < shared, "{saved} bytes were read for backups with {shared} bytes");
+}
+
+#[test]
+fn interrupted_backup_goes_on_where_it_was() {
+    let rig = Rig::new();
+    let mut volume = Volume { len: 6 * SEGMENT, ..Volume::default() };
+    (0..6).for_each(|n| volume.write(n * SEGMENT / BLOCK + 3, 7 + n as u8));
+    let snapshot = volume.cut(false);
+    snapshot.reads_left.store(3, Ordering::SeqCst);
+    let error = rig.create(&snapshot, 901, None).expect_err("the connection is lost");
+    assert!(matches!(&error, Error::Volume(why) if why.to_string() == "the connection is lost"), "{error}");
+    assert!(rig.records().is_empty(), "a backup is there when it is whole");
+    // Its objects are no garbage, although no record names them.
+    assert_eq!(rig.sweep(u64::MAX).objects, 0);
+    snapshot.reads_left.store(u64::MAX, Ordering::SeqCst);
+    let record = rig.create(&snapshot, 901, None).expect("it goes on");
+    assert_eq!(snapshot.read_bytes.load(Ordering::SeqCst), 6 * BLOCK, "nothing is read twice");
+    assert_eq!((record.read_bytes, record.segments.len()), (6 * BLOCK, 6));
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    let drafts = rig.runtime.block_on(rig.repository.drafts(None)).expect("memory");
+    assert!(drafts.is_empty());
+    // Another snapshot does not go on with the draft of the first.
+    let other = volume.cut(false);
+    other.reads_left.store(2, Ordering::SeqCst);
+    rig.create(&other, 902, None).expect_err("the connection is lost");
+    let fresh = volume.cut(false);
+    assert_eq!(rig.create(&fresh, 903, None).expect("no fault").read_bytes, 6 * BLOCK);
+}
+
+#[test]
+fn changed_byte_is_found_in_every_object_and_is_never_restored() {
+    let rig = Rig::new();
+    let mut volume = Volume { len: 2 * SEGMENT, ..Volume::default() };
+    (0..40).for_each(|n| volume.write(n * 13_000, 1 + n as u8));
+    let first = rig.create(&volume.cut(false), 10, None).expect("no fault");
+    volume.write(5, 200);
+    let second = rig.create(&volume.cut(true), 11, Some(&first)).expect("no fault");
+    let records = [first.clone(), second.clone()];
+    assert_eq!(rig.verify(&records).faults.len(), 0);
+    let mut broken = BTreeSet::new();
+    for (n, id) in rig.objects().into_iter().enumerate() {
+        let old = rig.flip(id, n * 31);
+        let found = rig.verify(&records);
+        let [fault] = &found.faults[..] else { panic!("{id}: {:?}", found.faults) };
+        assert_eq!(fault.object, id.to_string());
+        for record in &records {
+            let is_named = fault.backups.contains(&format!("main/vm1 {}", record.id));
+            let restored = rig.restored(record);
+            assert_eq!(is_named, matches!(restored, Err(Error::Damaged { .. })), "{id}: {restored:?}");
+            if is_named {
+                broken.insert(record.id.clone());
+            }
+        }
+        rig.put_back(id, old);
+    }
+    assert_eq!(broken.len(), 2);
+    let id = second.segments[0].expect("it has data");
+    rig.runtime.block_on(rig.repository.drop_object(id)).expect("memory");
+    let found = rig.verify(&records);
+    assert_eq!((found.faults.len(), &*found.faults[0].reason), (1, "it is missing"));
+}
+
+#[test]
+fn nothing_is_swept_while_a_backup_is_made_that_began_with_a_deleted_one() {
+    let rig = Rig::new();
+    let mut volume = Volume { len: 2 * SEGMENT, ..Volume::default() };
+    (0..4).for_each(|n| volume.write(n * 100, 9));
+    let first = rig.create(&volume.cut(false), 10, None).expect("no fault");
+    volume.write(SEGMENT / BLOCK, 3);
+    let second = volume.cut(true);
+    second.reads_left.store(0, Ordering::SeqCst);
+    rig.create(&second, 11, Some(&first)).expect_err("the connection is lost");
+    rig.runtime.block_on(rig.repository.drop_record(&first)).expect("memory");
+    let swept = rig.sweep(u64::MAX);
+    assert_eq!((swept.objects, &swept.blocked_by[..]), (0, &[format!("main/vm1 {}", subject(11, 0).id())][..]));
+    assert_eq!(rig.objects().len(), 2);
+    // The backup sees that the older one has gone, and reads everything.
+    second.reads_left.store(u64::MAX, Ordering::SeqCst);
+    let record = rig.create(&second, 11, Some(&first)).expect("no fault");
+    assert_eq!((record.parent.as_deref(), record.read_bytes), (None, 5 * BLOCK));
+    assert!(rig.sweep(u64::MAX).blocked_by.is_empty());
+    assert!(rig.restored(&record).expect("no fault") == second.volume.shown());
+}
+
+#[test]
+fn sweep_deletes_nothing_when_a_record_cannot_be_read() {
+    let rig = Rig::new();
+    let mut volume = Volume { len: SEGMENT, ..Volume::default() };
+    volume.write(1, 1);
+    let record = rig.create(&volume.cut(false), 10, None).expect("no fault");
+    let path = Path::from(format!("backups/main/vm1/{}.json", record.id));
+    let mut bytes = record.encode();
+    bytes[100] ^= 4;
+    rig.runtime.block_on(rig.store.put(&path, bytes.into())).expect("memory");
+    let swept = rig.runtime.block_on(crate::sweep(&rig.repository, u64::MAX, &[], false));
+    assert!(matches!(swept, Err(Error::Damaged { .. })));
+    assert_eq!(rig.objects().len(), 2);
+}
+
+#[test]
+fn backup_of_another_volume_is_not_overwritten() {
+    let rig = Rig::new();
+    let record = Record::begin(subject(10, SEGMENT), None);
+    rig.runtime.block_on(rig.repository.put_record(&record)).expect("memory");
+    let other = Subject { cluster: "another".to_owned(), ..record.subject.clone() };
+    let put = rig.runtime.block_on(rig.repository.put_record(&Record::begin(other, None)));
+    assert!(matches!(put, Err(Error::Taken(_))));
+    rig.runtime.block_on(rig.repository.put_record(&record)).expect("the same one may be written again");
+}
+
+#[test]
+fn directory_is_a_repository_once_a_backup_began_there() {
+    let rig = Rig::new();
+    let directory = std::env::temp_dir().join(format!("basalt-backup-{}", uuid::Uuid::new_v4()));
+    let address = format!("file://{}", directory.display());
+    assert!(matches!(Repository::open(&address, false), Err(Error::Address { .. })), "there is no directory");
+    let repository = Repository::open(&address, true).expect("it is made");
+    assert!(matches!(rig.runtime.block_on(repository.check()), Err(Error::NoRepository(_))));
+    let rig = Rig { repository, ..rig };
+    let mut volume = Volume { len: SEGMENT, ..Volume::default() };
+    (0..3000).for_each(|n| volume.write(n, 1 + (n % 250) as u8));
+    let snapshot = volume.cut(false);
+    let record = rig.create(&snapshot, 10, None).expect("no fault");
+    assert_eq!(rig.records(), [record.clone()]);
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    assert_eq!(rig.verify(&rig.records()).objects, 4, "three pieces and an index");
+    std::fs::write(directory.join("basalt-backup.json"), r#"{"format":2,"id":"x"}"#).expect("it can be written");
+    assert!(matches!(rig.runtime.block_on(rig.repository.check()), Err(Error::Newer(2))));
+    std::fs::remove_dir_all(&directory).expect("it is there");
+    for bad in ["ftp://host/x", "s3://", "s3:///x"] {
+        assert!(matches!(Repository::open(bad, true), Err(Error::Address { .. })), "{bad}");
+    }
+}
+
+#[test]
+fn retention_keeps_the_last_of_each_period() {
+    let hour = 3_600_000;
+    // Each 8 hours from Wednesday 2023-11-15, 00:00 UTC.
+    let records: Vec<Record> = (0..60)
+        .map(|n| {
+            Record::begin(Subject { created_ms: 1_700_006_400_000 + n * 8 * hour, ..subject(n + 7, SEGMENT) }, None)
+        })
+        .collect();
+    let kept = |retention: Retention| -> Vec<String> {
+        let kept = retention.keeps(&records);
+        records.iter().filter(|record| kept.contains(&record.id)).map(|record| record.id[..11].to_owned()).collect()
+    };
+    assert_eq!(kept(Retention { last: 2, ..Retention::default() }), ["20231204T08", "20231204T16"]);
+    assert_eq!(kept(Retention { daily: 3, ..Retention::default() }), ["20231202T16", "20231203T16", "20231204T16"]);
+    assert_eq!(kept(Retention { weekly: 2, ..Retention::default() }), ["20231203T16", "20231204T16"]);
+    assert_eq!(kept(Retention { monthly: 5, ..Retention::default() }), ["20231130T16", "20231204T16"]);
+    let both = Retention { last: 1, daily: 2, weekly: 2, monthly: 2 };
+    assert_eq!(kept(both), ["20231130T16", "20231203T16", "20231204T16"]);
+    assert!(Retention::default().keeps_nothing() && kept(Retention::default()).is_empty());
+}

@@ -1,0 +1,133 @@
+//! Arguments of `basalt backup`.
+
+use crate::completion;
+use crate::errors::UserError;
+use clap::{Args, Subcommand, ValueEnum};
+use std::time::Duration;
+use types::codes;
+
+/// Environment variable that names a repository.
+const REPO_VARIABLE: &str = "BASALT_BACKUP_REPO";
+
+/// The repository of a command.
+#[derive(Args, Debug, Clone)]
+pub struct Repo {
+    /// Where the backups are: a directory, or s3://BUCKET/PREFIX; AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+    /// AWS_REGION name server and credentials [default: BASALT_BACKUP_REPO]
+    #[arg(long, value_name = "URL")]
+    repo: Option<String>,
+}
+
+impl Repo {
+    /// Returns the address.
+    ///
+    /// # Errors
+    /// BSLT-1001: there is none.
+    pub fn address(&self) -> Result<String, UserError> {
+        let named = self.repo.clone().or_else(|| std::env::var(REPO_VARIABLE).ok()).filter(|named| !named.is_empty());
+        let next = "give --repo /srv/backups or --repo s3://BUCKET/PREFIX";
+        named.ok_or_else(|| UserError::new(codes::BAD_USAGE, "no place for backups is named", next))
+    }
+}
+
+/// Compression of a backup.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    None,
+    Zstd,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Backup {
+    /// Save a volume, or what has changed since its last backup; an interrupted backup goes on
+    #[command(after_help = "Examples:\n  basalt backup create main/vm1 --repo /srv/backups\n  \
+        basalt backup create main/vm1@monday --repo s3://backups/cluster1")]
+    Create(Create),
+    /// List backups
+    #[command(visible_alias = "list", after_help = "Example:\n  basalt backup ls --repo /srv/backups")]
+    Ls {
+        /// POOL/VOLUME as it was called [default: all]
+        volume: Option<String>,
+        #[command(flatten)]
+        repo: Repo,
+    },
+    /// Make a volume with the contents of a backup
+    #[command(after_help = "Examples:\n  basalt backup restore main/vm1 main/vm1-old --repo /srv/backups\n  \
+        basalt backup restore main/vm1 main/vm1 --id 20261127T020000Z-41 --repo s3://backups/cluster1")]
+    Restore(Restore),
+    /// Read backups and check every byte: exit code 3 when something is damaged or missing
+    #[command(after_help = "Examples:\n  basalt backup verify --repo /srv/backups\n  \
+        basalt backup verify main/vm1 --repo s3://backups/cluster1")]
+    Verify {
+        /// POOL/VOLUME as it was called [default: all]
+        volume: Option<String>,
+        /// Only this backup
+        #[arg(long, requires = "volume")]
+        id: Option<String>,
+        #[command(flatten)]
+        repo: Repo,
+    },
+    /// Delete backups that no rule keeps, and the data that no backup needs any more
+    #[command(
+        after_help = "Examples:\n  basalt backup prune main/vm1 --keep-daily 7 --keep-weekly 5 --repo /srv/backups\n  \
+        basalt backup prune main/vm1 --keep-last 3 --dry-run --repo s3://backups/cluster1"
+    )]
+    Prune(Prune),
+}
+
+#[derive(Args, Debug)]
+pub struct Create {
+    /// POOL/VOLUME, of which a snapshot is made and kept until the next backup; or POOL/VOLUME@SNAPSHOT
+    #[arg(add = completion::volumes())]
+    pub name: String,
+    /// Read everything, also what an older backup has
+    #[arg(long)]
+    pub full: bool,
+    /// Compression of the data
+    #[arg(long, value_name = "none|zstd", default_value = "zstd")]
+    pub compress: Packing,
+    #[command(flatten)]
+    pub repo: Repo,
+}
+
+#[derive(Args, Debug)]
+pub struct Restore {
+    /// POOL/VOLUME as it was called
+    pub volume: String,
+    /// POOL/VOLUME of the new volume
+    pub new: String,
+    /// Id of the backup, as `basalt backup ls` shows it [default: the last one]
+    #[arg(long)]
+    pub id: Option<String>,
+    #[command(flatten)]
+    pub repo: Repo,
+}
+
+#[derive(Args, Debug)]
+pub struct Prune {
+    /// POOL/VOLUME as it was called
+    pub volume: String,
+    /// Keep so many of the last backups
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_last: u32,
+    /// Keep the last backup of each of so many days (UTC) that have one
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_daily: u32,
+    /// The same of weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_weekly: u32,
+    /// The same of months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_monthly: u32,
+    /// Leave data that was written later than this long ago: a backup that is being made may need it
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = crate::duration::parse)]
+    pub grace: Duration,
+    /// Give interrupted backups of the volume up: their data is deleted, too
+    #[arg(long)]
+    pub drop_drafts: bool,
+    /// Only say what would be deleted
+    #[arg(long, conflicts_with = "drop_drafts")]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub repo: Repo,
+}

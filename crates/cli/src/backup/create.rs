@@ -1,0 +1,162 @@
+//! `basalt backup create`.
+
+use super::args::{Create, Packing};
+use super::volume::Saved;
+use super::{Opened, advance, bar, connect, failed, refused, view};
+use crate::admin::Admin;
+use crate::duration::{moment, now_ms};
+use crate::errors::chain;
+use crate::output::{json, remark};
+use crate::size::show;
+use anyhow::{Context, Result};
+use backup::{Compression, Record, Subject};
+use clientthread::Access;
+use control::admin::{SnapshotView, VolumeText, VolumeView};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Label of a snapshot that a backup made, with the repository.
+const LABEL: &str = "backup";
+
+/// A volume with its snapshots.
+struct Of {
+    cluster: String,
+    volume: VolumeView,
+    snapshots: Vec<SnapshotView>,
+}
+
+impl Of {
+    fn ask(admin: &Admin, name: &str) -> Result<Of> {
+        let volume = admin.volume_info(name)?;
+        let snapshots = admin.snapshots(&volume.name)?;
+        Ok(Of { cluster: admin.status()?.cluster.to_string(), volume, snapshots })
+    }
+
+    fn subject(&self, snapshot: &SnapshotView) -> Subject {
+        let (pool, volume) = self.volume.name.split_once('/').unwrap_or(("", &self.volume.name));
+        Subject {
+            cluster: self.cluster.clone(),
+            pool: pool.to_owned(),
+            volume: volume.to_owned(),
+            volume_id: self.volume.volume.0,
+            snapshot: snapshot.name.rsplit('@').next().unwrap_or("").to_owned(),
+            snapshot_id: snapshot.snapshot.0,
+            created_ms: snapshot.created_ms,
+            len_bytes: snapshot.len_bytes,
+            stripe: self.volume.stripe,
+            description: self.volume.description.clone(),
+            labels: self.volume.labels.clone(),
+        }
+    }
+
+    /// Returns the snapshot of a backup, if it is still there.
+    fn snapshot_of(&self, record: &Record) -> Option<&SnapshotView> {
+        let is_of = record.subject.cluster == self.cluster && record.subject.volume_id == self.volume.volume.0;
+        let is_it = |s: &&SnapshotView| {
+            s.snapshot.0 == record.subject.snapshot_id
+                && s.created_ms == record.subject.created_ms
+                && s.state == "ready"
+        };
+        self.snapshots.iter().find(is_it).filter(|_| is_of)
+    }
+}
+
+pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> Result<()> {
+    let address = args.repo.address()?;
+    let opened = Opened::new(&address, true)?;
+    let (name, given) = args.name.split_once('@').map_or((&*args.name, None), |(name, _)| (name, Some(&*args.name)));
+    let of = Of::ask(admin, name)?;
+    let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
+    let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
+    let subject = of.subject(&snapshot);
+    let records = opened.records(Some(&of.volume.name))?;
+    if let Some(record) = records.iter().find(|record| record.subject == subject) {
+        return told(record, true, as_json);
+    }
+    // The last backup whose snapshot is still there, and older than this one.
+    let base = records
+        .into_iter()
+        .rev()
+        .filter(|_| !args.full)
+        .find(|record| record.subject.snapshot_id < subject.snapshot_id && of.snapshot_of(record).is_some());
+    let cluster = connect(metas)?;
+    let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
+    let since = base.as_ref().and_then(|base| of.snapshot_of(base)).map(|snapshot| snapshot.snapshot);
+    let compression = match args.compress {
+        Packing::None => Compression::None,
+        Packing::Zstd => Compression::Zstd,
+    };
+    let bar = bar(subject.len_bytes, as_json);
+    let create = backup::Create {
+        repository: opened.repository.clone(),
+        source: Arc::new(Saved { volume, since }),
+        subject,
+        base,
+        compression,
+        draft_bytes: backup::DRAFT_BYTES,
+    };
+    let tell = advance(&bar, "read");
+    let made = opened.runtime.block_on(create.run(&tell));
+    bar.finish_and_clear();
+    let record = made.map_err(|error| {
+        remark("the backup is not complete; the same command goes on with it");
+        failed(error)
+    })?;
+    drop_older(admin, &of, &snapshot, &repository);
+    told(&record, false, as_json)
+}
+
+/// Returns the snapshot to save: the given one, that of a backup that was interrupted, or a new one.
+fn choose(admin: &Admin, opened: &Opened, of: Of, given: Option<&str>, repository: &str) -> Result<(Of, SnapshotView)> {
+    if let Some(name) = given {
+        let found = of.snapshots.iter().find(|snapshot| snapshot.name == name).cloned();
+        let snapshot = match found {
+            Some(snapshot) => snapshot,
+            // Meta has the words for a snapshot that is not there.
+            None => crate::snapshots::info(admin, name)?,
+        };
+        return Ok((of, snapshot));
+    }
+    let drafts = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))).map_err(failed)?;
+    let is_own = |s: &&SnapshotView| s.labels.get(LABEL).is_some_and(|label| label == repository);
+    let begun = drafts.iter().flatten().filter_map(|draft| of.snapshot_of(draft)).filter(is_own).last().cloned();
+    if let Some(snapshot) = begun {
+        remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
+        return Ok((of, snapshot));
+    }
+    let compact: String = moment(now_ms()).chars().filter(char::is_ascii_digit).take(17).collect();
+    let labels = BTreeMap::from([(LABEL.to_owned(), repository.to_owned())]);
+    let names = [format!("{}@backup-{compact}", of.volume.name)];
+    let made = admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
+    let snapshot = made.into_iter().next().context("the metadata server names the snapshot that it made")?;
+    Ok((of, snapshot))
+}
+
+/// Deletes the snapshots of older backups in this repository: the next one compares with the present one. A failure costs
+/// space, and no backup.
+fn drop_older(admin: &Admin, of: &Of, present: &SnapshotView, repository: &str) {
+    let is_older =
+        |s: &&SnapshotView| s.snapshot < present.snapshot && s.labels.get(LABEL).is_some_and(|l| l == repository);
+    for snapshot in of.snapshots.iter().filter(is_older).filter(|s| !s.protected && s.clones == 0) {
+        if let Err(error) = admin.remove_snapshot(&snapshot.name, false) {
+            remark(&format!("snapshot {} of an older backup stays: {}", snapshot.name, chain(&*error)));
+        }
+    }
+}
+
+fn told(record: &Record, is_old: bool, as_json: bool) -> Result<()> {
+    if as_json {
+        return json("backup.create", view(record));
+    }
+    let name = format!("backup {} of {}", record.id, record.volume());
+    if is_old {
+        out!("{name} is there already");
+        return Ok(());
+    }
+    let [data, read, written] = [record.data_bytes, record.read_bytes, record.written_bytes].map(show);
+    match &record.parent {
+        Some(parent) => out!("{name}: {data} of data; {read} read since {parent}, {written} written"),
+        None => out!("{name}: {data} of data; {read} read, {written} written"),
+    }
+    Ok(())
+}

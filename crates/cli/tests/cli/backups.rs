@@ -1,0 +1,75 @@
+//! Backups of a volume in a directory: what has changed since the last one, restored, checked, deleted by rules.
+
+use crate::dev::Dev;
+use crate::snapshots::{read, write};
+use std::path::{Path, PathBuf};
+
+/// Returns the files below a directory, ascending.
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(directory).expect("it can be read");
+    for path in entries.map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+    found.sort();
+}
+
+pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
+    let repo = dev.file("repository");
+    let backup = |words: &[&str]| dev.run(&[&["backup"][..], words, &["--repo", &repo]].concat());
+    assert_eq!(dev.run(&["volume", "create", "main/saved", "1500MiB", "--label", "tier=front"]).code, 0);
+    backup(&["ls"]).says("BSLT-7001", "basalt backup create");
+    write(dev, "main/saved", 0..6, 1);
+    let create = ["backup", "create", "main/saved", "--repo", &repo];
+    let first = dev.json(&create);
+    assert_eq!(
+        (&first["parent"], first["read_bytes"].as_u64()),
+        (&serde_json::Value::Null, Some(6 * 65536)),
+        "{first}"
+    );
+    write(dev, "main/saved", 2..4, 2);
+    let second = dev.json(&create);
+    assert_eq!((&second["parent"], second["read_bytes"].as_u64()), (&first["id"], Some(2 * 65536)), "{second}");
+    assert_eq!(dev.json(&create)["read_bytes"], 0, "nothing has changed");
+    let used = dev.json(&["volume", "du", "main/saved"]);
+    assert_eq!((used["allocated_bytes"].as_u64(), used["shared_bytes"].as_u64()), (Some(6 * 65536), Some(6 * 65536)));
+    assert_eq!(used["snapshots"].as_array().map(Vec::len), Some(1), "the snapshot of the last backup stays: {used}");
+
+    let id = first["id"].as_str().expect("an id");
+    assert_eq!(backup(&["restore", "main/saved", "main/first", "--id", id]).code, 0);
+    assert_eq!(backup(&["restore", "main/saved", "main/last"]).code, 0);
+    assert_eq!(read(dev, "main/first"), [1, 1, 1, 1, 1, 1, 0, 0]);
+    assert_eq!(read(dev, "main/last"), [1, 1, 2, 2, 1, 1, 0, 0]);
+    let restored = dev.json(&["volume", "info", "main/last"]);
+    assert_eq!(restored["labels"], serde_json::json!({ "tier": "front" }));
+    backup(&["restore", "main/saved", "main/last"]).says("BSLT-2013", "choose another name");
+    backup(&["restore", "main/none", "main/x"]).says("BSLT-7003", "basalt backup ls");
+
+    assert_eq!(backup(&["verify"]).code, 0);
+    let mut objects = Vec::new();
+    files(&Path::new(&repo).join("objects"), &mut objects);
+    let old = std::fs::read(&objects[0]).expect("an object");
+    let mut bad = old.clone();
+    bad[20] ^= 1;
+    std::fs::write(&objects[0], bad).expect("it can be written");
+    let verified = backup(&["verify"]);
+    assert!(verified.code == 3 && verified.out.contains("BSLT-7002"), "{verified:?}");
+    std::fs::write(&objects[0], old).expect("it can be written");
+
+    backup(&["prune", "main/saved"]).says("BSLT-1001", "--keep-last");
+    let pruned = backup(&["prune", "main/saved", "--keep-last", "1", "--grace", "0s"]);
+    assert_eq!(pruned.code, 0, "{pruned:?}");
+    assert_eq!(backup(&["verify"]).code, 0);
+    assert_eq!(dev.run(&["volume", "rm", "main/last", "--now"]).code, 0);
+    assert_eq!(backup(&["restore", "main/saved", "main/last"]).code, 0);
+    assert_eq!(read(dev, "main/last"), [1, 1, 2, 2, 1, 1, 0, 0]);
+
+    // After a rollback no snapshot can be compared with: everything is read.
+    assert_eq!(dev.run(&["snapshot", "create", "main/saved@here"]).code, 0);
+    write(dev, "main/saved", 7..8, 9);
+    assert_eq!(dev.json(&create)["read_bytes"], 65536);
+    assert_eq!(dev.run(&["snapshot", "rollback", "main/saved@here"]).code, 0);
+    assert_eq!(dev.json(&create)["read_bytes"], 6 * 65536);
+    for name in ["main/first", "main/last", "main/saved"] {
+        assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
+    }
+}
