@@ -46,6 +46,8 @@ pub struct Create {
     pub base: Option<Record>,
     /// Compression of pieces.
     pub compression: Compression,
+    /// Random: that of this attempt alone.
+    pub salt: u64,
     /// Written bytes behind which a draft is written: an interrupted backup repeats no more than these and a segment.
     pub draft_bytes: u64,
 }
@@ -90,7 +92,8 @@ impl Create {
         let mut base = self.base.as_ref();
         let mut record = fresh(base);
         if let Some(draft) = self.repository.draft(&record).await?
-            && (&draft.subject, &draft.parent) == (&record.subject, &record.parent)
+            && draft.subject.is_same_snapshot(&record.subject)
+            && draft.parent == record.parent
         {
             record = draft;
         }
@@ -141,7 +144,7 @@ impl Create {
         if index.is_empty() {
             return Ok(None);
         }
-        let bytes = format::encode_index(&index);
+        let bytes = format::encode_index(&index, self.salt);
         record.written_bytes += bytes.len() as u64;
         self.repository.put_object(bytes).await.map(Some)
     }
@@ -165,7 +168,7 @@ impl Create {
 
     /// Reads the blocks of a piece, packs those that are not zeros, and writes them.
     async fn pack(&self, segment: Range<u64>, of: Vec<Blocks>) -> Result<Packed, Error> {
-        let (source, compression) = (Arc::clone(&self.source), self.compression);
+        let (source, compression, salt) = (Arc::clone(&self.source), self.compression, self.salt);
         let packing = tokio::task::spawn_blocking(move || {
             let at = |block: u32| (segment.start + u64::from(block) * BLOCK).min(segment.end);
             let ranges: Vec<Range<u64>> = of.iter().map(|blocks| at(blocks.start)..at(blocks.end)).collect();
@@ -174,7 +177,7 @@ impl Create {
             // The last block of a volume may be cut.
             bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
             let (kept, places) = without_zeros(&of, bytes);
-            let object = (!kept.is_empty()).then(|| format::encode_piece(&kept, compression));
+            let object = (!kept.is_empty()).then(|| format::encode_piece(&kept, compression, salt));
             Ok((of, read_bytes, places, object))
         });
         let (of, read_bytes, places, object) = packing.await.map_err(|_| Error::Lost)??;

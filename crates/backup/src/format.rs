@@ -2,8 +2,10 @@
 //!
 //! Input: bytes that may come from a damaged or a foreign bucket. Output: checked values.
 //!
-//! Invariant: the name of an object is the BLAKE3 hash of its bytes, so a changed byte is found before anything is decoded.
-//! Whatever the bytes are, decoding takes a bounded amount of memory.
+//! Invariants:
+//! - The name of an object is the BLAKE3 hash of its bytes, so a changed byte is found before anything is decoded.
+//! - An attempt at a backup has a salt in all its objects. So it never names an older object that a sweep is about to delete.
+//! - Whatever the bytes are, decoding takes a bounded amount of memory.
 
 use crate::error::Error;
 use crate::index::{Index, Place};
@@ -18,7 +20,7 @@ pub const SEGMENT_BLOCKS: u32 = (SEGMENT / BLOCK) as u32;
 
 const PIECE_MAGIC: [u8; 8] = *b"BSLTPCE1";
 const INDEX_MAGIC: [u8; 8] = *b"BSLTIDX1";
-const HEADER: usize = 16;
+const HEADER: usize = 24;
 const HASH: usize = 32;
 const RUN: usize = 16;
 /// Longest body of an index: each block in a run and a piece of its own.
@@ -91,7 +93,7 @@ fn damaged(id: ObjectId, reason: impl fmt::Display) -> Error {
 ///
 /// # Panics
 /// When `blocks` is empty, no multiple of 4 KiB, or longer than 4 MiB.
-pub fn encode_piece(blocks: &[u8], compression: Compression) -> Vec<u8> {
+pub fn encode_piece(blocks: &[u8], compression: Compression, salt: u64) -> Vec<u8> {
     let count = blocks.len() / BLOCK as usize;
     assert!(
         blocks.len().is_multiple_of(BLOCK as usize) && (1..=PIECE_BLOCKS_MAX as usize).contains(&count),
@@ -106,6 +108,7 @@ pub fn encode_piece(blocks: &[u8], compression: Compression) -> Vec<u8> {
     out.extend_from_slice(&PIECE_MAGIC);
     out.extend_from_slice(&(count as u32).to_le_bytes());
     out.extend_from_slice(&[codec, 0, 0, 0]);
+    out.extend_from_slice(&salt.to_le_bytes());
     out.extend_from_slice(body);
     out
 }
@@ -125,7 +128,7 @@ pub fn check(id: ObjectId, bytes: &[u8]) -> Result<(), Error> {
 /// `Damaged`: the bytes are others than those that were written, or no piece.
 pub fn decode_piece(id: ObjectId, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     check(id, bytes)?;
-    let header = bytes.get(..HEADER).filter(|header| header[..8] == PIECE_MAGIC && header[13..] == [0; 3]);
+    let header = bytes.get(..HEADER).filter(|header| header[..8] == PIECE_MAGIC && header[13..16] == [0; 3]);
     let header = header.ok_or_else(|| damaged(id, "it is no piece"))?;
     let count = number(header, 8);
     if !(1..=PIECE_BLOCKS_MAX).contains(&count) {
@@ -145,7 +148,7 @@ pub fn decode_piece(id: ObjectId, bytes: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Encodes the index of a segment.
-pub fn encode_index(index: &Index) -> Vec<u8> {
+pub fn encode_index(index: &Index, salt: u64) -> Vec<u8> {
     let pieces = index.pieces();
     let mut body = Vec::with_capacity(pieces.len() * HASH + index.len() * RUN);
     pieces.iter().for_each(|id| body.extend_from_slice(&id.0));
@@ -161,6 +164,7 @@ pub fn encode_index(index: &Index) -> Vec<u8> {
     out.extend_from_slice(&INDEX_MAGIC);
     out.extend_from_slice(&(pieces.len() as u32).to_le_bytes());
     out.extend_from_slice(&(index.len() as u32).to_le_bytes());
+    out.extend_from_slice(&salt.to_le_bytes());
     out.extend_from_slice(&packed);
     out
 }
@@ -217,7 +221,7 @@ mod tests {
         for compression in [Compression::None, Compression::Zstd] {
             for count in [1, 3, 1024] {
                 let blocks = blocks(count, 7);
-                let bytes = encode_piece(&blocks, compression);
+                let bytes = encode_piece(&blocks, compression, 9);
                 let id = ObjectId::of(&bytes);
                 assert!(decode_piece(id, &bytes).expect("it is whole") == blocks);
                 for at in [0, 9, 12, bytes.len() / 2, bytes.len() - 1] {
@@ -231,7 +235,11 @@ mod tests {
             }
         }
         let random: Vec<u8> = (0..BLOCK as usize).map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[0]).collect();
-        assert_eq!(encode_piece(&random, Compression::Zstd).len(), HEADER + BLOCK as usize, "it does not get smaller");
+        assert_eq!(
+            encode_piece(&random, Compression::Zstd, 9).len(),
+            HEADER + BLOCK as usize,
+            "it does not get smaller"
+        );
     }
 
     #[test]
@@ -241,15 +249,15 @@ mod tests {
         for (start, count, n, at) in [(0, 5, 9, 0), (5, 1, 2, 1023), (100, 1024, 9, 0), (SEGMENT_BLOCKS - 1, 1, 4, 7)] {
             index.insert(start, Place { count, piece: piece(n), at });
         }
-        let bytes = encode_index(&index);
+        let bytes = encode_index(&index, 9);
         assert_eq!(decode_index(ObjectId::of(&bytes), &bytes).expect("it is whole"), index);
-        let empty = encode_index(&Index::default());
+        let empty = encode_index(&Index::default(), 9);
         assert_eq!(decode_index(ObjectId::of(&empty), &empty).expect("it is whole"), Index::default());
         // With a name that fits, the runs decide.
         let forged = |runs: &[[u32; 4]]| {
             let body: Vec<u8> =
                 [1; HASH].into_iter().chain(runs.iter().flatten().flat_map(|n| n.to_le_bytes())).collect();
-            let mut out = [&INDEX_MAGIC[..], &1u32.to_le_bytes(), &(runs.len() as u32).to_le_bytes()].concat();
+            let mut out = [&INDEX_MAGIC[..], &1u32.to_le_bytes(), &(runs.len() as u32).to_le_bytes(), &[0; 8]].concat();
             out.extend(zstd::bulk::compress(&body, 1).expect("memory"));
             decode_index(ObjectId::of(&out), &out)
         };

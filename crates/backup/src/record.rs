@@ -51,9 +51,10 @@ impl Subject {
         format!("{}-{}", moment.format("%Y%m%dT%H%M%SZ"), self.snapshot_id)
     }
 
-    /// Whether both are snapshots of one volume.
-    pub fn is_same_volume(&self, other: &Subject) -> bool {
-        self.cluster == other.cluster && self.volume_id == other.volume_id
+    /// Whether both are one snapshot, whatever was renamed since.
+    pub fn is_same_snapshot(&self, other: &Subject) -> bool {
+        let key = |of: &Subject| (of.cluster.clone(), of.volume_id, of.snapshot_id, of.created_ms);
+        key(self) == key(other)
     }
 }
 

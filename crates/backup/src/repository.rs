@@ -212,7 +212,10 @@ impl Repository {
     pub async fn put_record(&self, record: &Record) -> Result<(), Error> {
         let path = path_of(BACKUPS, record);
         match self.get(&path).await {
-            Ok(bytes) if Record::decode(path.as_ref(), &bytes).is_ok_and(|old| old.subject != record.subject) => {
+            Ok(bytes)
+                if Record::decode(path.as_ref(), &bytes)
+                    .is_ok_and(|old| !old.subject.is_same_snapshot(&record.subject)) =>
+            {
                 return Err(Error::Taken(record.id.clone()));
             }
             Err(error) if !error.is_missing() => return Err(error),

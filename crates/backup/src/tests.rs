@@ -185,6 +185,7 @@ impl Rig {
             subject: subject(id, snapshot.volume.len),
             base: base.cloned(),
             compression: if id.is_multiple_of(2) { Compression::None } else { Compression::Zstd },
+            salt: id,
             draft_bytes: if id > 900 { 1 } else { DRAFT_BYTES },
         };
         self.runtime.block_on(create.run(&|_| {}))

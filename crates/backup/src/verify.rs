@@ -33,59 +33,73 @@ pub struct Verified {
     pub faults: Vec<Fault>,
 }
 
-/// Uses of objects: the backups, and how many blocks a piece has at least.
-type Uses = BTreeMap<ObjectId, (BTreeSet<String>, u32)>;
-
 /// Checks these backups.
 ///
 /// # Errors
 /// `Store`: the repository cannot be read at all. A missing or damaged object is a fault, not an error.
 pub async fn verify(repository: &Repository, records: &[Record]) -> Result<Verified, Error> {
     let mut found = Verified { backups: records.len() as u64, ..Verified::default() };
-    let mut indexes = Uses::new();
-    for record in records {
-        let name = format!("{} {}", record.volume(), record.id);
-        record.segments.iter().flatten().for_each(|id| {
-            indexes.entry(*id).or_default().0.insert(name.clone());
-        });
-    }
-    let mut pieces = Uses::new();
-    for (id, (backups, _)) in indexes {
+    // Each piece, with the number of blocks that it has at least.
+    let mut pieces: BTreeMap<ObjectId, u32> = BTreeMap::new();
+    let mut bad: BTreeMap<ObjectId, String> = BTreeMap::new();
+    let indexes: BTreeSet<ObjectId> =
+        records.iter().flat_map(|record| record.segments.iter().flatten().copied()).collect();
+    for id in &indexes {
         found.objects += 1;
-        match repository.index(Some(id)).await {
-            Ok(index) => {
-                for (_, place) in index.iter() {
-                    let (users, blocks) = pieces.entry(place.piece).or_default();
-                    users.extend(backups.iter().cloned());
-                    *blocks = (place.at + place.count).max(*blocks);
-                }
-            }
-            Err(error) => found.faults.push(fault(id, &error, backups)?),
+        match repository.index(Some(*id)).await {
+            Ok(index) => index.iter().for_each(|(_, place)| {
+                let blocks = pieces.entry(place.piece).or_default();
+                *blocks = (place.at + place.count).max(*blocks);
+            }),
+            Err(error) => drop(bad.insert(*id, reason(error)?)),
         }
     }
     let mut read = stream::iter(pieces)
-        .map(|(id, uses)| async move { (id, uses, repository.piece(id).await) })
+        .map(|(id, blocks)| async move { (id, blocks, repository.piece(id).await) })
         .buffer_unordered(PIECES_AT_ONCE);
-    while let Some((id, (backups, blocks), piece)) = read.next().await {
+    while let Some((id, blocks, piece)) = read.next().await {
         found.objects += 1;
         match piece {
             Ok(bytes) if bytes.len() as u64 >= u64::from(blocks) * BLOCK => found.bytes += bytes.len() as u64,
-            Ok(_) => {
-                let reason = "it is shorter than its index says".to_owned();
-                found.faults.push(Fault { object: id.to_string(), reason, backups });
-            }
-            Err(error) => found.faults.push(fault(id, &error, backups)?),
+            Ok(_) => drop(bad.insert(id, "it is shorter than its index says".to_owned())),
+            Err(error) => drop(bad.insert(id, reason(error)?)),
         }
     }
+    found.faults = faults(repository, records, bad).await?;
     Ok(found)
 }
 
-/// Returns the fault that a failed read shows; a server that does not answer is an error.
-fn fault(id: ObjectId, error: &Error, backups: BTreeSet<String>) -> Result<Fault, Error> {
-    let reason = match error {
-        error if error.is_missing() => "it is missing".to_owned(),
-        Error::Damaged { reason, .. } => reason.clone(),
-        other => return Err(Error::Address { address: id.to_string(), reason: other.to_string() }),
+/// Finds the backups that bad objects break. Their users are not kept for all objects, because faults are rare and objects many.
+async fn faults(
+    repository: &Repository,
+    records: &[Record],
+    bad: BTreeMap<ObjectId, String>,
+) -> Result<Vec<Fault>, Error> {
+    let mut broken: BTreeMap<ObjectId, BTreeSet<String>> = BTreeMap::new();
+    for record in records.iter().filter(|_| !bad.is_empty()) {
+        for id in record.segments.iter().flatten() {
+            let pieces = match bad.contains_key(id) {
+                true => vec![*id],
+                false => repository.index(Some(*id)).await?.pieces(),
+            };
+            for piece in pieces.into_iter().filter(|piece| bad.contains_key(piece)) {
+                broken.entry(piece).or_default().insert(format!("{} {}", record.volume(), record.id));
+            }
+        }
+    }
+    let fault = |(id, reason): (ObjectId, String)| {
+        let backups = broken.remove(&id).unwrap_or_default();
+        Fault { object: id.to_string(), reason, backups }
     };
-    Ok(Fault { object: id.to_string(), reason, backups })
+    Ok(bad.into_iter().map(fault).collect())
+}
+
+/// Returns the fault that a failed read shows.
+fn reason(error: Error) -> Result<String, Error> {
+    match error {
+        error if error.is_missing() => Ok("it is missing".to_owned()),
+        Error::Damaged { reason, .. } => Ok(reason),
+        // A server that does not answer.
+        other => Err(other),
+    }
 }

@@ -70,7 +70,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
     let subject = of.subject(&snapshot);
     let records = opened.records(Some(&of.volume.name))?;
-    if let Some(record) = records.iter().find(|record| record.subject == subject) {
+    if let Some(record) = records.iter().find(|record| !args.full && record.subject.is_same_snapshot(&subject)) {
         return told(record, true, as_json);
     }
     // The last backup whose snapshot is still there, and older than this one.
@@ -93,6 +93,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
         subject,
         base,
         compression,
+        salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,
     };
     let tell = advance(&bar, "read");
@@ -102,7 +103,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
         remark("the backup is not complete; the same command goes on with it");
         failed(error)
     })?;
-    drop_older(admin, &of, &snapshot, &repository);
+    drop_older(admin, &of, &snapshot, &opened, &repository);
     told(&record, false, as_json)
 }
 
@@ -134,10 +135,18 @@ fn choose(admin: &Admin, opened: &Opened, of: Of, given: Option<&str>, repositor
 
 /// Deletes the snapshots of older backups in this repository: the next one compares with the present one. A failure costs
 /// space, and no backup.
-fn drop_older(admin: &Admin, of: &Of, present: &SnapshotView, repository: &str) {
+fn drop_older(admin: &Admin, of: &Of, present: &SnapshotView, opened: &Opened, repository: &str) {
+    // Another attempt may read one of them.
+    let Ok(drafts) = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))) else { return };
+    let needed: Vec<u64> = drafts.into_iter().flatten().map(|draft| draft.subject.snapshot_id).collect();
     let is_older =
         |s: &&SnapshotView| s.snapshot < present.snapshot && s.labels.get(LABEL).is_some_and(|l| l == repository);
-    for snapshot in of.snapshots.iter().filter(is_older).filter(|s| !s.protected && s.clones == 0) {
+    for snapshot in of
+        .snapshots
+        .iter()
+        .filter(is_older)
+        .filter(|s| !s.protected && s.clones == 0 && !needed.contains(&s.snapshot.0))
+    {
         if let Err(error) = admin.remove_snapshot(&snapshot.name, false) {
             remark(&format!("snapshot {} of an older backup stays: {}", snapshot.name, chain(&*error)));
         }

@@ -109,6 +109,14 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("backup.restore", &["backup", "restore", "main/demo", "main/again", "--repo", &repo]);
     golden("backup.prune", &[&["backup", "prune"][..], &of, &["--keep-last", "1", "--dry-run"]].concat());
     assert_eq!(dev.run(&["volume", "rm", "main/again", "--now"]).code, 0);
+    // The snapshot of the last backup stays.
+    for snapshot in dev.json(&["snapshot", "ls", "main/demo", "--usage"])["snapshots"].as_array().expect("a list") {
+        let name = snapshot["name"].as_str().expect("a name");
+        if name.contains("@backup-") {
+            assert!(snapshot["frees_bytes"].is_number(), "{snapshot}");
+            assert_eq!(dev.run(&["snapshot", "rm", name]).code, 0);
+        }
+    }
     golden("volume.clone", &["volume", "clone", "main/longer@two", "main/copy"]);
     assert_eq!(dev.run(&["volume", "rm", "main/copy", "--now"]).code, 0);
     golden("snapshot.rm", &["snapshot", "rm", "main/longer@two"]);
