@@ -39,7 +39,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
         Err(error) => outcome.figure(format!("S3 SKIPPED: {error:#}")),
     }
     let shape = Shape { device_bytes: 4 << 30, ..Shape::default() };
-    let mut cluster = Cluster::up(&settings.base, "backups", shape)?;
+    let mut cluster = Cluster::up(&settings.base, "backups", shape.clone())?;
     let mut saved = Vec::new();
     let made = save(&mut cluster, settings, &repos, (&mut saved, outcome));
     if made.is_err() || saved.is_empty() {

@@ -17,6 +17,7 @@ mod names;
 mod pgs;
 mod postgres;
 mod snapshots;
+mod steal;
 mod streamed_kill;
 
 use crate::clock;
@@ -78,6 +79,11 @@ pub const ALL: &[(&str, &str, Run)] = &[
         "postgres",
         "20 snapshots of PostgreSQL under pgbench: a server on a clone of each recovers, and pg_amcheck is clean",
         postgres::run,
+    ),
+    (
+        "steal",
+        "a writer is stopped, loses its volume, and goes on: none of its late writes lands, 100 times",
+        steal::run,
     ),
     ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
