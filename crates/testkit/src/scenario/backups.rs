@@ -99,7 +99,7 @@ fn save(
     load.config.rate_per_s = RATE;
     load.start()?;
     let known = load.witness.clone();
-    clock::wait_until("writes", READY_MAX, || Ok(known.known().acked > 2000))?;
+    clock::wait_until("writes", READY_MAX, || Ok(known.known().acked > 500))?;
     let mut read = Vec::new();
     for n in 0..settings.rounds(4, 3) {
         clock::pause(BETWEEN);
