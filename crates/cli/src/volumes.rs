@@ -158,7 +158,9 @@ pub fn trash(admin: &Admin, command: &Trash, as_json: bool) -> Result<()> {
             Ok(())
         }
         Trash::Restore { which, name } => {
-            let volume = admin.restore_volume(which, name.as_deref())?;
+            let volume = admin.restore_volume(which, name.as_deref()).map_err(|error| {
+                advise(error, codes::VOLUME_EXISTS, || "give the volume another name with --name".to_owned())
+            })?;
             if as_json {
                 return json("trash.restore", to_value(&volume)?);
             }

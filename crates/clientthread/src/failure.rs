@@ -117,7 +117,9 @@ impl From<EnvError> for Failure {
 fn errno_of(code: u32) -> c_int {
     match code {
         codes::BAD_CALL | codes::BAD_NAME | codes::BAD_REQUEST | codes::VOLUME_OF_OTHER_CLUSTER => libc::EINVAL,
-        codes::BAD_SIZE | codes::BAD_STRIPE | codes::BAD_LABEL | codes::SHRINK_UNSAFE => libc::EINVAL,
+        codes::BAD_SIZE | codes::BAD_STRIPE | codes::BAD_LABEL | codes::SHRINK_UNSAFE | codes::TRASH_NAME_AMBIGUOUS => {
+            libc::EINVAL
+        }
         codes::POOL_UNKNOWN | codes::VOLUME_UNKNOWN | codes::SNAPSHOT_UNKNOWN | codes::NOT_IN_TRASH => libc::ENOENT,
         codes::POOL_EXISTS | codes::VOLUME_EXISTS | codes::SNAPSHOT_EXISTS => libc::EEXIST,
         codes::VOLUME_HELD | codes::VOLUME_BUSY => libc::EBUSY,

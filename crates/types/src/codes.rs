@@ -334,10 +334,14 @@ codes! {
             "What lies behind the new end would be lost, and this version cannot check that the client has stopped using it.",
             "create a smaller volume and copy the data to it; free space inside the volume goes back with discards";
         NOT_IN_TRASH = 2060:
-            "no such volume in the trash, or its name is taken",
-            "A volume leaves the trash when it is restored, and when its time is over. Several volumes in the trash may have had the \
-             same name, and a new volume may have it now.",
-            "`basalt trash ls` lists ids and names; restore with --name when the old name is taken";
+            "no such volume in the trash",
+            "A volume leaves the trash when it is restored, and when its time is over: then its deletion begins.",
+            "`basalt trash ls` lists ids and names";
+        TRASH_NAME_AMBIGUOUS = 2061:
+            "several volumes in the trash had this name",
+            "A name is free again when its volume goes to the trash, so volumes that were removed one after another may have had \
+             the same. A command that named one of them by that name could meet another.",
+            "name the volume by its id, which `basalt trash ls` lists";
         BAD_LABEL = 2062:
             "the description or a label is not possible",
             "Descriptions and labels are kept in the record of the volume, so their sizes are bounded. They are printed in tables, so \

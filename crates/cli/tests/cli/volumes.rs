@@ -56,7 +56,7 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert_eq!(dev.json(&["volume", "rm", "main/ops2"])["trashed"], true);
     dev.run(&["volume", "info", "main/ops2"]).says("BSLT-2011", "");
     assert_eq!(dev.run(&["volume", "create", "main/ops2", "64MiB"]).code, 0, "the name is free");
-    dev.run(&["trash", "restore", "main/ops2"]).says("BSLT-2060", "--name");
+    dev.run(&["trash", "restore", "main/ops2"]).says("BSLT-2013", "--name");
     let back = dev.json(&["trash", "restore", &id, "--name", "ops3"]);
     assert!(back["name"] == "main/ops3" && back["labels"]["tier"] == "back", "{back}");
     let read = |nbd: &mut Nbd, at| {

@@ -56,7 +56,7 @@ pub fn volume_trash(records: &Records, name: &str, use_: &InUse, keep: Duration,
 /// Finds a volume of the trash by its id, or by the name that it had.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2014, and BSLT-2060 when there is none, or more than one of this name.
+/// BSLT-2010, BSLT-2014, BSLT-2060 when there is none, BSLT-2061 when more than one had this name.
 pub fn in_trash<'a>(records: &'a Records, which: &str) -> Result<(&'a VolumeRecord, &'a Trash), Refusal> {
     let none = || {
         let shown: String = which.chars().take(140).collect();
@@ -79,12 +79,8 @@ pub fn in_trash<'a>(records: &'a Records, which: &str) -> Result<(&'a VolumeReco
         [only] => Ok(only),
         _ => {
             let ids: Vec<String> = named.iter().take(IDS_SHOWN).map(|(volume, _)| volume.id.0.to_string()).collect();
-            let text = format!(
-                "{} volumes in the trash were called {which:?}: name one by its id ({})",
-                named.len(),
-                ids.join(", ")
-            );
-            Err(refuse(codes::NOT_IN_TRASH, text))
+            let text = format!("{} volumes in the trash were called {which:?} (ids {})", named.len(), ids.join(", "));
+            Err(refuse(codes::TRASH_NAME_AMBIGUOUS, text))
         }
     }
 }
@@ -92,7 +88,7 @@ pub fn in_trash<'a>(records: &'a Records, which: &str) -> Result<(&'a VolumeReco
 /// Gives a volume of the trash its name back, or the new name `new`.
 ///
 /// # Errors
-/// Those of [`in_trash`]; BSLT-2014, BSLT-2060 when the name is taken or the deletion has begun.
+/// Those of [`in_trash`]; BSLT-2013 when the name is taken, BSLT-2014, BSLT-2060 when the deletion has begun.
 pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<VolumeId> {
     let (volume, trash) = in_trash(records, which)?;
     let full = records.full_name(volume);
@@ -105,7 +101,7 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
     };
     if records.volume_in(volume.pool, name).is_some() {
         return Err(refuse(
-            codes::NOT_IN_TRASH,
+            codes::VOLUME_EXISTS,
             format!("volume {full:?} cannot be restored as {name:?}: that volume exists"),
         ));
     }
@@ -116,7 +112,8 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
 /// Begins the deletion of a volume of the trash. Its clones keep what they show.
 ///
 /// # Errors
-/// Those of [`in_trash`]; BSLT-2043, BSLT-2055 while a clone is being made.
+/// Those of [`in_trash`]; BSLT-2043, BSLT-2055 while a clone is being made, BSLT-2061 when the deletion of another one that had the
+/// name has begun.
 pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
     let (volume, trash) = in_trash(records, which)?;
     if volume.state == VolumeState::Deleting {
@@ -126,10 +123,10 @@ pub fn trash_purge(records: &Records, which: &str) -> Plan<VolumeId> {
     // A command that is repeated must not delete another volume.
     if which.contains('/') && records.trash_of(volume.pool).any(goes) {
         let text = format!(
-            "the deletion of a volume that was called {which:?} has begun: name another one by its id ({})",
+            "the deletion of a volume that was called {which:?} has begun, and another one was called so, too (id {})",
             volume.id.0
         );
-        return Err(refuse(codes::NOT_IN_TRASH, text));
+        return Err(refuse(codes::TRASH_NAME_AMBIGUOUS, text));
     }
     let full = records.full_name(volume);
     check_recovered(&full, volume)?;

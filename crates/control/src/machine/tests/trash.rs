@@ -74,7 +74,7 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
     world.make_volume("p/v", SEGMENT);
     world.crash();
     world.connect_all();
-    assert_eq!(code(world.admin(restore("p/v", None))), codes::NOT_IN_TRASH, "the name is taken");
+    assert_eq!(code(world.admin(restore("p/v", None))), codes::VOLUME_EXISTS, "the name is taken");
     assert_eq!(code(world.admin(restore("p/v", Some("No")))), codes::BAD_NAME);
     assert_eq!(volume(world.admin(restore("p/v", Some("old")))).name, "p/old");
     let again = opened(world.ask(2, open("p/old", true, false)));
@@ -95,7 +95,7 @@ fn volumes_of_one_name_in_the_trash_are_told_apart_by_their_ids() {
     }
     let ids: Vec<String> = trash(&mut world).iter().map(|view| view.volume.0.to_string()).collect();
     let why = world.admin(restore("p/v", Some("a"))).expect_err("which?");
-    assert!(why.code == codes::NOT_IN_TRASH && why.message.contains(&ids.join(", ")), "{why:?}");
+    assert!(why.code == codes::TRASH_NAME_AMBIGUOUS && why.message.contains(&ids.join(", ")), "{why:?}");
     for wrong in ["p/none", "99", "v99", "what", "", "99999999999999999999999"] {
         assert_eq!(code(world.admin(purge(wrong))), codes::NOT_IN_TRASH, "{wrong:?}");
     }
@@ -103,7 +103,7 @@ fn volumes_of_one_name_in_the_trash_are_told_apart_by_their_ids() {
     let mut records = world.control.records().clone();
     let first = records.volumes.values_mut().find(|v| v.id.0.to_string() == ids[0]).expect("it is in the trash");
     first.state = VolumeState::Deleting;
-    assert_eq!(crate::plan::trash_purge(&records, "p/v").expect_err("which?").code, codes::NOT_IN_TRASH);
+    assert_eq!(crate::plan::trash_purge(&records, "p/v").expect_err("which?").code, codes::TRASH_NAME_AMBIGUOUS);
     crate::plan::trash_purge(&records, &ids[1]).expect("the id says which");
     let live = volume(world.admin(AdminAsk::VolumeInfo { name: "p/v".into() })).volume;
     assert_eq!(code(world.admin(purge(&live.0.to_string()))), codes::NOT_IN_TRASH, "it is in use");
