@@ -19,7 +19,8 @@
  *     EINVAL        an argument is wrong: null pointer, length, alignment, range, flag, name
  *     EBADF         the handle is closed, or of another kind
  *     EAGAIN        the queue is full: take events, then submit again; or the pool or the volume is not ready yet; or an earlier
- *                   open of the volume, with other flags, timed out and has not ended: try again after a minute at most
+ *                   open of the volume, with other flags, timed out and has not ended: try again after a minute at most; or 256
+ *                   opens of the program have no answer
  *     EBUSY         another client has the volume open for writing; or the handle is still in use
  *     ENOENT        no such pool, volume or snapshot
  *     EROFS         a write to a volume that is open for reading; a snapshot that is opened for writing

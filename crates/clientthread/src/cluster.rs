@@ -8,6 +8,7 @@ use crate::queue::{Queue, Ticket};
 use crate::settings::Settings;
 use api::AdminClient;
 use client::VolumeKey;
+use clientloop::{DRAIN_MAX, PART_MAX};
 use control::admin::{AdminAnswer, AdminAsk};
 use device::{Answer, DeviceInfo, Request};
 use env::real::embed::{self, SignalsBlocked};
@@ -15,7 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use types::{Errno, IoBuf, SnapshotId};
+use tokio::sync::Semaphore;
+use types::{Errno, IoBuf, SnapshotId, codes};
+
+/// Longest time of [`Cluster::begin_stop`]: that of a close, and some for the thread itself.
+pub const STOP_MAX: Duration = DRAIN_MAX.saturating_add(PART_MAX).saturating_add(Duration::from_millis(500));
+
+/// Requests of an administrator without an answer. Threads that wait are fewer; those that were given up end by the time of the
+/// settings.
+const ASKS_MAX: usize = 256;
 
 /// Right of a client to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +44,8 @@ pub enum Access {
 pub struct Cluster<T = u64> {
     mailbox: Arc<Mailbox<T>>,
     admin: Arc<AdminClient>,
+    /// Places of requests without an answer. One that the program does not wait for any more keeps its place.
+    asks: Arc<Semaphore>,
     control: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -92,7 +103,8 @@ impl<T: Send + 'static> Connecting<T> {
 
 impl<T: Send + 'static> Cluster<T> {
     pub(crate) fn new(mailbox: Arc<Mailbox<T>>, admin: AdminClient, control: Handle) -> Cluster<T> {
-        Cluster { mailbox, admin: Arc::new(admin), control, thread: Mutex::new(None) }
+        let asks = Arc::new(Semaphore::new(ASKS_MAX));
+        Cluster { mailbox, admin: Arc::new(admin), asks, control, thread: Mutex::new(None) }
     }
 
     /// Connects: starts the I/O thread, which finds the leading metadata server, and waits for it.
@@ -120,12 +132,19 @@ impl<T: Send + 'static> Cluster<T> {
     /// Asks the I/O thread to end. No volume can be opened from here on.
     ///
     /// # Errors
-    /// EBUSY while volumes are open: then nothing has changed.
+    /// EBUSY while volumes are open, being opened or being closed: then nothing has changed. [`Cluster::begin_stop`] closes them.
     pub fn stop(&self) -> Result<(), Failure> {
         self.mailbox.stop()
     }
 
-    /// Waits for the end of the I/O thread, which [`Cluster::stop`] has asked for.
+    /// Asks the I/O thread to end, whatever is open. From here on nothing is accepted but closes. The volumes that are left are
+    /// closed, in the time of [`Volume::close`]. Opens without an answer of meta fail with ESHUTDOWN; they delay the end by 2 s at
+    /// most, in which a volume that meta grants is closed. The answer comes when all has ended, in [`STOP_MAX`].
+    pub fn begin_stop(&self) -> Pending<()> {
+        self.mailbox.begin_stop()
+    }
+
+    /// Waits for the end of the I/O thread, which [`Cluster::stop`] or [`Cluster::begin_stop`] has asked for.
     pub fn join(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Its panic, if there was one, has been reported to every later call.
@@ -143,26 +162,31 @@ impl<T: Send + 'static> Cluster<T> {
     /// Starts to open a volume.
     ///
     /// # Errors
-    /// When the I/O thread has ended.
+    /// When the I/O thread has ended. EAGAIN when too many opens have no answer of meta.
     pub fn begin_open(&self, name: &str, access: Access) -> Result<Pending<Volume<T>>, Failure> {
-        let counted = Mailbox::add_volume(&self.mailbox)?;
+        let (counted, asked) = (Mailbox::add_volume(&self.mailbox)?, Mailbox::add_open(&self.mailbox)?);
         let (reply, pending) = Pending::new(io_thread::ended());
-        let (write, steal) = (access != Access::Read, access == Access::Steal);
-        self.mailbox.send(Command::Open { name: name.to_owned(), flags: (write, steal), reply, counted })?;
+        let flags = (access != Access::Read, access == Access::Steal);
+        self.mailbox.send(Command::Open { name: name.to_owned(), flags, reply, counted, asked })?;
         Ok(pending)
     }
 
     /// Sends a request of an administrator to the leading metadata server. The settings bound the time of its answer.
     ///
     /// # Errors
-    /// When the cluster was disconnected. The pending answer has the refusal of meta.
+    /// When the cluster was disconnected. EAGAIN when too many requests have no answer. The pending answer has the refusal of meta.
     pub fn ask(&self, ask: AdminAsk) -> Result<Pending<AdminAnswer>, Failure> {
         self.mailbox.check_open()?;
+        let place = Arc::clone(&self.asks).try_acquire_owned().map_err(|_| {
+            let what = format!("{ASKS_MAX} requests of this program have no answer of the metadata server yet");
+            Failure::new(codes::META_BUSY, what)
+        })?;
         let lost = "the cluster was disconnected before the metadata server answered; the command may have been done";
         let (reply, pending) = Pending::new(Failure::misuse(libc::ESHUTDOWN, lost));
         let admin = Arc::clone(&self.admin);
         self.control.spawn(async move {
             let answer = admin.ask(ask).await;
+            drop(place);
             let _ = reply.try_send(answer.map_err(Failure::from));
         });
         Ok(pending)
@@ -174,8 +198,18 @@ impl<T> Drop for Cluster<T> {
         if !embed::is_forked() {
             return self.mailbox.leave();
         }
-        // A child of a fork has no thread, and its locks may be held for ever: nothing is freed that has one.
-        std::mem::forget((Arc::clone(&self.mailbox), Arc::clone(&self.admin), self.control.clone()));
+        // A child of a fork has no thread, and its locks may be held for ever: nothing is freed that has one. The drop of a thread's
+        // handle detaches it, in memory that the child may have for other things.
+        let shared = (Arc::clone(&self.mailbox), Arc::clone(&self.admin), Arc::clone(&self.asks), self.control.clone());
+        std::mem::forget((shared, self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+}
+
+impl<T> Drop for Connecting<T> {
+    fn drop(&mut self) {
+        if embed::is_forked() {
+            std::mem::forget(self.thread.take());
+        }
     }
 }
 

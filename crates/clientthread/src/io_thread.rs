@@ -1,13 +1,16 @@
 //! The I/O thread of a cluster: the loop that takes commands, drives the client, and ends requests.
 //!
-//! A turn is: events and answers of meta, the commands of the program, the volumes, and one kernel entry. The thread ends with
+//! A turn is: events and answers of meta, the commands of the program, the volumes, and one kernel entry. The thread ends after
 //! [`Command::Stop`], with a failure of the ring, or with a panic. In each case every command and every request is answered.
+//!
+//! Invariant: of one volume, at most one open that no program waits for is with meta. A second one beside it could be fenced by
+//! the first.
 
 use crate::cluster::{Cluster, Volume};
 use crate::failure::Failure;
-use crate::mailbox::{Command, Counted, Mailbox};
+use crate::mailbox::{Asked, Command, Counted, Mailbox};
 use crate::pending::Reply;
-use crate::served::{Closing, Served, Unsignalled};
+use crate::served::{self, Served, Unsignalled};
 use crate::settings::Settings;
 use api::AdminClient;
 use client::{AskId, ClientEvent, VolumeKey};
@@ -23,6 +26,9 @@ use types::Time;
 use types::codes;
 use types::control::Refusal;
 
+/// The program's part of an open: the place of its answer, and its place in the count of volumes.
+type Waiter<T> = (Reply<Volume<T>>, Counted<T>);
+
 /// An open without an answer.
 struct Opening<T> {
     ask: AskId,
@@ -31,8 +37,23 @@ struct Opening<T> {
     flags: (bool, bool),
     until: Time,
     /// `None` after the program was told that it took too long. The request goes on, and cannot be taken back: a volume that is
-    /// granted afterwards is closed, unless the program has opened it again and waits for it.
-    waiter: Option<(Reply<Volume<T>>, Counted<T>)>,
+    /// granted afterwards is closed, unless the program has opened it again and waits for it. The same holds when the program
+    /// has dropped what waits for the reply.
+    waiter: Option<Waiter<T>>,
+    _asked: Asked<T>,
+}
+
+impl<T> Opening<T> {
+    fn is_awaited(&self) -> bool {
+        self.waiter.as_ref().is_some_and(|(reply, _)| reply.is_awaited())
+    }
+}
+
+/// The end of the thread, which begins with [`Command::Stop`] or with the last handle of the program.
+struct Stopping {
+    replies: Vec<Reply<()>>,
+    /// When opens without an answer no longer delay it. A volume that is granted later is held until its lease ends.
+    until: Time,
 }
 
 struct IoThread<T> {
@@ -40,6 +61,7 @@ struct IoThread<T> {
     turns: ClientLoop,
     volumes: BTreeMap<VolumeKey, Served<T>>,
     opening: Vec<Opening<T>>,
+    stopping: Option<Stopping>,
     unsignalled: Unsignalled<T>,
     /// Memory that is used again.
     commands: Vec<Command<T>>,
@@ -63,10 +85,14 @@ pub(crate) fn run<T: Send + 'static>(settings: Settings, reply: Reply<Cluster<T>
         // A program that does not wait any more drops the handle, which ends the thread.
         let _ = reply.try_send(Ok(cluster));
         let ended = thread.turn_until_stopped();
+        let stopping = thread.stopping.take();
         // Its requests have their events before a close may return.
         drop(thread);
         if let (Err(error), Some(mailbox)) = (ended, &mailbox) {
             mailbox.close(error.into());
+        }
+        for reply in stopping.into_iter().flat_map(|stopping| stopping.replies) {
+            let _ = reply.try_send(Ok(()));
         }
     }));
     // Requests that were in flight have ended with the thread's own memory; these are the commands that it had not taken.
@@ -93,26 +119,28 @@ impl<T: Send + 'static> IoThread<T> {
         let cluster = Cluster::new(Arc::clone(&mailbox), admin, runtime.handle().clone());
         let config =
             LoopConfig { metas: settings.metas, holder, timeout: settings.io_timeout, full_wait: settings.full_wait };
-        let thread = IoThread {
+        Ok((IoThread::new(mailbox, ClientLoop::new(env, runtime, config)), cluster))
+    }
+
+    fn new(mailbox: Arc<Mailbox<T>>, turns: ClientLoop) -> IoThread<T> {
+        IoThread {
             mailbox,
-            turns: ClientLoop::new(env, runtime, config),
+            turns,
             volumes: BTreeMap::new(),
             opening: Vec::new(),
+            stopping: None,
             unsignalled: Unsignalled::default(),
             commands: Vec::new(),
             done: Vec::new(),
-        };
-        Ok((thread, cluster))
+        }
     }
 
     fn turn_until_stopped(&mut self) -> Result<(), EnvError> {
         loop {
             let now = self.turns.begin();
             self.turns.events.clear();
-            self.take_client_events();
-            if self.take_commands(now) {
-                return Ok(());
-            }
+            self.take_client_events(now);
+            self.take_commands(now);
             self.expire_opens(now);
             for (key, served) in &mut self.volumes {
                 if let Some(device) = self.turns.client.device(*key) {
@@ -121,14 +149,17 @@ impl<T: Send + 'static> IoThread<T> {
             }
             self.unsignalled.signal();
             self.step_closes(now);
+            if self.has_stopped(now) {
+                return Ok(());
+            }
             self.turns.finish(self.next_deadline())?;
         }
     }
 
-    /// Handles the commands of the program. Returns whether it was the last turn.
-    fn take_commands(&mut self, now: Time) -> bool {
+    /// Handles the commands of the program.
+    fn take_commands(&mut self, now: Time) {
         let mut commands = std::mem::take(&mut self.commands);
-        let mut stops = !self.mailbox.receive(&mut commands);
+        let has_left = !self.mailbox.receive(&mut commands);
         for command in commands.drain(..) {
             match command {
                 Command::Request { volume, request, ticket } => match self.volumes.get_mut(&volume) {
@@ -136,25 +167,45 @@ impl<T: Send + 'static> IoThread<T> {
                     // The close of another thread came first.
                     _ => drop(ticket),
                 },
-                Command::Open { name, flags, reply, counted } => self.open(now, name, flags, (reply, counted)),
-                Command::Close { volume, reply, counted } => {
-                    if let Some(served) = self.volumes.get_mut(&volume) {
-                        let (until, counted) = (now + DRAIN_MAX, Some(counted));
-                        served.closing = Some(Closing { until, is_parting: false, reply, counted });
-                    }
+                Command::Open { name, flags, reply, counted, asked } => {
+                    self.open(now, name, flags, (reply, counted), asked);
                 }
-                Command::Stop => stops = true,
+                Command::Close { volume, reply, counted } => match self.volumes.get_mut(&volume) {
+                    Some(served) => served.close(now + DRAIN_MAX, reply, Some(counted)),
+                    // The stop came first.
+                    None => served::finish(reply, Some(counted)),
+                },
+                Command::Stop(reply) => self.stop(now, reply),
             }
         }
         self.commands = commands;
-        stops
+        if has_left && self.stopping.is_none() {
+            self.stop(now, None);
+        }
     }
 
-    /// Opens a volume. An earlier request for it that took too long may still reach meta: a second one beside it could be fenced by
-    /// the first.
-    fn open(&mut self, now: Time, name: String, flags: (bool, bool), waiter: (Reply<Volume<T>>, Counted<T>)) {
+    /// Begins the end of the thread: closes the volumes that are left, and gives up the opens.
+    fn stop(&mut self, now: Time, reply: Option<Reply<()>>) {
+        let stopping = self.stopping.get_or_insert_with(|| Stopping { replies: Vec::new(), until: now + PART_MAX });
+        stopping.replies.extend(reply);
+        for served in self.volumes.values_mut().filter(|served| served.closing.is_none()) {
+            served.close(now + DRAIN_MAX, None, None);
+        }
+        for waiter in self.opening.iter_mut().filter_map(|opening| opening.waiter.take()) {
+            refuse(waiter, Failure::misuse(libc::ESHUTDOWN, "the cluster was disconnected"));
+        }
+    }
+
+    fn has_stopped(&self, now: Time) -> bool {
+        let are_opens_over = |stopping: &Stopping| self.opening.is_empty() || now >= stopping.until;
+        self.stopping.as_ref().is_some_and(are_opens_over) && self.volumes.values().all(Served::is_over)
+    }
+
+    /// Opens a volume. An earlier request for it that took too long, or that the program has given up, may still reach meta: a
+    /// second one beside it could be fenced by the first.
+    fn open(&mut self, now: Time, name: String, flags: (bool, bool), waiter: Waiter<T>, asked: Asked<T>) {
         let until = now + OPEN_MAX;
-        let late = self.opening.iter_mut().find(|opening| opening.waiter.is_none() && opening.name == name);
+        let late = self.opening.iter_mut().find(|opening| opening.name == name && !opening.is_awaited());
         match late {
             Some(late) if late.flags == flags => (late.until, late.waiter) = (until, Some(waiter)),
             Some(_) => {
@@ -163,15 +214,15 @@ impl<T: Send + 'static> IoThread<T> {
             }
             None => {
                 let ask = self.turns.client.open(&name, flags.0, flags.1);
-                self.opening.push(Opening { ask, name, flags, until, waiter: Some(waiter) });
+                self.opening.push(Opening { ask, name, flags, until, waiter: Some(waiter), _asked: asked });
             }
         }
     }
 
-    fn take_client_events(&mut self) {
+    fn take_client_events(&mut self, now: Time) {
         for event in std::mem::take(&mut self.turns.told) {
             match event {
-                ClientEvent::Opened { ask, volume, info } => self.opened(ask, volume, info),
+                ClientEvent::Opened { ask, volume, info } => self.opened(now, ask, volume, info),
                 ClientEvent::OpenRefused { ask, why } => self.refused(ask, why),
                 ClientEvent::Closed { volume } => {
                     if let Some(mut served) = self.volumes.remove(&volume) {
@@ -190,14 +241,15 @@ impl<T: Send + 'static> IoThread<T> {
         Some(self.opening.swap_remove(at))
     }
 
-    fn opened(&mut self, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
-        match self.take_opening(ask).and_then(|opening| opening.waiter) {
+    fn opened(&mut self, now: Time, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
+        let waiter = self.take_opening(ask).filter(Opening::is_awaited).and_then(|opening| opening.waiter);
+        let served = self.volumes.entry(volume).or_default();
+        match waiter {
+            // When the program does not wait any more, the drop of the handle closes the volume.
             Some((reply, counted)) => {
-                self.volumes.insert(volume, Served::default());
-                // When the program does not wait any more, the drop of the handle closes the volume.
                 let _ = reply.try_send(Ok(Volume::new(Arc::clone(&self.mailbox), volume, info, counted)));
             }
-            None => self.turns.client.close(volume),
+            None => served.close(now, None, None),
         }
     }
 
@@ -224,7 +276,7 @@ impl<T: Send + 'static> IoThread<T> {
             let Some(closing) = &mut served.closing else { continue };
             let is_due = now >= closing.until;
             if closing.is_parting && is_due {
-                // Meta does not answer. The lease of the holder ends by itself.
+                // Meta has not answered. The lease of the holder ends by itself.
                 closing.until = Time::NEVER;
                 served.answer_close();
             } else if !closing.is_parting && (is_idle || is_due) {
@@ -240,12 +292,16 @@ impl<T: Send + 'static> IoThread<T> {
     fn next_deadline(&self) -> Time {
         let opens = self.opening.iter().filter(|opening| opening.waiter.is_some()).map(|opening| opening.until);
         let closes = self.volumes.values().filter_map(|served| served.closing.as_ref()).map(|closing| closing.until);
-        opens.chain(closes).min().unwrap_or(Time::NEVER)
+        let stop = self.stopping.iter().filter(|_| !self.opening.is_empty()).map(|stopping| stopping.until);
+        opens.chain(closes).chain(stop).min().unwrap_or(Time::NEVER)
     }
 }
 
 /// Answers an open. The count comes first: the program may disconnect as soon as it has the answer.
-fn refuse<T>((reply, counted): (Reply<Volume<T>>, Counted<T>), why: Failure) {
+fn refuse<T>((reply, counted): Waiter<T>, why: Failure) {
     drop(counted);
     let _ = reply.try_send(Err(why));
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
 //! Commands from the program's threads to the I/O thread.
 //!
 //! Invariant: a command that was accepted is answered: by the I/O thread, or by its drop. The list needs no limit of its own: a
-//! request has its place in a [`crate::Queue`], and of every other kind a volume or a waiting thread has one at most.
+//! request has its place in a [`crate::Queue`], a volume has one close at most, and a stop is for the threads that end a cluster. A
+//! program that drops the [`Pending`] of an open sends the next one: [`OPENS_MAX`] bounds those.
 
 use crate::cluster::Volume;
 use crate::failure::Failure;
-use crate::pending::Reply;
+use crate::pending::{Pending, Reply};
 use crate::queue::Ticket;
 use client::VolumeKey;
 use device::Request;
@@ -13,6 +14,11 @@ use env::Waker;
 use env::real::embed;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use types::codes;
+
+/// Opens without an answer of meta, for the program and given up by it: the link to meta holds all of them. A request that
+/// it loses would never be answered.
+pub(crate) const OPENS_MAX: usize = 256;
 
 /// One command.
 pub(crate) enum Command<T> {
@@ -27,6 +33,7 @@ pub(crate) enum Command<T> {
         flags: (bool, bool),
         reply: Reply<Volume<T>>,
         counted: Counted<T>,
+        asked: Asked<T>,
     },
     Close {
         volume: VolumeKey,
@@ -34,8 +41,9 @@ pub(crate) enum Command<T> {
         reply: Option<Reply<()>>,
         counted: Counted<T>,
     },
-    /// The last command. No volume is open.
-    Stop,
+    /// The last command that opens or does anything: the volumes that are left are closed, and then the thread ends. The reply is
+    /// for a program that waits.
+    Stop(Option<Reply<()>>),
 }
 
 /// The commands of one cluster handle.
@@ -48,10 +56,14 @@ struct Inbox<T> {
     commands: Vec<Command<T>>,
     /// Volumes that are open, being opened or being closed.
     volumes: usize,
+    /// Opens that were accepted and that meta has not answered.
+    opens: usize,
     /// The program has dropped the cluster handle.
     is_left: bool,
-    /// Why no command is accepted any more.
+    /// Why nothing but a close is accepted any more.
     closed: Option<Failure>,
+    /// The I/O thread takes no command any more.
+    has_ended: bool,
 }
 
 impl<T> fmt::Debug for Mailbox<T> {
@@ -79,9 +91,22 @@ impl<T> Drop for Counted<T> {
     }
 }
 
+/// An open's place in the count of its mailbox, until meta has answered.
+#[derive(Debug)]
+pub(crate) struct Asked<T>(Arc<Mailbox<T>>);
+
+impl<T> Drop for Asked<T> {
+    fn drop(&mut self) {
+        if !embed::is_forked() {
+            self.0.lock().opens -= 1;
+        }
+    }
+}
+
 impl<T> Mailbox<T> {
     pub fn new(waker: Waker) -> Mailbox<T> {
-        let inbox = Inbox { commands: Vec::new(), volumes: 0, is_left: false, closed: None };
+        let inbox =
+            Inbox { commands: Vec::new(), volumes: 0, opens: 0, is_left: false, closed: None, has_ended: false };
         Mailbox { inbox: Mutex::new(inbox), waker }
     }
 
@@ -92,10 +117,11 @@ impl<T> Mailbox<T> {
     /// Sends a command. The I/O thread takes all commands of a turn at once, so only the first of them wakes it.
     ///
     /// # Errors
-    /// When the I/O thread has ended. Then a request leaves no completion.
+    /// When the I/O thread has ended, or does so. Then a request leaves no completion. A thread that ends takes closes.
     pub fn send(&self, command: Command<T>) -> Result<(), Failure> {
         let mut inbox = self.lock();
-        if let Some(failure) = inbox.closed.clone() {
+        let is_late = inbox.has_ended || !matches!(command, Command::Close { .. });
+        if let Some(failure) = inbox.closed.clone().filter(|_| is_late) {
             // The drop of a command may need the lock.
             drop(inbox);
             if let Command::Request { ticket, .. } = command {
@@ -133,6 +159,20 @@ impl<T> Mailbox<T> {
         Ok(Counted(Arc::clone(this)))
     }
 
+    /// Counts an open in.
+    ///
+    /// # Errors
+    /// EAGAIN when too many have no answer.
+    pub fn add_open(this: &Arc<Self>) -> Result<Asked<T>, Failure> {
+        let mut inbox = this.lock();
+        if inbox.opens >= OPENS_MAX {
+            let what = format!("{OPENS_MAX} opens of this program have no answer of the metadata server yet");
+            return Err(Failure::new(codes::META_BUSY, what));
+        }
+        inbox.opens += 1;
+        Ok(Asked(Arc::clone(this)))
+    }
+
     /// # Errors
     /// When no command is accepted any more.
     pub fn check_open(&self) -> Result<(), Failure> {
@@ -144,16 +184,31 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// EBUSY while volumes are open.
     pub fn stop(&self) -> Result<(), Failure> {
-        let mut inbox = self.lock();
+        let inbox = self.lock();
         if inbox.volumes > 0 {
             let what = format!("{} volumes of the cluster are open; close them first", inbox.volumes);
             return Err(Failure::misuse(libc::EBUSY, what));
         }
+        self.send_stop(inbox, None);
+        Ok(())
+    }
+
+    /// Sends [`Command::Stop`], whatever is open. The answer comes when the volumes are closed.
+    pub fn begin_stop(&self) -> Pending<()> {
+        let inbox = self.lock();
+        if inbox.has_ended {
+            return Pending::answered(Ok(()));
+        }
+        let (reply, pending) = Pending::new(crate::io_thread::ended());
+        self.send_stop(inbox, Some(reply));
+        pending
+    }
+
+    fn send_stop(&self, mut inbox: MutexGuard<'_, Inbox<T>>, reply: Option<Reply<()>>) {
         inbox.closed.get_or_insert_with(|| Failure::misuse(libc::ESHUTDOWN, "the cluster was disconnected"));
-        inbox.commands.push(Command::Stop);
+        inbox.commands.push(Command::Stop(reply));
         drop(inbox);
         self.waker.wake();
-        Ok(())
     }
 
     /// Lets the I/O thread end after the last volume.
@@ -162,19 +217,24 @@ impl<T> Mailbox<T> {
         self.waker.wake();
     }
 
-    /// Accepts nothing any more, and drops the commands that wait: each drop answers its sender.
+    /// Accepts nothing any more, and drops the commands that wait: each drop answers its sender. A stop has its end.
     pub fn close(&self, why: Failure) {
         let mut inbox = self.lock();
         inbox.closed.get_or_insert(why);
+        inbox.has_ended = true;
         let commands = std::mem::take(&mut inbox.commands);
         drop(inbox);
-        drop(commands);
+        for command in commands {
+            if let Command::Stop(Some(reply)) = command {
+                let _ = reply.try_send(Ok(()));
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Command, Mailbox};
+    use super::{Command, Mailbox, OPENS_MAX};
     use crate::failure::Failure;
     use crate::pending::Pending;
     use crate::queue::Queue;
@@ -200,7 +260,8 @@ mod tests {
         let (reply, answer) = Pending::new(Failure::bug("no answer"));
         let open = || {
             let counted = Mailbox::add_volume(&mailbox).expect("open");
-            Command::Open { name: "a/b".into(), flags: (true, false), reply: reply.clone(), counted }
+            let asked = Mailbox::add_open(&mailbox).expect("room");
+            Command::Open { name: "a/b".into(), flags: (true, false), reply: reply.clone(), counted, asked }
         };
         let late = open();
         assert!(mailbox.send(open()).is_ok() && mailbox.send(open()).is_ok());
@@ -226,6 +287,39 @@ mod tests {
         drop(counted);
         mailbox.stop().expect("idle");
         assert_eq!(Mailbox::add_volume(&mailbox).expect_err("stopped").errno, libc::ESHUTDOWN);
+    }
+
+    #[test]
+    fn a_stop_that_waits_begins_although_volumes_are_open() {
+        let (mailbox, wakes) = counting();
+        let _counted = Mailbox::add_volume(&mailbox).expect("open");
+        let before = wakes.load(Ordering::Relaxed);
+        let stop = mailbox.begin_stop();
+        assert_eq!(wakes.load(Ordering::Relaxed), before + 1);
+        assert_eq!(Mailbox::add_volume(&mailbox).expect_err("stopped").errno, libc::ESHUTDOWN);
+        let mut taken = Vec::new();
+        assert!(mailbox.receive(&mut taken) && stop.wait_for(Duration::ZERO).is_none());
+        let Some(Command::Stop(Some(reply))) = taken.pop() else { panic!("no stop") };
+        reply.try_send(Ok(())).expect("it waits");
+        assert_eq!(stop.wait(), Ok(()));
+    }
+
+    #[test]
+    fn a_stop_of_a_thread_that_has_ended_has_its_answer() {
+        let (mailbox, _) = counting();
+        let early = mailbox.begin_stop();
+        mailbox.close(Failure::bug("the thread has ended"));
+        let late = mailbox.begin_stop();
+        assert!([early, late].iter().all(|stop| stop.wait_for(Duration::ZERO) == Some(Ok(()))));
+    }
+
+    #[test]
+    fn opens_that_meta_does_not_answer_are_bounded() {
+        let (mailbox, _) = counting();
+        let mut asked: Vec<_> = (0..OPENS_MAX).map(|_| Mailbox::add_open(&mailbox).expect("room")).collect();
+        assert_eq!(Mailbox::add_open(&mailbox).expect_err("full").errno, libc::EAGAIN);
+        asked.pop();
+        assert!(Mailbox::add_open(&mailbox).is_ok());
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Closing<T> {
     pub until: Time,
     /// Meta is being told.
     pub is_parting: bool,
+    /// The program was answered, and the end of the thread does not wait for this volume.
+    pub is_over: bool,
     /// `None` when the program was answered, or does not wait.
     pub reply: Option<Reply<()>>,
     /// The volume counts until the close has ended for the program.
@@ -114,14 +116,33 @@ impl<T> Served<T> {
         self.tickets.clear();
     }
 
+    /// Begins a close: requests may end until `until`. Or adds the program to the close that a stop has begun.
+    pub fn close(&mut self, until: Time, reply: Option<Reply<()>>, counted: Option<Counted<T>>) {
+        match &mut self.closing {
+            Some(closing) if !closing.is_over => (closing.reply, closing.counted) = (reply, counted),
+            Some(_) => finish(reply, counted),
+            None => self.closing = Some(Closing { until, is_parting: false, is_over: false, reply, counted }),
+        }
+    }
+
+    /// Whether the end of the thread does not wait for this volume.
+    pub fn is_over(&self) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.is_over)
+    }
+
     /// Answers the program that closes the volume.
     pub fn answer_close(&mut self) {
         let Some(closing) = &mut self.closing else { return };
-        // The count comes first: the program may disconnect as soon as it has the answer.
-        closing.counted = None;
-        if let Some(reply) = closing.reply.take() {
-            let _ = reply.try_send(Ok(()));
-        }
+        closing.is_over = true;
+        finish(closing.reply.take(), closing.counted.take());
+    }
+}
+
+/// Ends a close for the program. The count comes first: the program may disconnect as soon as it has the answer.
+pub(crate) fn finish<T>(reply: Option<Reply<()>>, counted: Option<Counted<T>>) {
+    drop(counted);
+    if let Some(reply) = reply {
+        let _ = reply.try_send(Ok(()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Handles with a cluster of processes: the example, and handles that are dropped.
 
-use clientthread::{Access, Cluster, Settings};
+use clientthread::{Access, Cluster, Queue, STOP_MAX, Settings};
 use device::Request;
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +19,7 @@ fn a_cluster_of_processes_serves_programs_with_threads() {
     let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let processes = cluster::Cluster::up(base, "clientthread", shape).expect("a cluster");
     processes.volume("dropped", 64 << 20).expect("a volume");
+    processes.volume("given-up", 64 << 20).expect("a volume");
     let meta = processes.basalt.metas()[0].to_string();
     the_example_runs(&meta);
     dropped_handles_are_closed(&meta);
@@ -28,6 +29,12 @@ fn a_cluster_of_processes_serves_programs_with_threads() {
 fn the_example_runs(meta: &str) {
     let here = std::env::current_exe().expect("a path");
     let built = here.parent().and_then(Path::parent).expect("a folder of the profile").join("examples/threads");
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = ["examples", "src"].map(|folder| std::fs::read_dir(package.join(folder)).expect("a folder"));
+    let files = sources.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    let newest = files.map(|file| changed(&file)).max().expect("a source");
+    assert!(changed(&built) >= newest, "{built:?} is missing or stale: `cargo test -p clientthread` builds it");
     let out = Command::new("timeout").arg("60").arg(built).arg(meta).output().expect("it runs");
     let (text, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{text}{error}");
@@ -63,8 +70,32 @@ fn dropped_handles_are_closed(meta: &str) {
     assert_eq!(again.close().expect_err("twice").errno, libc::EBADF);
     other.stop().expect("idle");
     other.join();
+    assert_eq!(other.begin_stop().wait(), Ok(()), "it has ended");
+    a_stop_closes_what_is_left(&connect(), &connect());
     while io_threads() > 0 {
         assert!(begun.elapsed() < 2 * CLOSE_MAX, "the thread of the first handle goes on");
         clock::pause(Duration::from_millis(10));
     }
+}
+
+/// Stops a handle with a volume that is open, one that was dropped, and an open that was given up.
+fn a_stop_closes_what_is_left(cluster: &Cluster, other: &Cluster) {
+    let volume = cluster.open("main/dropped", Access::Write).expect("a volume");
+    drop(cluster.open("main/dropped", Access::Read).expect("a reader"));
+    drop(cluster.begin_open("main/given-up", Access::Write).expect("it is sent"));
+    let queue = Queue::new(2).expect("a queue");
+    volume.submit(&queue, 7, Request::Flush).expect("room");
+    let stop = cluster.begin_stop();
+    assert_eq!(volume.submit(&queue, 8, Request::Flush).expect_err("it stops").errno, libc::ESHUTDOWN);
+    assert_eq!(cluster.open("main/dropped", Access::Read).expect_err("it stops").errno, libc::ESHUTDOWN);
+    assert_eq!(stop.wait_for(STOP_MAX), Some(Ok(())));
+    cluster.join();
+    assert_eq!(queue.take(1, 1, None).expect("a completion").len(), 1);
+    assert_eq!(volume.close().expect_err("the thread has ended").errno, libc::ESHUTDOWN);
+    // Leases would last for 10 s.
+    for name in ["main/dropped", "main/given-up"] {
+        other.open(name, Access::Write).expect("no holder").close().expect("closed");
+    }
+    other.stop().expect("idle");
+    other.join();
 }
