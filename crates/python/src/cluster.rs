@@ -4,14 +4,42 @@ use crate::admin;
 use crate::errors::{OrRaise, check_fork};
 use crate::volume::Volume;
 use crate::wait::{self, SLICE};
-use clientthread::{Access, Failure, Settings};
+use clientthread::{Access, Failure, Pending, STOP_MAX, Settings};
 use control::admin::{AdminAnswer, AdminAsk};
 use pyo3::prelude::*;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A cluster. Its threads end when it and its volumes are dropped.
 #[pyclass(frozen, module = "basalt._native")]
-pub struct Cluster(clientthread::Cluster);
+pub struct Cluster {
+    handle: clientthread::Cluster,
+    /// Set by the first call of `stop`.
+    stopping: OnceLock<Pending<()>>,
+}
+
+/// An open without an answer. When it is dropped, a volume that is opened nevertheless is closed.
+#[pyclass(frozen, module = "basalt._native")]
+pub struct Opening(Pending<clientthread::Volume>);
+
+#[pymethods]
+impl Opening {
+    /// Waits for the volume. A wait that ends by a signal gives the open up, too.
+    fn wait(&self, py: Python<'_>) -> PyResult<Volume> {
+        let waited = wait::until(py, || self.0.wait_for(SLICE));
+        if waited.is_err() {
+            self.0.abandon();
+        }
+        waited.map(Volume::new)
+    }
+
+    /// Gives the open up: a thread that waits for it gets an exception.
+    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+        check_fork(py)?;
+        self.0.abandon();
+        Ok(())
+    }
+}
 
 /// Returns a time of a program, in seconds.
 fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
@@ -19,10 +47,14 @@ fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
 }
 
 impl Cluster {
+    fn stopping(&self) -> &Pending<()> {
+        self.stopping.get_or_init(|| self.handle.begin_stop())
+    }
+
     /// Asks the leading metadata server, and waits for its answer.
     pub fn ask(&self, py: Python<'_>, ask: AdminAsk) -> PyResult<AdminAnswer> {
         check_fork(py)?;
-        wait::answer(py, self.0.ask(ask))
+        wait::answer(py, self.handle.ask(ask))
     }
 }
 
@@ -45,19 +77,34 @@ impl Cluster {
             ..Settings::new(clientthread::metas(meta).or_raise(py)?)
         };
         let mut connecting = clientthread::Cluster::begin_connect(settings).or_raise(py)?;
-        wait::until(py, move || connecting.wait_for(SLICE)).map(Cluster)
+        let handle = wait::until(py, move || connecting.wait_for(SLICE))?;
+        Ok(Cluster { handle, stopping: OnceLock::new() })
     }
 
-    /// Ends the threads. All volumes are closed before.
-    fn disconnect(&self, py: Python<'_>) -> PyResult<()> {
+    /// Begins to end the threads, and to close the volumes that are left. A repetition changes nothing.
+    fn begin_stop(&self, py: Python<'_>) -> PyResult<()> {
         check_fork(py)?;
-        self.0.stop().or_raise(py)?;
-        py.detach(|| self.0.join());
+        self.stopping();
         Ok(())
     }
 
-    /// Opens `pool/volume` or `pool/volume@snapshot`.
-    fn open(&self, py: Python<'_>, name: &str, read_only: bool, steal: bool) -> PyResult<Volume> {
+    /// Ends the threads, and waits for that; a thread that takes longer than it should ends by itself.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        check_fork(py)?;
+        let stopping = self.stopping();
+        let mut slices_left = STOP_MAX.as_millis().div_ceil(SLICE.as_millis());
+        wait::until(py, || {
+            slices_left = slices_left.saturating_sub(1);
+            let has_ended = stopping.has_ended_in(SLICE);
+            if has_ended {
+                self.handle.join();
+            }
+            (has_ended || slices_left == 0).then_some(Ok(()))
+        })
+    }
+
+    /// Begins to open `pool/volume` or `pool/volume@snapshot`.
+    fn begin_open(&self, py: Python<'_>, name: &str, read_only: bool, steal: bool) -> PyResult<Opening> {
         check_fork(py)?;
         let access = match (read_only, steal) {
             (false, false) => Access::Write,
@@ -67,7 +114,7 @@ impl Cluster {
                 return Err(Failure::invalid("a volume that is opened for reading is not stolen")).or_raise(py);
             }
         };
-        wait::answer(py, self.0.begin_open(name, access)).map(Volume::new)
+        self.handle.begin_open(name, access).map(Opening).or_raise(py)
     }
 
     /// Performs one request of an administrator: its name, and its arguments by name. Returns the answer in plain values.

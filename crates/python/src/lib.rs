@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::cluster::Cluster;
+    use crate::cluster::{Cluster, Opening};
     #[pymodule_export]
     use crate::queue::{Completion, Queue};
     #[pymodule_export]

@@ -4,16 +4,25 @@ use crate::buffers::{Source, Target, joined};
 use crate::errors::{OrRaise, check_fork, raised};
 use crate::queue::Queue;
 use crate::wait::{self, SLICE};
-use clientthread::Failure;
+use clientthread::{Failure, Pending};
 use device::{Answer, REQUEST_LEN_MAX, Request};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use types::{Errno, IoBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::Errno;
 
 /// A volume. When it is dropped it is closed, in the background.
 #[pyclass(frozen, module = "basalt._native")]
-pub struct Volume(clientthread::Volume);
+pub struct Volume {
+    handle: clientthread::Volume,
+    /// Set by the first call that closes it; or the failure to begin that.
+    closing: OnceLock<Result<Pending<()>, Failure>>,
+    /// A call of `close` has told how that ended.
+    is_told: AtomicBool,
+}
 
 /// An unsigned number of the program; Python's integers have any sign and size.
 fn number(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -24,22 +33,27 @@ fn number(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64>
 }
 
 impl Volume {
-    pub fn new(volume: clientthread::Volume) -> Volume {
-        Volume(volume)
+    pub fn new(handle: clientthread::Volume) -> Volume {
+        Volume { handle, closing: OnceLock::new(), is_told: AtomicBool::new(false) }
+    }
+
+    fn closing(&self) -> &Result<Pending<()>, Failure> {
+        self.closing.get_or_init(|| self.handle.begin_close())
     }
 
     /// Checks a range, and names its fault.
     fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
-        self.0.check(request).map_err(|failure| {
+        self.handle.check(request).map_err(|failure| {
             let why = request.span().and_then(|(offset, len)| self.fault(offset, len, request));
-            let named = why.map(|why| Failure { what: format!("{}: {why}", self.0.info().name), ..failure.clone() });
+            let named =
+                why.map(|why| Failure { what: format!("{}: {why}", self.handle.info().name), ..failure.clone() });
             raised(py, &named.filter(|_| failure.errno == libc::EINVAL).unwrap_or(failure))
         })
     }
 
     /// Returns the rule that a range breaks.
     fn fault(&self, offset: u64, len: u64, request: &Request) -> Option<String> {
-        let info = self.0.info();
+        let info = self.handle.info();
         let block = u64::from(info.block_min);
         let holds_bytes = matches!(request, Request::Read { .. } | Request::Write { .. });
         if len == 0 {
@@ -56,14 +70,14 @@ impl Volume {
     }
 
     /// Performs a request and waits for it. When a signal ends the wait, the request goes on.
-    fn perform(&self, py: Python<'_>, request: Request) -> PyResult<Vec<IoBuf>> {
+    fn perform(&self, py: Python<'_>, request: Request) -> PyResult<Answer> {
         let queue = clientthread::Queue::new(1).or_raise(py)?;
-        self.0.submit(&queue, 0, request).or_raise(py)?;
+        self.handle.submit(&queue, 0, request).or_raise(py)?;
         let finished = wait::until(py, || match queue.take(1, 1, Some(SLICE)) {
             Ok(mut taken) => taken.pop().map(Ok),
             Err(failure) => Some(Err(failure)),
         })?;
-        finished.result.map(Answer::into_pieces).map_err(|errno| raised(py, &self.0.failure(errno)))
+        finished.result.map_err(|errno| raised(py, &self.handle.failure(errno)))
     }
 
     /// Returns the bytes of a write after all checks, which come before any copy.
@@ -71,15 +85,15 @@ impl Volume {
         let source = Source::new(data)?;
         // Only a range decides, so a read stands for a write.
         self.check(py, &Request::Read { offset, len: source.len() })?;
-        if self.0.info().read_only {
-            return Err(raised(py, &self.0.failure(Errno::ReadOnly)));
+        if self.handle.info().read_only {
+            return Err(raised(py, &self.handle.failure(Errno::ReadOnly)));
         }
         Ok(source)
     }
 
     fn submit(&self, py: Python<'_>, queue: &Queue, token: u64, request: Request) -> PyResult<()> {
         self.check(py, &request)?;
-        self.0.submit(queue.shared(), token, request).or_raise(py)
+        self.handle.submit(queue.shared(), token, request).or_raise(py)
     }
 }
 
@@ -88,36 +102,58 @@ impl Volume {
     /// `pool/volume`, or `pool/volume@snapshot`.
     #[getter]
     fn name(&self) -> &str {
-        &self.0.info().name
+        &self.handle.info().name
     }
 
     /// Length in bytes when it was opened.
     #[getter]
     fn size(&self) -> u64 {
-        self.0.info().len_bytes
+        self.handle.info().len_bytes
     }
 
     /// Offsets and lengths are multiples of this.
     #[getter]
     fn block_size(&self) -> u32 {
-        self.0.info().block_min
+        self.handle.info().block_min
     }
 
     /// Requests that are aligned to this are cheaper.
     #[getter]
     fn preferred_block_size(&self) -> u32 {
-        self.0.info().block_preferred
+        self.handle.info().block_preferred
     }
 
     #[getter]
     fn read_only(&self) -> bool {
-        self.0.info().read_only
+        self.handle.info().read_only
     }
 
-    /// Closes the volume: requests in flight end or are given up, and meta is told.
+    /// Whether a close has begun.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.closing.get().is_some()
+    }
+
+    /// Begins to close the volume. A repetition changes nothing.
+    fn begin_close(&self, py: Python<'_>) -> PyResult<()> {
+        check_fork(py)?;
+        self.closing();
+        Ok(())
+    }
+
+    /// Closes the volume: requests in flight end or are given up, and meta is told. It waits also when another call has begun that.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_fork(py)?;
-        wait::answer(py, self.0.begin_close())
+        let closing = self.closing();
+        wait::until(py, || {
+            let has_ended = closing.as_ref().map_or(true, |pending| pending.has_ended_in(SLICE));
+            // The first call that comes here tells the outcome.
+            has_ended.then(|| match closing {
+                _ if self.is_told.swap(true, Ordering::Relaxed) => Ok(()),
+                Ok(pending) => pending.wait_for(Duration::ZERO).unwrap_or(Ok(())),
+                Err(failure) => Err(failure.clone()),
+            })
+        })
     }
 
     fn read<'py>(
@@ -129,7 +165,7 @@ impl Volume {
         check_fork(py)?;
         let request = Request::Read { offset: number(py, "offset", offset)?, len: number(py, "length", length)? };
         self.check(py, &request)?;
-        joined(py, &self.perform(py, request)?)
+        joined(py, self.perform(py, request)?.pieces())
     }
 
     fn readinto(&self, py: Python<'_>, offset: &Bound<'_, PyAny>, buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -137,16 +173,19 @@ impl Volume {
         let (offset, target) = (number(py, "offset", offset)?, Target::new(buffer)?);
         let request = Request::Read { offset, len: target.len()? };
         self.check(py, &request)?;
-        let pieces = self.perform(py, request)?;
-        target.fill(py, &pieces)
+        let answer = self.perform(py, request)?;
+        target.fill(py, answer.pieces())
     }
 
     fn write(&self, py: Python<'_>, offset: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         check_fork(py)?;
         let offset = number(py, "offset", offset)?;
         let source = self.source(py, offset, data)?;
-        self.perform(py, Request::Write { offset, buf: source.copy(py)?, fua: false })?;
-        Ok(source.len())
+        let (buf, len) = (source.copy(py)?, source.len());
+        // A buffer of the program cannot be resized while it is held, and the wait may be long.
+        drop(source);
+        self.perform(py, Request::Write { offset, buf, fua: false })?;
+        Ok(len)
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
@@ -215,7 +254,7 @@ impl Volume {
         let source = self.source(py, offset, data)?;
         let ticket = queue.shared().admit(token, source.len()).or_raise(py)?;
         match source.copy(py) {
-            Ok(buf) => self.0.send(Request::Write { offset, buf, fua: false }, ticket).or_raise(py)?,
+            Ok(buf) => self.handle.send(Request::Write { offset, buf, fua: false }, ticket).or_raise(py)?,
             Err(error) => {
                 ticket.cancel();
                 return Err(error);

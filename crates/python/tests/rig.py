@@ -6,6 +6,7 @@ import pathlib
 import signal
 import socket
 import time
+import types
 import unittest
 from collections.abc import Callable, Iterator
 
@@ -47,10 +48,10 @@ class ClusterCase(unittest.TestCase):
 
 
 @contextlib.contextmanager
-def osds_stopped() -> Iterator[None]:
-    """Stop all OSDs: requests get no answer meanwhile."""
-    pids = [int(path.read_text().split()[0]) for path in pathlib.Path(os.environ["BASALT_DEV_PIDS"]).glob("osd.*")]
-    assert pids, "no OSD"
+def stopped(kind: str) -> Iterator[None]:
+    """Stop all processes of a kind, ``osd`` or ``meta``: they give no answer meanwhile."""
+    pids = [int(path.read_text().split()[0]) for path in pathlib.Path(os.environ["BASALT_DEV_PIDS"]).glob(f"{kind}.*")]
+    assert pids, kind
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -58,6 +59,22 @@ def osds_stopped() -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+def osds_stopped() -> contextlib.AbstractContextManager[None]:
+    return stopped("osd")
+
+
+def metas_stopped() -> contextlib.AbstractContextManager[None]:
+    return stopped("meta")
+
+
+def wait_until(done: Callable[[], object], what: str) -> None:
+    """Wait for what another thread does."""
+    begin = time.monotonic()
+    while not done():
+        assert time.monotonic() - begin < PATIENCE_S, what
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -68,9 +85,11 @@ def silent_server() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def alarm(after_s: float) -> Iterator[None]:
+def alarm(
+    after_s: float, handler: Callable[[int, types.FrameType | None], object] = signal.default_int_handler
+) -> Iterator[None]:
     """Let the handler of a signal raise KeyboardInterrupt in the main thread, as Ctrl-C does."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
         yield

@@ -6,6 +6,7 @@ import threading
 import time
 
 import basalt
+from basalt import _native
 from rig import MIB, ClusterCase, alarm, osds_stopped, silent_server
 
 
@@ -160,13 +161,39 @@ class Waiting(ClusterCase):
                 self.assertEqual(buffer, bytes(512), "an interrupted read fills nothing")
                 stuck = threading.Thread(target=lambda: self.catch(ended, lambda: volume.read(0, 512)))
                 stuck.start()
+                # This one is in flight for certain, wherever the thread is.
+                queue = _native.Queue(1)
+                volume._native.submit_read(queue, 1, 0, 512)
+                self.assertEqual(queue.take(), [])
                 begin = time.monotonic()
                 volume.close()
                 stuck.join()
                 self.assertLess(time.monotonic() - begin, 8)
+                (completion,) = queue.take()
+                self.assert_raises_code(basalt.Closed, "BSLT-5007", lambda: completion.result(name))
         self.assertEqual([type(error) for error in ended], [basalt.Closed], ended)
         with self.cluster.open(name) as volume:
             self.assertEqual(volume.read(0, 512), b"a" * 512)
+
+    def test_a_write_that_waits_leaves_its_buffer_to_the_program(self) -> None:
+        data, resized = bytearray(512), []
+
+        def handler(_number: int, _frame: object) -> None:
+            resized.append(self.resizes(data))
+            raise KeyboardInterrupt
+
+        with self.cluster.open(self.volume()) as volume, osds_stopped(), alarm(0.3, handler):
+            self.assertRaises(KeyboardInterrupt, volume.write, 0, data)
+        self.assertEqual(resized, [True])
+
+    @staticmethod
+    def resizes(data: bytearray) -> bool:
+        try:
+            data.append(0)
+            del data[-1]
+        except BufferError:
+            return False
+        return True
 
     @staticmethod
     def catch(ended: list[BaseException], call: object) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import os
+import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,8 +18,13 @@ from basalt._views import PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-#: Clusters that the program has not closed. They are closed when the interpreter ends.
+#: Guards the sets of clusters. A handler of a signal may close a cluster while the same thread does so.
+_lock = threading.RLock()
+#: Clusters that the program has not closed. They are closed when the interpreter ends. The program may drop one: its threads then
+#: end by themselves.
 _clusters: WeakSet[Cluster] = WeakSet()
+#: Clusters whose close has begun and has not ended: the interpreter waits for those, dropped or not.
+_closing: set[Cluster] = set()
 
 
 def connect(
@@ -52,39 +59,75 @@ class Cluster:
         full_wait: float = 20.0,
     ) -> None:
         """See :func:`basalt.connect`."""
-        self._native: _native.Cluster | None = None
+        #: Held through a close: a later caller waits for the first.
+        self._ending = threading.RLock()
+        #: Guards what follows.
+        self._lock = threading.RLock()
+        self._is_closing = False
+        #: A volume that the program drops is closed in the background, so this does not keep it.
         self._volumes: WeakSet[Volume] = WeakSet()
         metas = meta if meta is None or isinstance(meta, str) else ",".join(meta)
-        self._native = _native.Cluster(metas, connect_timeout, io_timeout, full_wait)
-        _clusters.add(self)
+        #: ``None`` when the close has ended.
+        self._native: _native.Cluster | None = _native.Cluster(metas, connect_timeout, io_timeout, full_wait)
+        with _lock:
+            _clusters.add(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        _close_after(self.close, error)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._native is None
+        """Whether it was closed; also while that goes on."""
+        return self._is_closing
 
     def close(self) -> None:
-        """Close the volumes that are open, and end the threads of the library. A second call does nothing."""
-        if (native := self._native) is None:
-            return
-        try:
-            for volume in list(self._volumes):
-                volume.close()
-        finally:
+        """Close the volumes that are open, and end the threads of the library. A second call waits for the first.
+
+        Requests in flight get 3 s, and the metadata server gets 2 s. When the wait is interrupted, the close goes on, and the end of
+        the program waits for it.
+        """
+        with self._ending:
+            if (native := self._native) is None:
+                return
+            volumes = self._begin_close()
+            failure: Exception | None = None
+            try:
+                for volume in volumes:
+                    try:
+                        volume._native.begin_close()
+                    except Error as error:
+                        failure = failure or error
+                for volume in volumes:
+                    try:
+                        volume.close()
+                    except Error as error:
+                        failure = failure or error
+            finally:
+                # Whatever was interrupted: this closes the volumes that are left.
+                native.begin_stop()
+            native.stop()
             self._native = None
-            _clusters.discard(self)
-        native.disconnect()
+            with _lock:
+                _clusters.discard(self)
+                _closing.discard(self)
+        if failure is not None:
+            raise failure
+
+    def _begin_close(self) -> list[Volume]:
+        """Take no call any more. Return the volumes."""
+        with _lock:
+            _closing.add(self)
+        with self._lock:
+            self._is_closing = True
+            return list(self._volumes)
 
     def _opened(self) -> _native.Cluster:
-        if self._native is None:
+        if (native := self._native) is None or self._is_closing:
             raise _closed("cluster")
-        return self._native
+        return native
 
     def _ask(self, request: str, **arguments: Any) -> Any:
         return self._opened().admin(request, arguments)
@@ -93,12 +136,22 @@ class Cluster:
         """Open ``pool/volume`` as its only writer, or for reading beside a writer; a snapshot is opened for reading.
 
         ``steal`` takes the volume over from its present writer, whose writes then raise :class:`basalt.Fenced`. Without it
-        :class:`basalt.Busy` names that client.
+        :class:`basalt.Busy` names that client. :class:`basalt.TimedOut` after 15 s without an answer, whatever
+        ``connect_timeout`` is.
         """
-        is_reader = read_only or "@" in name
-        volume = Volume(self._opened().open(name, is_reader, steal), self)
-        self._volumes.add(volume)
-        return volume
+        return self._adopt(self._begin_open(name, read_only, steal).wait())
+
+    def _begin_open(self, name: str, read_only: bool, steal: bool) -> _native.Opening:
+        return self._opened().begin_open(name, read_only or "@" in name, steal)
+
+    def _adopt(self, native: _native.Volume) -> Volume:
+        """Return a volume that was opened. If the cluster is being closed, that closes the volume, too."""
+        with self._lock:
+            if self._is_closing:
+                raise _closed("cluster")
+            volume = Volume(native, self)
+            self._volumes.add(volume)
+            return volume
 
     def status(self) -> Status:
         """Return the state of the cluster."""
@@ -254,7 +307,7 @@ class Volume:
     """
 
     def __init__(self, native: _native.Volume, cluster: Cluster) -> None:
-        self._native: _native.Volume | None = native
+        self._native = native
         # A volume keeps its cluster, which closes it when the interpreter ends.
         self._cluster = cluster
         #: ``pool/volume``, or ``pool/volume@snapshot``.
@@ -274,28 +327,27 @@ class Volume:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        _close_after(self.close, error)
 
     def __del__(self) -> None:
-        if getattr(self, "_native", None) is not None:
+        if getattr(self, "_native", None) is not None and not self.closed:
             warnings.warn(f"the volume {self.name} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._native is None
+        """Whether it was closed; also while that goes on."""
+        return self._native.closed
 
     def close(self) -> None:
         """Close the volume: requests in flight get 3 s to end and then raise :class:`basalt.Closed`.
 
-        It waits until the metadata server knows, for 5 s in all. A second call does nothing.
+        It waits until the metadata server knows, for 5 s in all. A second call waits for the first. When the wait is interrupted,
+        the close goes on.
         """
-        native, self._native = self._native, None
-        if native is not None:
-            native.close()
+        self._native.close()
 
     def _opened(self) -> _native.Volume:
-        if self._native is None:
+        if self._native.closed:
             raise _closed("volume")
         return self._native
 
@@ -327,10 +379,35 @@ class Volume:
         self._opened().write_zeroes(offset, length, allocate)
 
 
+def _close_after(close: Callable[[], None], error: BaseException | None) -> None:
+    """Close at the end of a block. A failure of the close does not hide the exception that has ended the block."""
+    try:
+        close()
+    except Error:
+        if error is None:
+            raise
+
+
+def _after_fork() -> None:
+    """Make locks that a thread of the parent may hold again. The extension module refuses the calls of a child."""
+    global _lock
+    _lock = threading.RLock()
+    for cluster in {*_clusters, *_closing}:
+        cluster._ending, cluster._lock = threading.RLock(), threading.RLock()
+    # The parent closes them.
+    _clusters.clear()
+    _closing.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @atexit.register
 def _close_all() -> None:
     """Close what the program has left open, so that the next client need not wait for leases to end."""
-    for cluster in list(_clusters):
+    with _lock:
+        clusters = {*_clusters, *_closing}
+    for cluster in clusters:
         try:
             cluster.close()
         except Error:
