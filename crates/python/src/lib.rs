@@ -33,6 +33,8 @@ mod native {
     #[pymodule_export]
     const REQUEST_BYTES_MAX: u64 = device::REQUEST_LEN_MAX;
     #[pymodule_export]
+    const EXTENTS_BYTES_MAX: u64 = device::EXTENTS_LEN_MAX;
+    #[pymodule_export]
     const QUEUE_BYTES_MAX: u64 = clientthread::QUEUE_BYTES_MAX;
     #[pymodule_export]
     const QUEUE_DEPTH_MAX: u32 = clientthread::QUEUE_DEPTH_MAX;

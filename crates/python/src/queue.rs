@@ -72,6 +72,15 @@ impl Completion {
         joined(py, self.pieces(py, volume)?)
     }
 
+    /// Returns the lengths of extents, and whether each has data; raises the failure of the request.
+    fn extents(&self, py: Python<'_>, volume: &str) -> PyResult<Vec<(u64, bool)>> {
+        match &self.result {
+            Ok(Answer::Extents(extents)) => Ok(extents.clone()),
+            Ok(Answer::Done | Answer::Data(_)) => Err(raised(py, &Failure::bug("an answer of another kind"))),
+            Err(errno) => Err(raised(py, &Failure::of_request(volume, *errno))),
+        }
+    }
+
     /// Copies the bytes of a read into a buffer, and returns their length; raises the failure of the request.
     fn into(&self, py: Python<'_>, volume: &str, buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
         let pieces = self.pieces(py, volume)?;

@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::Errno;
+use types::{Errno, SnapshotId};
 
 /// A volume. When it is dropped it is closed, in the background.
 #[pyclass(frozen, module = "basalt._native")]
@@ -30,6 +30,18 @@ fn number(py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64>
         true => raised(py, &Failure::invalid(format!("{name} is {value}: it is not in 0..2^64"))),
         false => error,
     })
+}
+
+/// Returns the request for extents.
+fn extents(
+    py: Python<'_>,
+    offset: &Bound<'_, PyAny>,
+    length: &Bound<'_, PyAny>,
+    since: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Request> {
+    let (offset, len) = (number(py, "offset", offset)?, number(py, "length", length)?);
+    let since = since.map(|since| number(py, "since", since)).transpose()?;
+    Ok(Request::Extents { offset, len, since: since.map(SnapshotId) })
 }
 
 impl Volume {
@@ -188,6 +200,24 @@ impl Volume {
         Ok(len)
     }
 
+    /// Returns the lengths of the extents from `offset` on, and whether each has data, or may differ from the snapshot `since`. They
+    /// cover the length, or its first `EXTENTS_BYTES_MAX` bytes.
+    fn extents(
+        &self,
+        py: Python<'_>,
+        offset: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        since: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<(u64, bool)>> {
+        check_fork(py)?;
+        let request = extents(py, offset, length, since)?;
+        self.check(py, &request)?;
+        match self.perform(py, request)? {
+            Answer::Extents(extents) => Ok(extents),
+            Answer::Done | Answer::Data(_) => Err(raised(py, &Failure::bug("an answer of another kind"))),
+        }
+    }
+
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         check_fork(py)?;
         self.perform(py, Request::Flush).map(drop)
@@ -261,6 +291,20 @@ impl Volume {
             }
         }
         Ok(source.len())
+    }
+
+    fn submit_extents(
+        &self,
+        py: Python<'_>,
+        queue: &Queue,
+        token: u64,
+        offset: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        since: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        check_fork(py)?;
+        let request = extents(py, offset, length, since)?;
+        self.submit(py, queue, token, request)
     }
 
     fn submit_flush(&self, py: Python<'_>, queue: &Queue, token: u64) -> PyResult<()> {

@@ -158,6 +158,19 @@ class Aio(ClusterCase, unittest.IsolatedAsyncioTestCase):
                     await volume.write(0, bytes(512))
             self.assertEqual((volume._room, volume._held, volume._flying), (128, 0, {}))
 
+    async def test_extents_since_a_snapshot_are_those_of_the_blocking_interface(self) -> None:
+        name = self.volume(8 * MIB)
+        async with await aio.connect() as cluster, await cluster.open(name) as volume:
+            await volume.write(0, b"a" * 65536)
+            snapshot = await cluster.create_snapshot(f"{name}@a")
+            await volume.write(MIB, b"b" * 65536)
+            changed = await volume.extents(since=snapshot)
+            self.assertEqual([one for one in changed if one.data], [basalt.Extent(MIB, 65536, True)])
+            self.assertEqual(changed, await asyncio.to_thread(volume._blocking.extents, since=snapshot.id))
+            self.assertEqual(await volume.extents(MIB, 65536), [basalt.Extent(MIB, 65536, True)])
+            with self.assertRaises(basalt.InvalidArgument):
+                await volume.extents(0, 0)
+
     async def test_a_volume_belongs_to_the_loop_that_opened_it(self) -> None:
         async with await aio.connect() as cluster, await cluster.open(self.volume()) as volume:
 

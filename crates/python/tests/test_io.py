@@ -99,6 +99,45 @@ class Ranges(ClusterCase):
         self.assertEqual(failures, [])
 
 
+class Extents(ClusterCase):
+    def test_extents_tell_data_from_holes(self) -> None:
+        with self.cluster.open(self.volume(8 * MIB)) as volume:
+            self.assertEqual(volume.extents(), [basalt.Extent(0, 8 * MIB, False)])
+            volume.write(MIB, b"x" * MIB)
+            expected = [(0, MIB, False), (MIB, MIB, True), (2 * MIB, 6 * MIB, False)]
+            self.assertEqual(volume.extents(), [basalt.Extent(*one) for one in expected])
+            self.assertEqual(volume.extents(MIB + 4096, 4096), [basalt.Extent(MIB + 4096, 4096, True)])
+            for call in (lambda: volume.extents(1), lambda: volume.extents(0, 0), lambda: volume.extents(since=-1)):
+                self.assert_raises_code(basalt.InvalidArgument, "BSLT-6003", call)
+            self.assertRaises(TypeError, volume.extents, "0", 512)
+
+    def test_extents_of_more_than_one_answer_are_joined(self) -> None:
+        size = 2 * _native.EXTENTS_BYTES_MAX + MIB
+        with self.cluster.open(self.volume(size)) as volume:
+            self.assertEqual(volume.extents(), [basalt.Extent(0, size, False)])
+            at = _native.EXTENTS_BYTES_MAX
+            volume.write(at - 65536, b"x" * 131072)
+            expected = [(0, at - 65536, False), (at - 65536, 131072, True), (at + 65536, size - at - 65536, False)]
+            self.assertEqual(volume.extents(), [basalt.Extent(*one) for one in expected])
+
+    def test_extents_since_a_snapshot_are_those_that_changed(self) -> None:
+        name = self.volume(8 * MIB)
+        with self.cluster.open(name) as volume:
+            volume.write(0, b"a" * MIB)
+            first = self.cluster.create_snapshot(f"{name}@a")
+            self.assertEqual(volume.extents(since=first), [basalt.Extent(0, 8 * MIB, False)])
+            volume.write(4 * MIB, b"b" * 65536)
+            second = self.cluster.create_snapshot(f"{name}@b")
+            volume.write(MIB, b"c" * 65536)
+            changed = [basalt.Extent(4 * MIB, 65536, True)]
+            self.assertEqual([one for one in volume.extents(since=second.id) if one.data], [basalt.Extent(MIB, 65536, True)])
+            both = [basalt.Extent(MIB, 65536, True), *changed]
+            self.assertEqual([one for one in volume.extents(since=first) if one.data], both)
+            with self.cluster.open(f"{name}@b") as snapshot:
+                self.assertEqual([one for one in snapshot.extents(since=first.id) if one.data], changed)
+            self.assertRaises(basalt.NotFound, volume.extents, since=1 << 40)
+
+
 class Access(ClusterCase):
     def test_a_volume_has_one_writer_and_any_number_of_readers(self) -> None:
         name = self.volume()

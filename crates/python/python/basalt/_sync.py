@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from basalt import _native
 from basalt._errors import Error, NotFound, _closed
-from basalt._views import PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
+from basalt._views import Extent, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -377,6 +377,21 @@ class Volume:
     def write_zeroes(self, offset: int, length: int, *, allocate: bool = False) -> None:
         """Make a range read as zeroes. With ``allocate`` it takes its space, so that a later write finds no full pool."""
         self._opened().write_zeroes(offset, length, allocate)
+
+    def extents(self, offset: int = 0, length: int | None = None, *, since: SnapshotInfo | int | None = None) -> list[Extent]:
+        """Return the runs of bytes from ``offset`` on, to the end of the volume or for ``length``; each has data, or reads as zeroes.
+
+        With ``since``, an older snapshot of the volume or its id, ``data`` tells where the contents may differ from that snapshot.
+        :class:`basalt.InvalidArgument` when the volume does not descend from it, as after a rollback to an older one.
+        """
+        found, snapshot = _Extents(self.size, offset, length), _snapshot_id(since)
+        while found.add(self._opened().extents(found.at, found.end - found.at, snapshot)):
+            pass
+        return found.joined
+
+
+def _snapshot_id(snapshot: SnapshotInfo | int | None) -> int | None:
+    return snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
 
 
 def _close_after(close: Callable[[], None], error: BaseException | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -100,6 +101,37 @@ class SnapshotInfo:
     @classmethod
     def _of(cls, raw: dict[str, Any]) -> SnapshotInfo:
         return cls(created=_moment(raw.pop("created_ms")), **raw)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A run of bytes of a volume."""
+
+    offset: int
+    length: int
+    #: Whether data is stored there, which may be zeroes; with ``since``, whether it may differ from that snapshot.
+    data: bool
+
+
+class _Extents:
+    """Joins the extents of several answers: neighbours that agree become one."""
+
+    def __init__(self, volume_size: int, offset: int, length: int | None) -> None:
+        self.at = offset
+        self.end = volume_size if length is None else offset + length
+        self.joined: list[Extent] = []
+
+    def add(self, runs: Iterable[tuple[int, bool]]) -> bool:
+        """Add the runs from ``at`` on. Return whether more are missing."""
+        before = self.at
+        for length, data in runs:
+            last = self.joined[-1] if self.joined else None
+            if last is not None and last.data == data:
+                self.joined[-1] = Extent(last.offset, last.length + length, data)
+            else:
+                self.joined.append(Extent(self.at, length, data))
+            self.at += length
+        return before < self.at < self.end
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from basalt import _native, _sync
 from basalt._errors import Error, _closed
+from basalt._views import Extent, SnapshotInfo, _Extents
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -348,6 +349,22 @@ class Volume:
         await self._perform(
             0, lambda native, token: native.submit_write_zeroes(self._queue, token, offset, length, allocate), self._done
         )
+
+    async def extents(
+        self, offset: int = 0, length: int | None = None, *, since: SnapshotInfo | int | None = None
+    ) -> list[Extent]:
+        """Return the runs of bytes of a range, and whether each has data; see :meth:`basalt.Volume.extents`."""
+        found, snapshot = _Extents(self.size, offset, length), _sync._snapshot_id(since)
+        while True:
+            runs = await self._perform(
+                0,
+                lambda native, token: native.submit_extents(
+                    self._queue, token, found.at, found.end - found.at, snapshot
+                ),
+                lambda completion: completion.extents(self.name),
+            )
+            if not found.add(runs):
+                return found.joined
 
 
 def _size(length: int) -> int:
