@@ -40,7 +40,7 @@ pub struct Create {
     pub repository: Repository,
     /// The snapshot.
     pub source: Arc<dyn Source>,
-    /// What it is.
+    /// The contents that it has.
     pub subject: Subject,
     /// The older backup with which [`Source::changed`] compares.
     pub base: Option<Record>,

@@ -12,6 +12,9 @@ use crate::repository::Repository;
 use chrono::{DateTime, Datelike, Utc};
 use std::collections::BTreeSet;
 
+/// Returns the day, week or month of a moment.
+type Period = fn(DateTime<Utc>) -> (i64, u32);
+
 /// Backups of a volume that stay: each number counts for itself, and a backup stays when one of them keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -34,9 +37,10 @@ impl Retention {
     /// Returns the names of the backups of one volume that stay.
     pub fn keeps(&self, records: &[Record]) -> BTreeSet<String> {
         let mut newest_first: Vec<&Record> = records.iter().collect();
-        newest_first.sort_by_key(|record| std::cmp::Reverse((record.subject.created_ms, record.subject.snapshot_id)));
+        // Numbers of snapshots rise also when the clock of the cluster goes back.
+        newest_first.sort_by_key(|record| std::cmp::Reverse(record.subject.snapshot_id));
         let mut kept: BTreeSet<String> = newest_first.iter().take(self.last as usize).map(|r| r.id.clone()).collect();
-        let by: [(u32, fn(DateTime<Utc>) -> (i64, u32)); 3] = [
+        let by: [(u32, Period); 3] = [
             (self.daily, |t| (i64::from(t.year()), t.ordinal())),
             (self.weekly, |t| (i64::from(t.iso_week().year()), t.iso_week().week())),
             (self.monthly, |t| (i64::from(t.year()), t.month())),

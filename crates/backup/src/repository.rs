@@ -22,6 +22,7 @@ use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use types::units::SEGMENT;
 
 const MARKER: &str = "basalt-backup.json";
 const BACKUPS: &str = "backups";
@@ -179,8 +180,14 @@ impl Repository {
         paths.sort();
         let mut records = Vec::with_capacity(paths.len());
         for path in paths {
-            let record = self.get(&path).await.and_then(|bytes| Record::decode(path.as_ref(), &bytes));
-            records.push(record);
+            let bytes = match self.get(&path).await {
+                // Another command has deleted it since it was listed.
+                Err(error) if error.is_missing() => continue,
+                Err(error @ Error::Store { .. }) => return Err(error),
+                other => other,
+            };
+            let record = bytes.and_then(|bytes| Record::decode(path.as_ref(), &bytes));
+            records.push(record.and_then(|record| fits(kind, &path, record)));
         }
         Ok(records)
     }
@@ -222,7 +229,9 @@ impl Repository {
             _ => {}
         }
         self.put(&path, record.encode().into()).await?;
-        self.drop_draft(record).await
+        // The backup is there. A draft that stays beside its record counts for nothing.
+        let _ = self.drop_draft(record).await;
+        Ok(())
     }
 
     /// Whether the record of this backup is there.
@@ -317,6 +326,18 @@ fn s3(bucket: &str) -> Result<object_store::aws::AmazonS3, String> {
         builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
     }
     builder.build().map_err(|error| error.to_string())
+}
+
+/// Checks that a record says what its place says, and that it is as long as its volume.
+fn fits(kind: &str, path: &Path, record: Record) -> Result<Record, Error> {
+    let segments = record.subject.len_bytes.div_ceil(SEGMENT);
+    let found = record.segments.len() as u64;
+    let is_whole = if kind == BACKUPS { found == segments } else { found <= segments };
+    if is_whole && path_of(kind, &record) == *path {
+        return Ok(record);
+    }
+    let reason = format!("it is {} {} with {found} of {segments} segments", record.volume(), record.id);
+    Err(Error::Damaged { object: path.to_string(), reason })
 }
 
 fn object(id: ObjectId) -> Path {

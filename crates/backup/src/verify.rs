@@ -29,7 +29,7 @@ pub struct Verified {
     pub objects: u64,
     /// Bytes of blocks in them.
     pub bytes: u64,
-    /// What is wrong.
+    /// Objects that are missing or damaged.
     pub faults: Vec<Fault>,
 }
 

@@ -174,13 +174,8 @@ fn run(cli: Cli) -> Result<Exit> {
         }
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => volumes::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
-        Command::Snapshot(command) => {
-            snapshots::snapshot(&connect(&common)?, &command, common.json).map(|()| Exit::Done)
-        }
-        Command::Backup(command) => {
-            let named = || Ok(metas(&common)?.iter().map(Address::to_string).collect());
-            backup::run(&command, || connect(&common), named, common.json)
-        }
+        Command::Snapshot(command) => snapshots::snapshot(&connect(&common)?, &command, common.json),
+        Command::Backup(command) => backup(&command, &common),
         Command::Trash(command) => volumes::trash(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
             let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();
@@ -193,6 +188,11 @@ fn run(cli: Cli) -> Result<Exit> {
         }
         Command::Version => explain::version(common.json).map(|()| Exit::Done),
     }
+}
+
+fn backup(command: &args::Backup, common: &Common) -> Result<Exit> {
+    let named = || Ok(metas(common)?.iter().map(Address::to_string).collect());
+    backup::run(command, || connect(common), named, common.json)
 }
 
 fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> {

@@ -4,16 +4,22 @@ use crate::admin::Admin;
 use crate::args::{Protect, Snapshot};
 use crate::du;
 use crate::duration::moment;
+use crate::errors::Exit;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::{Context, Result};
 use control::admin::{SnapshotChange, SnapshotView};
 use serde_json::{Value, json, to_value};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use types::qos::QosChange;
 
 /// Runs `basalt snapshot ...`.
-pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> {
+pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<Exit> {
+    perform(admin, command, as_json).map(|()| Exit::Done)
+}
+
+fn perform(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> {
     match command {
         Snapshot::Create { names, texts } => {
             let made = admin.create_snapshots(names, texts.change(&[], QosChange::default()))?;
@@ -92,9 +98,9 @@ fn with_usage(admin: &Admin, of: &str, as_json: bool) -> Result<()> {
     let volume = |s: &SnapshotView| s.name.split('@').next().unwrap_or("").to_owned();
     let mut measured = BTreeMap::new();
     for name in snapshots.iter().map(volume) {
-        if !measured.contains_key(&name) {
-            let of = du::measure(admin, &admin.volume_info(&name)?)?;
-            measured.insert(name, of);
+        if let Entry::Vacant(vacant) = measured.entry(name) {
+            let volume = admin.volume_info(vacant.key())?;
+            vacant.insert(du::measure(admin, &volume)?);
         }
     }
     let bytes = |s: &SnapshotView| measured[&volume(s)].of_snapshot(s.snapshot);

@@ -42,7 +42,8 @@ impl Engine {
         since: GenerationId,
         range: SectorRange,
     ) -> Vec<(u32, bool)> {
-        let tree = self.tree(replica).unwrap_or_default();
+        let is_known = |tree: &Arc<Tree>| [chunk.generation, since].iter().all(|id| tree.get(*id).is_some());
+        let Some(tree) = self.tree(replica).filter(is_known) else { return vec![(range.count, true)] };
         let mut changed = vec![false; (SECTORS_PER_CHUNK / SECTORS_PER_BLOCK) as usize];
         let mut note = |generation: GenerationId| {
             let mut at = 0;
@@ -54,10 +55,7 @@ impl Engine {
                 at += sectors;
             }
         };
-        let shown = |id: GenerationId| {
-            let path = tree.get(id).map(|_| tree.path(id));
-            path.into_iter().flatten().filter(|(_, through)| chunk.index < *through).map(|(id, _)| id)
-        };
+        let shown = |id: GenerationId| tree.path(id).filter(|(_, through)| chunk.index < *through).map(|(id, _)| id);
         shown(chunk.generation).take_while(|id| *id != since).for_each(&mut note);
         if !shown(chunk.generation).any(|id| id == since) {
             shown(since).for_each(note);

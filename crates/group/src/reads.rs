@@ -126,6 +126,11 @@ impl Reads {
     }
 }
 
+/// Returns a range as one extent.
+fn all_of(range: SectorRange, data: bool) -> ReplyBody {
+    ReplyBody::Extents(vec![Extent { sectors: range.count, data }])
+}
+
 impl Group {
     pub(crate) fn read(&mut self, now: Time, origin: Origin, id: u64, what: What, actions: &mut Vec<Action>) {
         if self.reads.count >= self.config.limits.reads_max {
@@ -149,7 +154,7 @@ impl Group {
     fn start_read(&mut self, read: Read, leased: bool, actions: &mut Vec<Action>) {
         let Read { origin, id, what } = read;
         // A refusal is an answer like any other: it, too, needs a leader, and has one at this moment.
-        let place = self.place_of(what).and_then(|key| Ok((key, self.since_of(what, key).map_err(Err)?)));
+        let place = self.place_of(what).and_then(|key| Ok((key, self.since_of(what, key)?)));
         let (key, since) = match place {
             Ok(place) => place,
             Err(result) => {
@@ -171,9 +176,7 @@ impl Group {
     fn place_of(&self, what: What) -> Result<ChunkKey, Result<ReplyBody, Errno>> {
         let (of, zeros) = match what {
             What::Bytes { of, .. } => (of, ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
-            What::Extents { of, range, .. } => {
-                (of, ReplyBody::Extents(vec![Extent { sectors: range.count, data: false }]))
-            }
+            What::Extents { of, range, since } => (of, all_of(range, since.is_some())),
             What::FenceCheck { volume, epoch } => {
                 return Err(match self.decision.volumes.get(&volume) {
                     None => Err(Errno::Gone),
@@ -196,12 +199,15 @@ impl Group {
     }
 
     /// Returns the older generation from which a question for extents counts.
-    fn since_of(&self, what: What, key: ChunkKey) -> Result<Option<GenerationId>, Errno> {
-        match what {
-            What::Extents { of, since: Some(since), .. } => {
-                self.decision.ancestor(of.chunk.volume, key.generation, since)
-            }
-            _ => Ok(None),
+    ///
+    /// `Err`: decision state alone gives this answer. Where the volume came to this PG after the older snapshot, all of the chunk may differ:
+    /// after a forced recovery the snapshot may have had data here that this PG has lost.
+    fn since_of(&self, what: What, key: ChunkKey) -> Result<Option<GenerationId>, Result<ReplyBody, Errno>> {
+        let What::Extents { of, range, since: Some(since) } = what else { return Ok(None) };
+        match self.decision.ancestor(of.chunk.volume, key.generation, since) {
+            Ok(Some(older)) => Ok(Some(older)),
+            Ok(None) => Err(Ok(all_of(range, true))),
+            Err(errno) => Err(Err(errno)),
         }
     }
 

@@ -2,10 +2,10 @@
 
 use super::args::{Create, Packing};
 use super::volume::Saved;
-use super::{Opened, advance, bar, connect, failed, refused, view};
+use super::{Opened, RESTORING, advance, bar, connect, failed, refused, view};
 use crate::admin::Admin;
 use crate::duration::{moment, now_ms};
-use crate::errors::chain;
+use crate::errors::{UserError, chain};
 use crate::output::{json, remark};
 use crate::size::show;
 use anyhow::{Context, Result};
@@ -14,9 +14,12 @@ use clientthread::Access;
 use control::admin::{SnapshotView, VolumeText, VolumeView};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use types::codes;
 
 /// Label of a snapshot that a backup made, with the repository.
 const LABEL: &str = "backup";
+/// Begin of its name.
+const PREFIX: &str = "backup-";
 
 /// A volume with its snapshots.
 struct Of {
@@ -66,6 +69,11 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let opened = Opened::new(&address, true)?;
     let (name, given) = args.name.split_once('@').map_or((&*args.name, None), |(name, _)| (name, Some(&*args.name)));
     let of = Of::ask(admin, name)?;
+    if of.volume.labels.contains_key(RESTORING) {
+        let what = format!("{name} has only a part of its contents: a restore has not ended");
+        let next = format!("basalt volume set {name} --remove-label {RESTORING}   # if it is to be saved as it is");
+        return Err(UserError::new(codes::VOLUME_BUSY, what, next).into());
+    }
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
     let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
     let subject = of.subject(&snapshot);
@@ -110,24 +118,28 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
 /// Returns the snapshot to save: the given one, that of a backup that was interrupted, or a new one.
 fn choose(admin: &Admin, opened: &Opened, of: Of, given: Option<&str>, repository: &str) -> Result<(Of, SnapshotView)> {
     if let Some(name) = given {
-        let found = of.snapshots.iter().find(|snapshot| snapshot.name == name).cloned();
-        let snapshot = match found {
-            Some(snapshot) => snapshot,
-            // Meta has the words for a snapshot that is not there.
-            None => crate::snapshots::info(admin, name)?,
-        };
+        // By name there is one; a list may show another of this name that is being deleted.
+        let snapshot = crate::snapshots::info(admin, name)?;
+        if snapshot.state != "ready" {
+            let what = format!("snapshot {name} is {}", snapshot.state);
+            return Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into());
+        }
         return Ok((of, snapshot));
     }
     let drafts = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))).map_err(failed)?;
     let is_own = |s: &&SnapshotView| s.labels.get(LABEL).is_some_and(|label| label == repository);
-    let begun = drafts.iter().flatten().filter_map(|draft| of.snapshot_of(draft)).filter(is_own).last().cloned();
+    let records = opened.records(Some(&of.volume.name))?;
+    // A draft that stayed beside its record is over.
+    let is_open = |draft: &&Record| records.iter().all(|record| !record.subject.is_same_snapshot(&draft.subject));
+    let begun =
+        drafts.iter().flatten().filter(is_open).filter_map(|draft| of.snapshot_of(draft)).rfind(is_own).cloned();
     if let Some(snapshot) = begun {
         remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
         return Ok((of, snapshot));
     }
     let compact: String = moment(now_ms()).chars().filter(char::is_ascii_digit).take(17).collect();
     let labels = BTreeMap::from([(LABEL.to_owned(), repository.to_owned())]);
-    let names = [format!("{}@backup-{compact}", of.volume.name)];
+    let names = [format!("{}@{PREFIX}{compact}", of.volume.name)];
     let made = admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
     let snapshot = made.into_iter().next().context("the metadata server names the snapshot that it made")?;
     Ok((of, snapshot))
@@ -138,9 +150,19 @@ fn choose(admin: &Admin, opened: &Opened, of: Of, given: Option<&str>, repositor
 fn drop_older(admin: &Admin, of: &Of, present: &SnapshotView, opened: &Opened, repository: &str) {
     // Another attempt may read one of them.
     let Ok(drafts) = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))) else { return };
-    let needed: Vec<u64> = drafts.into_iter().flatten().map(|draft| draft.subject.snapshot_id).collect();
-    let is_older =
-        |s: &&SnapshotView| s.snapshot < present.snapshot && s.labels.get(LABEL).is_some_and(|l| l == repository);
+    // The id of a backup ends with the number of its snapshot.
+    let of_parent = |draft: &Record| draft.parent.as_deref()?.rsplit('-').next()?.parse::<u64>().ok();
+    let needed: Vec<u64> = drafts
+        .iter()
+        .flatten()
+        .flat_map(|draft| [Some(draft.subject.snapshot_id), of_parent(draft)])
+        .flatten()
+        .collect();
+    // One that an administrator has given another name stays.
+    let is_own = |s: &SnapshotView| {
+        s.labels.get(LABEL).is_some_and(|label| label == repository) && s.name.contains(&format!("@{PREFIX}"))
+    };
+    let is_older = |s: &&SnapshotView| s.snapshot < present.snapshot && is_own(s) && is_own(present);
     for snapshot in of
         .snapshots
         .iter()

@@ -100,11 +100,33 @@ impl Opened {
         Ok(records)
     }
 
-    /// Returns a backup of a volume, by default the last one.
+    /// Returns a backup of a volume, by default the last one. A volume that was itself being restored then has no backup by default.
     fn record(&self, volume: &str, id: Option<&str>) -> Result<Record> {
-        let mut records = self.records(Some(volume))?;
-        records.retain(|record| id.is_none_or(|id| record.id == id));
+        let all = self.runtime.block_on(self.repository.records(Some(volume))).map_err(failed)?;
+        let mut records = Vec::new();
+        for record in all {
+            match record {
+                Ok(record) => records.push(record),
+                // It may be the last one: an older backup is no answer to a request for the last.
+                Err(error) if id.is_none() => {
+                    let next = "name one that is whole with --id; basalt backup ls shows them";
+                    return Err(UserError::new(codes::BACKUP_DAMAGED, error.to_string(), next).into());
+                }
+                Err(_) => {}
+            }
+        }
+        match id {
+            Some(id) => records.retain(|record| record.id == id),
+            None => records.retain(|record| !record.subject.labels.contains_key(RESTORING)),
+        }
         let name = id.map_or_else(|| format!("of {volume}"), |id| format!("{id} of {volume}"));
+        // Within one volume numbers of snapshots rise, also when the clock of the cluster goes back.
+        let last_life = records
+            .iter()
+            .max_by_key(|record| record.subject.created_ms)
+            .map(|record| (record.subject.cluster.clone(), record.subject.volume_id));
+        records.retain(|r| last_life.as_ref() == Some(&(r.subject.cluster.clone(), r.subject.volume_id)));
+        records.sort_by_key(|record| record.subject.snapshot_id);
         records.pop().ok_or_else(|| failed(backup::Error::Unknown(name)))
     }
 }
@@ -162,6 +184,7 @@ fn view(record: &Record) -> Value {
 }
 
 fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> Result<()> {
+    check_volume(&args.volume)?;
     let opened = Opened::new(&args.repo.address()?, false)?;
     let record = opened.record(&args.volume, args.id.as_deref())?;
     let subject = &record.subject;
@@ -171,7 +194,10 @@ fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
     admin.create_volume(&args.new, subject.len_bytes, subject.stripe.unwrap_or_default(), text)?;
     let filled = fill(&opened, metas, args, &record, as_json);
     if let Err(error) = filled {
-        remark(&format!("{0} has a part of the contents: basalt volume rm {0} --now, then again", args.new));
+        remark(&format!(
+            "{0} has a part of the contents: basalt volume rm {0} --now --snapshots, then again",
+            args.new
+        ));
         return Err(error);
     }
     let removed_labels = vec![RESTORING.to_owned()];
@@ -254,6 +280,7 @@ fn prune(args: &Prune, as_json: bool) -> Result<()> {
             ("no rule keeps a backup", "give --keep-last, --keep-daily, --keep-weekly or --keep-monthly");
         return Err(UserError::new(codes::BAD_USAGE, what, next).into());
     }
+    check_volume(&args.volume)?;
     let opened = Opened::new(&args.repo.address()?, false)?;
     let records = opened.records(Some(&args.volume))?;
     // A volume that was made again under the same name has backups of its own.
@@ -302,6 +329,15 @@ fn prune(args: &Prune, as_json: bool) -> Result<()> {
         out!("{} objects without a backup are younger than --grace and stay", swept.young);
     }
     Ok(())
+}
+
+/// Checks the name of a volume that need not exist any more.
+fn check_volume(name: &str) -> Result<()> {
+    let is_name = name
+        .split_once('/')
+        .is_some_and(|(pool, volume)| !pool.is_empty() && !volume.is_empty() && !volume.contains('/'));
+    let refused = || UserError::new(codes::BAD_USAGE, format!("{name:?} is no volume"), "name it as POOL/VOLUME");
+    if is_name { Ok(()) } else { Err(refused().into()) }
 }
 
 fn before(grace: Duration) -> u64 {
