@@ -33,8 +33,11 @@ impl Engine {
     }
 
     /// Returns the sectors of a range as runs, `true` where a block may read otherwise than in `since`, an older generation on the path of
-    /// the chunk's: one of the generations behind it owns the block, as data or as zeros. No byte is read, and no block that
+    /// the chunk's: one of the generations behind it has the block, as data or as zeros. No byte is read, and no block that
     /// differs is missed. Where `since` does not show, because the volume was shorter in between, its blocks count, too.
+    ///
+    /// Maps alone are looked at, and only where a generation has the chunk: hundreds of generations may lie between two backups, and one turn
+    /// answers many such questions.
     pub fn changed(
         &self,
         replica: ReplicaId,
@@ -42,17 +45,23 @@ impl Engine {
         since: GenerationId,
         range: SectorRange,
     ) -> Vec<(u32, bool)> {
-        let is_known = |tree: &Arc<Tree>| [chunk.generation, since].iter().all(|id| tree.get(*id).is_some());
-        let Some(tree) = self.tree(replica).filter(is_known) else { return vec![(range.count, true)] };
+        let r = self.replicas.get(&replica).filter(|r| !r.is_filling());
+        let Some((r, home)) = r.zip(self.home.as_ref()) else { return vec![(range.count, true)] };
+        let tree = r.lineage.tree();
+        if [chunk.generation, since].iter().any(|id| tree.get(*id).is_none()) {
+            return vec![(range.count, true)];
+        }
         let mut changed = vec![false; (SECTORS_PER_CHUNK / SECTORS_PER_BLOCK) as usize];
         let mut note = |generation: GenerationId| {
-            let mut at = 0;
-            for (sectors, own) in self.delta(replica, ChunkKey { generation, ..chunk }).runs {
-                let blocks = at / SECTORS_PER_BLOCK..(at + sectors).div_ceil(SECTORS_PER_BLOCK);
-                if own == Own::Data || own == Own::Zeros && !on(Bug::ExtentsMissZeros) {
+            for id in r.lineage.steps(generation, chunk.index, View::Delta) {
+                let key = ChunkKey { generation: id, ..chunk };
+                home.own_blocks(replica, key, range).for_each(|block| changed[usize::from(block)] = true);
+                let layers = r.overlay.frozen().into_iter().chain([r.overlay.active()]);
+                for covered in layers.filter_map(|layer| layer.chunks.get(&key)).flat_map(|layer| layer.covered(range))
+                {
+                    let blocks = covered.start / SECTORS_PER_BLOCK..covered.end().div_ceil(SECTORS_PER_BLOCK);
                     changed[blocks.start as usize..blocks.end as usize].fill(true);
                 }
-                at += sectors;
             }
         };
         let shown = |id: GenerationId| tree.path(id).filter(|(_, through)| chunk.index < *through).map(|(id, _)| id);

@@ -6,8 +6,9 @@
 
 use super::{Chunk, Home, State};
 use layout::home::CRC_PAGES;
-use types::units::BLOCKS_PER_AU;
-use types::{ChunkKey, ReplicaId};
+use types::planted::{Bug, on};
+use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU};
+use types::{ChunkKey, ReplicaId, SectorRange};
 
 /// Space of home by owner. AUs are 64 KiB, slots 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,24 @@ impl Home {
     pub fn chunk_from(&self, replica: ReplicaId, from: ChunkKey) -> Option<u32> {
         let end = ChunkKey { index: u32::MAX, ..from };
         self.replicas.get(&replica)?.chunks.range(from..=end).next().map(|(key, _)| key.index)
+    }
+
+    /// Returns the blocks of a range, or of the AUs that it touches, that home has as data or as zeros.
+    pub fn own_blocks(
+        &self,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+    ) -> impl Iterator<Item = u16> + '_ {
+        let aus = range.start / SECTORS_PER_AU..range.end().div_ceil(SECTORS_PER_AU);
+        let slots = self.chunk(replica, chunk).into_iter().flat_map(move |chunk| {
+            aus.clone().map(|au| (au, chunk.map[au as usize])).filter(|(_, slot)| slot.valid != 0 || slot.zeros != 0)
+        });
+        slots.flat_map(|(au, slot)| {
+            let zeros = if on(Bug::ExtentsMissZeros) { 0 } else { slot.zeros };
+            let is_own = move |bit: &u32| (slot.valid | zeros) >> bit & 1 == 1;
+            (0..BLOCKS_PER_AU).filter(is_own).map(move |bit| (au * BLOCKS_PER_AU + bit) as u16)
+        })
     }
 
     /// Whether home has blocks or marks of a chunk.

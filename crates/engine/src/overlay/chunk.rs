@@ -113,6 +113,11 @@ impl ChunkLayer {
         self.intervals.last_before(range.end()).is_some_and(|interval| interval.end > range.start)
     }
 
+    /// Returns the parts of the intervals that share sectors with a range, whole: data or zeros.
+    pub fn covered(&self, range: SectorRange) -> impl Iterator<Item = SectorRange> + '_ {
+        self.over(range.start, range.end()).map(Interval::range)
+    }
+
     fn note_data(&mut self, range: SectorRange, holds: bool) {
         for au in range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU {
             if holds {
