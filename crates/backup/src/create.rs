@@ -3,8 +3,9 @@
 //! Segment after segment: its extents come from the maps of the cluster, data is read and packed by several threads, then the
 //! index is written. A draft says how far it came, so an interrupted backup goes on.
 //!
-//! Invariants: what an index names is written before it, and what a record names before that. Memory is bounded by
-//! [`PIECES_AT_ONCE`].
+//! Invariants:
+//! - What an index names is written before it, and what a record names before that. Memory is bounded by [`PIECES_AT_ONCE`].
+//! - An attempt has a draft of its own from its begin to its record. When another command deletes that draft, it ends without a record.
 
 use crate::error::Error;
 use crate::format::{self, Compression, ObjectId, PIECE_BLOCKS_MAX};
@@ -48,6 +49,8 @@ pub struct Create {
     pub compression: Compression,
     /// Random: that of this attempt alone.
     pub salt: u64,
+    /// The present time: milliseconds of the Unix clock.
+    pub begun_ms: u64,
     /// Written bytes behind which a draft is written: an interrupted backup repeats no more than these and a segment.
     pub draft_bytes: u64,
 }
@@ -65,7 +68,8 @@ impl Create {
     /// Makes the backup, or goes on with it, and returns its record. `tell` learns the progress.
     ///
     /// # Errors
-    /// The failure of the repository or of the volume. What is done stays for the next attempt.
+    /// The failure of the repository or of the volume; what is done stays for the next attempt. `GivenUp`: another command ended this
+    /// attempt.
     pub async fn run(&self, tell: &(dyn Fn(Progress) + Sync)) -> Result<Record, Error> {
         self.repository.begin().await?;
         let (mut record, base) = self.begin().await?;
@@ -78,26 +82,40 @@ impl Create {
             record.segments.push(index);
             tell(Progress { done_bytes: range.end, moved_bytes: record.read_bytes });
             if record.written_bytes - drafted >= self.draft_bytes {
+                self.must_own(&record).await?;
                 self.repository.put_draft(&record).await?;
+                self.must_have(&record, base).await?;
                 drafted = record.written_bytes;
             }
         }
-        self.repository.put_record(&record).await?;
-        Ok(record)
+        self.finish(record).await
     }
 
-    /// Returns the draft of this backup, which is in the repository from now on, and the older backup to begin with.
+    /// Returns the draft of this attempt, which is in the repository from now on, and the older backup to begin with.
     async fn begin(&self) -> Result<(Record, Option<&Record>), Error> {
-        let fresh = |base: Option<&Record>| Record::begin(self.subject.clone(), base.map(|base| base.id.clone()));
+        let owner = format!("{:016x}", self.salt);
+        let fresh = |base: Option<&Record>| {
+            let parent = base.map(|base| base.id.clone());
+            Record::begin(self.subject.clone(), parent, (owner.clone(), self.begun_ms))
+        };
         let mut base = self.base.as_ref();
         let mut record = fresh(base);
-        if let Some(draft) = self.repository.draft(&record).await?
-            && draft.subject.is_same_snapshot(&record.subject)
-            && draft.parent == record.parent
-        {
-            record = draft;
+        let drafts = self.repository.drafts(Some(&record.volume())).await?;
+        let mut others: Vec<Record> = drafts.into_iter().flatten().collect();
+        others.retain(|draft| draft.subject.is_same_snapshot(&record.subject));
+        let best = others.iter().filter(|draft| draft.parent == record.parent).max_by_key(|draft| draft.segments.len());
+        if let Some(best) = best {
+            let begun_ms = best.begun_ms.min(self.begun_ms);
+            record = Record { owner: owner.clone(), begun_ms, subject: self.subject.clone(), ..best.clone() };
         }
         self.repository.put_draft(&record).await?;
+        // A draft protects the objects that it names. It was given up before this attempt had its own: nothing of it counts.
+        if let Some(best) = best
+            && !self.repository.has_draft(best).await?
+        {
+            record = fresh(base);
+            self.repository.put_draft(&record).await?;
+        }
         // A sweep that has not seen the draft may have deleted what the older backup names: then its record had gone before.
         if let Some(older) = base
             && !self.repository.has(older).await?
@@ -106,7 +124,38 @@ impl Create {
             record = fresh(None);
             self.repository.put_draft(&record).await?;
         }
+        // The attempts that they belong to end.
+        for other in &others {
+            self.repository.drop_draft(other).await?;
+        }
         Ok((record, base))
+    }
+
+    /// Checks that no other command has ended this attempt.
+    async fn must_own(&self, record: &Record) -> Result<(), Error> {
+        let is_own = self.repository.has_draft(record).await?;
+        is_own.then_some(()).ok_or_else(|| Error::GivenUp(record.id.clone()))
+    }
+
+    /// Checks that the older backup is still there, if there is one: what it names is in this one, too.
+    async fn must_have(&self, record: &Record, base: Option<&Record>) -> Result<(), Error> {
+        match base {
+            Some(older) if !self.repository.has(older).await? => Err(Error::GivenUp(record.id.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the record. The draft is looked for behind it: a command that gives it up from then on sees the record.
+    async fn finish(&self, record: Record) -> Result<Record, Error> {
+        self.must_own(&record).await?;
+        self.repository.put_record(&record).await?;
+        if let Err(error) = self.must_own(&record).await {
+            self.repository.drop_record(&record).await?;
+            return Err(error);
+        }
+        // The backup is there. A draft that stays beside its record counts for nothing.
+        let _ = self.repository.drop_draft(&record).await;
+        Ok(record)
     }
 
     /// Saves a segment; `base` is its index in the older backup. Returns its index; `None`: it reads as zeros.

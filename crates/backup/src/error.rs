@@ -41,6 +41,9 @@ pub enum Error {
     /// The record of a backup has another owner.
     #[error("backup {0} exists, of another volume or cluster")]
     Taken(String),
+    /// The draft of this attempt is gone: another attempt went on with it, or a command gave it up. Its objects may be deleted.
+    #[error("backup {0} was given up by another command, or ended by another attempt")]
+    GivenUp(String),
     /// The volume failed a request.
     #[error("{0}")]
     Volume(VolumeFailure),

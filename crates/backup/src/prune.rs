@@ -4,6 +4,9 @@
 //! - Records go first, and an object only when no record, draft or index names it. When one cannot be read, no object is deleted.
 //! - No object is deleted while the draft of a backup begins with one that is not there. A backup writes its draft before it looks
 //!   for the older one, so either the sweep sees the draft, or the backup sees that the older one has gone.
+//! - Records are listed before and behind the drafts: an attempt that ends meanwhile is in one of the lists, and so is an older backup
+//!   that another command deletes meanwhile.
+//! - No object goes that is younger than an attempt that has not ended.
 
 use crate::error::Error;
 use crate::format::ObjectId;
@@ -72,6 +75,13 @@ pub struct Swept {
     pub blocked_by: Vec<String>,
 }
 
+/// Longest difference between the clock of the store and those of machines that make backups.
+const CLOCKS_MS: u64 = 3_600_000;
+
+fn whole(records: Vec<Result<Record, Error>>) -> Result<Vec<Record>, Error> {
+    records.into_iter().collect()
+}
+
 /// Deletes the objects that no backup needs and that were written before `before_ms`. With `dry_run` it only counts.
 /// `gone` are records that a dry run takes as deleted.
 ///
@@ -81,19 +91,26 @@ pub async fn sweep(repository: &Repository, before_ms: u64, gone: &[Record], dry
     // Listed first: an object that comes later is none of these.
     let objects = repository.objects().await?;
     let mut indexes: BTreeSet<ObjectId> = BTreeSet::new();
-    let drafts = repository.drafts(None).await?.into_iter().collect::<Result<Vec<Record>, Error>>()?;
-    let mut records = repository.records(None).await?.into_iter().collect::<Result<Vec<Record>, Error>>()?;
-    records.retain(|record| !gone.contains(record));
+    let first = whole(repository.records(None).await?)?;
+    let mut drafts = whole(repository.drafts(None).await?)?;
+    let second = whole(repository.records(None).await?)?;
+    // A draft beside the record of its backup is over.
+    drafts.retain(|draft| !first.iter().any(|record| record.subject.is_same_snapshot(&draft.subject)));
+    let stays = |record: &&Record| !gone.contains(record);
     let is_there = |draft: &&Record| {
-        let parent = draft.parent.as_ref();
-        parent.is_none_or(|id| records.iter().any(|record| record.id == *id && record.volume() == draft.volume()))
+        let is_parent =
+            |record: &Record| Some(&record.id) == draft.parent.as_ref() && record.volume() == draft.volume();
+        draft.parent.is_none() || first.iter().filter(stays).any(is_parent)
     };
     let orphans = drafts.iter().filter(|draft| !is_there(draft));
     let blocked_by: Vec<String> = orphans.map(|draft| format!("{} {}", draft.volume(), draft.id)).collect();
     if !blocked_by.is_empty() {
         return Ok(Swept { blocked_by, ..Swept::default() });
     }
-    for record in records.iter().chain(&drafts) {
+    // An attempt that stands still has objects as old as itself that no draft names yet.
+    let begun = drafts.iter().map(|draft| draft.begun_ms.saturating_sub(CLOCKS_MS)).min();
+    let before_ms = before_ms.min(begun.unwrap_or(u64::MAX));
+    for record in first.iter().chain(&second).filter(stays).chain(&drafts) {
         indexes.extend(record.segments.iter().flatten());
     }
     let mut needed = indexes.clone();

@@ -78,6 +78,12 @@ pub struct Record {
     pub read_bytes: u64,
     /// Bytes of the objects that were written for it.
     pub written_bytes: u64,
+    /// The attempt that made it, or makes it: random.
+    #[serde(default)]
+    pub owner: String,
+    /// When the first attempt began: milliseconds of its machine's clock.
+    #[serde(default)]
+    pub begun_ms: u64,
 }
 
 /// The part of a record that is read before all else.
@@ -88,9 +94,10 @@ struct Version {
 
 impl Record {
     /// Begins a backup.
-    pub fn begin(subject: Subject, parent: Option<String>) -> Record {
+    pub fn begin(subject: Subject, parent: Option<String>, (owner, begun_ms): (String, u64)) -> Record {
         let (id, segments) = (subject.id(), Vec::new());
-        Record { format: FORMAT, id, subject, parent, segments, data_bytes: 0, read_bytes: 0, written_bytes: 0 }
+        let (data_bytes, read_bytes, written_bytes) = (0, 0, 0);
+        Record { format: FORMAT, id, subject, parent, segments, data_bytes, read_bytes, written_bytes, owner, begun_ms }
     }
 
     /// Returns `pool/volume`.
@@ -132,7 +139,7 @@ mod tests {
 
     #[test]
     fn records_come_back_and_a_changed_byte_is_found() {
-        let record = Record::begin(crate::tests::subject(7, 3 << 30), Some("older".to_owned()));
+        let record = Record::begin(crate::tests::subject(7, 3 << 30), Some("older".to_owned()), ("a1".to_owned(), 5));
         assert_eq!(record.id, "20231114T221320Z-7");
         let bytes = record.encode();
         assert_eq!(Record::decode("r", &bytes).expect("it is whole"), record);

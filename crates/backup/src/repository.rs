@@ -3,7 +3,7 @@
 //! ```text
 //! basalt-backup.json                       that it is one, and of which format
 //! backups/POOL/VOLUME/ID.json              records
-//! drafts/POOL/VOLUME/ID.json               records of backups that are being made
+//! drafts/POOL/VOLUME/ID.OWNER.json         records of backups that are being made, one for each attempt
 //! objects/3f/3f5a…                         pieces and indexes, named by their hashes
 //! ```
 //!
@@ -72,6 +72,9 @@ impl Repository {
             return Err(bad(format!("{scheme} is not supported; name a directory or s3://BUCKET/PREFIX")));
         } else {
             let directory = address.strip_prefix("file://").unwrap_or(address);
+            if directory.split('/').next().is_some_and(|first| first.contains(':')) {
+                return Err(bad("name a directory or s3://BUCKET/PREFIX".to_owned()));
+            }
             if create {
                 std::fs::create_dir_all(directory).map_err(|error| bad(error.to_string()))?;
             }
@@ -192,18 +195,6 @@ impl Repository {
         Ok(records)
     }
 
-    /// Returns the draft of a backup.
-    ///
-    /// # Errors
-    /// `Store`. A damaged one counts as none.
-    pub async fn draft(&self, record: &Record) -> Result<Option<Record>, Error> {
-        match self.get(&path_of(DRAFTS, record)).await {
-            Ok(bytes) => Ok(Record::decode("draft", &bytes).ok()),
-            Err(error) if error.is_missing() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Writes the draft of a backup.
     ///
     /// # Errors
@@ -212,26 +203,22 @@ impl Repository {
         self.put(&path_of(DRAFTS, record), record.encode().into()).await
     }
 
-    /// Writes a record; then its draft goes.
+    /// Writes a record, which never changes then.
     ///
     /// # Errors
-    /// `Store`; `Taken`: there is a backup of another volume with this name.
+    /// `Store`; `Taken`: there is a backup of another volume with this name; `GivenUp`: another attempt has made this one.
     pub async fn put_record(&self, record: &Record) -> Result<(), Error> {
         let path = path_of(BACKUPS, record);
         match self.get(&path).await {
-            Ok(bytes)
-                if Record::decode(path.as_ref(), &bytes)
-                    .is_ok_and(|old| !old.subject.is_same_snapshot(&record.subject)) =>
-            {
-                return Err(Error::Taken(record.id.clone()));
+            Ok(bytes) => {
+                let old = Record::decode(path.as_ref(), &bytes);
+                let is_same = old.is_ok_and(|old| old.subject.is_same_snapshot(&record.subject));
+                let id = record.id.clone();
+                Err(if is_same { Error::GivenUp(id) } else { Error::Taken(id) })
             }
-            Err(error) if !error.is_missing() => return Err(error),
-            _ => {}
+            Err(error) if error.is_missing() => self.put(&path, record.encode().into()).await,
+            Err(error) => Err(error),
         }
-        self.put(&path, record.encode().into()).await?;
-        // The backup is there. A draft that stays beside its record counts for nothing.
-        let _ = self.drop_draft(record).await;
-        Ok(())
     }
 
     /// Whether the record of this backup is there.
@@ -239,7 +226,19 @@ impl Repository {
     /// # Errors
     /// `Store`.
     pub async fn has(&self, record: &Record) -> Result<bool, Error> {
-        match self.get(&path_of(BACKUPS, record)).await {
+        self.exists(&path_of(BACKUPS, record)).await
+    }
+
+    /// Whether this draft, that of one attempt, is there.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn has_draft(&self, record: &Record) -> Result<bool, Error> {
+        self.exists(&path_of(DRAFTS, record)).await
+    }
+
+    async fn exists(&self, path: &Path) -> Result<bool, Error> {
+        match self.get(path).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_missing() => Ok(false),
             Err(error) => Err(error),
@@ -346,5 +345,7 @@ fn object(id: ObjectId) -> Path {
 }
 
 fn path_of(kind: &str, record: &Record) -> Path {
-    Path::from(format!("{kind}/{}/{}.json", record.volume(), record.id))
+    // Each attempt has a draft of its own.
+    let name = if kind == DRAFTS { format!("{}.{}", record.id, record.owner) } else { record.id.clone() };
+    Path::from(format!("{kind}/{}/{name}.json", record.volume()))
 }

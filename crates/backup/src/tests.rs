@@ -16,6 +16,8 @@ use types::rng::Rng;
 use types::units::{BLOCK, SEGMENT};
 
 const BLOCK_LEN: usize = BLOCK as usize;
+/// Begin of every attempt: long before any object.
+const BEGUN_MS: u64 = 1_700_000_000_000;
 
 type Blocks = BTreeMap<u64, Vec<u8>>;
 
@@ -50,7 +52,12 @@ struct Snapshot {
     /// Reads that succeed before one fails.
     reads_left: AtomicU64,
     read_bytes: AtomicU64,
+    /// Runs before the next read.
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+/// Something that another command does.
+type Meanwhile = Box<dyn FnOnce() + Send>;
 
 /// Returns the runs of a range in which each block is marked or not.
 fn runs(range: Range<u64>, is: impl Fn(u64) -> bool) -> Vec<(u64, bool)> {
@@ -79,6 +86,8 @@ impl Source for Snapshot {
     }
 
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<u8>, VolumeFailure> {
+        let meanwhile = self.meanwhile.lock().expect("no test panicked").take();
+        meanwhile.into_iter().for_each(|act| act());
         let left = self.reads_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         left.map_err(|_| VolumeFailure::from("the connection is lost"))?;
         let mut bytes = Vec::new();
@@ -151,7 +160,8 @@ impl Volume {
     /// Takes a snapshot.
     fn cut(&mut self, can_compare: bool) -> Arc<Snapshot> {
         let (reads_left, read_bytes) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let snapshot = Snapshot { volume: self.clone(), can_compare, reads_left, read_bytes };
+        let meanwhile = Mutex::new(None);
+        let snapshot = Snapshot { volume: self.clone(), can_compare, reads_left, read_bytes, meanwhile };
         self.touched.clear();
         Arc::new(snapshot)
     }
@@ -168,6 +178,7 @@ struct Rig {
     runtime: Runtime,
     store: Arc<InMemory>,
     repository: Repository,
+    attempts: Arc<AtomicU64>,
 }
 
 impl Rig {
@@ -175,20 +186,24 @@ impl Rig {
         let store = Arc::new(InMemory::new());
         let repository = Repository::in_memory(store.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("threads");
-        Rig { runtime, store, repository }
+        Rig { runtime, store, repository, attempts: Arc::default() }
     }
 
     fn create(&self, snapshot: &Arc<Snapshot>, id: u64, base: Option<&Record>) -> Result<Record, Error> {
-        let create = Create {
+        self.runtime.block_on(self.attempt(snapshot, id, base).run(&|_| {}))
+    }
+
+    fn attempt(&self, snapshot: &Arc<Snapshot>, id: u64, base: Option<&Record>) -> Create {
+        Create {
             repository: self.repository.clone(),
             source: snapshot.clone(),
             subject: subject(id, snapshot.volume.len),
             base: base.cloned(),
             compression: if id.is_multiple_of(2) { Compression::None } else { Compression::Zstd },
-            salt: id,
+            salt: self.attempts.fetch_add(1, Ordering::SeqCst),
+            begun_ms: BEGUN_MS,
             draft_bytes: if id > 900 { 1 } else { DRAFT_BYTES },
-        };
-        self.runtime.block_on(create.run(&|_| {}))
+        }
     }
 
     fn restored(&self, record: &Record) -> Result<Blocks, Error> {
@@ -365,6 +380,64 @@ fn nothing_is_swept_while_a_backup_is_made_that_began_with_a_deleted_one() {
     assert!(rig.restored(&record).expect("no fault") == second.volume.shown());
 }
 
+/// Returns a snapshot of a volume with data in its first two segments.
+fn two_segments() -> Arc<Snapshot> {
+    let mut volume = Volume { len: 2 * SEGMENT, ..Volume::default() };
+    [0, SEGMENT / BLOCK].into_iter().for_each(|block| volume.write(block, 5));
+    volume.cut(false)
+}
+
+#[test]
+fn attempt_whose_draft_was_deleted_ends_without_a_record() {
+    for id in [10, 910] {
+        let rig = Rig::new();
+        let snapshot = two_segments();
+        let (repository, handle) = (rig.repository.clone(), rig.runtime.handle().clone());
+        let give_up = move || {
+            handle.block_on(async {
+                for draft in repository.drafts(None).await.expect("memory") {
+                    repository.drop_draft(&draft.expect("it is whole")).await.expect("memory");
+                }
+            });
+        };
+        *snapshot.meanwhile.lock().expect("no test panicked") = Some(Box::new(give_up));
+        let ended = rig.create(&snapshot, id, None);
+        assert!(matches!(ended, Err(Error::GivenUp(_))), "{ended:?}");
+        assert!(rig.records().is_empty());
+        let record = rig.create(&snapshot, id, None).expect("no fault");
+        assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    }
+}
+
+#[test]
+fn attempt_that_goes_on_with_a_running_one_ends_that() {
+    let rig = Rig::new();
+    let snapshot = two_segments();
+    let (second, handle) = (rig.attempt(&snapshot, 910, None), rig.runtime.handle().clone());
+    let take_over = move || {
+        handle.block_on(second.run(&|_| {})).expect("no fault");
+    };
+    *snapshot.meanwhile.lock().expect("no test panicked") = Some(Box::new(take_over));
+    let first = rig.create(&snapshot, 910, None);
+    assert!(matches!(first, Err(Error::GivenUp(_))), "{first:?}");
+    let records = rig.records();
+    assert!(rig.restored(&records[0]).expect("no fault") == snapshot.volume.shown());
+    let drafts = rig.runtime.block_on(rig.repository.drafts(None)).expect("memory");
+    assert_eq!((records.len(), drafts.len()), (1, 0));
+    assert_eq!(rig.verify(&records).faults.len(), 0);
+}
+
+#[test]
+fn objects_of_an_attempt_that_stands_still_are_no_garbage() {
+    let rig = Rig::new();
+    let snapshot = two_segments();
+    snapshot.reads_left.store(1, Ordering::SeqCst);
+    // No draft names what it has written: that is less than makes one due.
+    rig.create(&snapshot, 10, None).expect_err("the connection is lost");
+    let swept = rig.sweep(u64::MAX);
+    assert_eq!((swept.objects, swept.young), (0, 2), "a piece and an index");
+}
+
 #[test]
 fn sweep_deletes_nothing_when_a_record_cannot_be_read() {
     let rig = Rig::new();
@@ -383,12 +456,14 @@ fn sweep_deletes_nothing_when_a_record_cannot_be_read() {
 #[test]
 fn backup_of_another_volume_is_not_overwritten() {
     let rig = Rig::new();
-    let record = Record { segments: vec![None], ..Record::begin(subject(10, SEGMENT), None) };
+    let record =
+        Record { segments: vec![None], ..Record::begin(subject(10, SEGMENT), None, ("a".to_owned(), BEGUN_MS)) };
     rig.runtime.block_on(rig.repository.put_record(&record)).expect("memory");
     let other = Subject { cluster: "another".to_owned(), ..record.subject.clone() };
-    let put = rig.runtime.block_on(rig.repository.put_record(&Record::begin(other, None)));
+    let put = rig.runtime.block_on(rig.repository.put_record(&Record { subject: other, ..record.clone() }));
     assert!(matches!(put, Err(Error::Taken(_))));
-    rig.runtime.block_on(rig.repository.put_record(&record)).expect("the same one may be written again");
+    let put = rig.runtime.block_on(rig.repository.put_record(&record));
+    assert!(matches!(put, Err(Error::GivenUp(_))), "a record never changes");
 }
 
 #[test]
@@ -410,7 +485,7 @@ fn directory_is_a_repository_once_a_backup_began_there() {
     std::fs::write(directory.join("basalt-backup.json"), r#"{"format":2,"id":"x"}"#).expect("it can be written");
     assert!(matches!(rig.runtime.block_on(rig.repository.check()), Err(Error::Newer(2))));
     std::fs::remove_dir_all(&directory).expect("it is there");
-    for bad in ["ftp://host/x", "s3://", "s3:///x"] {
+    for bad in ["ftp://host/x", "s3://", "s3:///x", "s3:/bucket/x"] {
         assert!(matches!(Repository::open(bad, true), Err(Error::Address { .. })), "{bad}");
     }
 }
@@ -421,7 +496,11 @@ fn retention_keeps_the_last_of_each_period() {
     // Each 8 hours from Wednesday 2023-11-15, 00:00 UTC.
     let records: Vec<Record> = (0..60)
         .map(|n| {
-            Record::begin(Subject { created_ms: 1_700_006_400_000 + n * 8 * hour, ..subject(n + 7, SEGMENT) }, None)
+            Record::begin(
+                Subject { created_ms: 1_700_006_400_000 + n * 8 * hour, ..subject(n + 7, SEGMENT) },
+                None,
+                (String::new(), 0),
+            )
         })
         .collect();
     let kept = |retention: Retention| -> Vec<String> {

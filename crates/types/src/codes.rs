@@ -532,6 +532,10 @@ codes! {
             "Another volume has a backup of this name",
             "Two clusters save volumes of the same name in one repository.",
             "Give each cluster a repository of its own, for example another prefix of the bucket.";
+        BACKUP_GIVEN_UP = 7006:
+            "The backup was given up",
+            "Another `backup create` went on with it or has ended it, or `backup prune --drop-drafts` deleted its draft.",
+            "`basalt backup ls` shows whether it is there; repeat `basalt backup create` otherwise.";
     }
     // 9xxx: bugs.
     9001..=9999 {

@@ -80,7 +80,7 @@ pub struct Create {
     /// POOL/VOLUME, of which a snapshot is made and kept until the next backup; or POOL/VOLUME@SNAPSHOT
     #[arg(add = completion::volumes())]
     pub name: String,
-    /// Read everything, also what an older backup has
+    /// Read everything, also what an older backup has; a snapshot that has a backup is not saved again
     #[arg(long)]
     pub full: bool,
     /// Compression of the data

@@ -78,7 +78,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
     let subject = of.subject(&snapshot);
     let records = opened.records(Some(&of.volume.name))?;
-    if let Some(record) = records.iter().find(|record| !args.full && record.subject.is_same_snapshot(&subject)) {
+    if let Some(record) = records.iter().find(|record| record.subject.is_same_snapshot(&subject)) {
         return told(record, true, as_json);
     }
     // The last backup whose snapshot is still there, and older than this one.
@@ -101,6 +101,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
         subject,
         base,
         compression,
+        begun_ms: now_ms(),
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,
     };

@@ -54,6 +54,7 @@ fn failed(error: backup::Error) -> anyhow::Error {
         Unknown(_) => codes::BACKUP_UNKNOWN,
         Damaged { .. } => codes::BACKUP_DAMAGED,
         Taken(_) => codes::BACKUP_TAKEN,
+        GivenUp(_) => codes::BACKUP_GIVEN_UP,
         Lost => codes::BUG,
         Volume(_) => 0,
     };
@@ -86,8 +87,14 @@ impl Opened {
     /// Opens a repository. With `create` it is made, if it is none.
     fn new(address: &str, create: bool) -> Result<Opened> {
         let (repository, runtime) = (Repository::open(address, create).map_err(failed)?, crate::role::runtime()?);
-        let begun = async { if create { repository.begin().await } else { repository.check().await } };
-        runtime.block_on(begun).map_err(failed)?;
+        let checked = runtime.block_on(repository.check());
+        if create && matches!(checked, Err(backup::Error::NoRepository(_))) {
+            // A directory that is not mounted looks like this, too.
+            remark(&format!("{address} held no backups: a new repository is made there"));
+            runtime.block_on(repository.begin()).map_err(failed)?;
+        } else {
+            checked.map_err(failed)?;
+        }
         Ok(Opened { repository, runtime })
     }
 
