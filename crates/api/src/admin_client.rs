@@ -471,6 +471,10 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.volume_clone(request).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
+        AdminAsk::VolumeFlatten { name, cancel } => {
+            let reply = rpc.volume_flatten(pb::VolumeFlattenRequest { name, cancel }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
         AdminAsk::VolumeList { pool } => {
             let reply = rpc.volume_list(pb::VolumeListRequest { pool }).await?.into_inner();
             let volumes: Vec<PbVolume> = reply.volumes;

@@ -4,7 +4,8 @@ use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::convert_qos::{change_in, change_out, limits_in, limits_out};
 use crate::{convert_health, convert_moves, pb};
 use control::admin::{
-    HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText, VolumeView,
+    FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText,
+    VolumeView,
 };
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
@@ -265,8 +266,19 @@ impl From<VolumeView> for pb::VolumeView {
             parent: v.parent,
             depth: v.depth,
             clones: v.clones,
+            flatten: v.flatten.map(flatten_out),
         }
     }
+}
+
+fn flatten_out(v: FlattenView) -> pb::FlattenView {
+    let FlattenView { since_ms, by, percent, pgs, flat_pgs } = v;
+    pb::FlattenView { since_ms, by, percent, pgs, flat_pgs }
+}
+
+fn flatten_in(v: pb::FlattenView) -> FlattenView {
+    let pb::FlattenView { since_ms, by, percent, pgs, flat_pgs } = v;
+    FlattenView { since_ms, by, percent, pgs, flat_pgs }
 }
 
 impl TryFrom<pb::VolumeView> for VolumeView {
@@ -297,6 +309,7 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             parent: v.parent,
             depth: v.depth,
             clones: v.clones,
+            flatten: v.flatten.map(flatten_in),
         })
     }
 }

@@ -4,7 +4,7 @@ use crate::convert::{Malformed, need, osd, pg};
 use crate::pb;
 use control::admin::SnapshotView;
 use std::sync::Arc;
-use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, are_items};
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, FlattenStep, SnapshotAnswer, SnapshotOrder, are_items};
 use types::{CutId, GenerationId, PgId, SnapshotId, VolumeId};
 
 fn items_out(items: &[CutItem]) -> Vec<pb::CutItem> {
@@ -36,6 +36,7 @@ pub(crate) fn order_out(of: PgId, order: SnapshotOrder) -> pb::SnapshotOrder {
             Order::End(pb::EndCut { cut: cut.0, end: end.into(), items: items_out(&items) })
         }
         SnapshotOrder::Remove { volume, snapshot } => Order::Remove(name_out(volume, snapshot)),
+        SnapshotOrder::Flatten { volume } => Order::Flatten(volume.0),
     };
     pb::SnapshotOrder { pg: Some(of.into()), order: Some(order) }
 }
@@ -61,6 +62,7 @@ pub(crate) fn order_in(order: pb::SnapshotOrder) -> Result<(PgId, SnapshotOrder)
         Order::Remove(name) => {
             SnapshotOrder::Remove { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot) }
         }
+        Order::Flatten(volume) => SnapshotOrder::Flatten { volume: VolumeId(volume) },
     };
     Ok((of, order))
 }
@@ -74,6 +76,7 @@ fn refused(refusal: CutRefusal) -> pb::snapshot_answer::Result {
         CutRefusal::Stale => pb::CutRefusal::Stale,
         CutRefusal::TooMany => pb::CutRefusal::TooMany,
         CutRefusal::Invalid => pb::CutRefusal::Invalid,
+        CutRefusal::Absent => pb::CutRefusal::Absent,
     };
     R::Refused(refusal.into())
 }
@@ -94,6 +97,13 @@ pub(crate) fn answer_out(of: PgId, answer: SnapshotAnswer) -> pb::SnapshotAnswer
             let result = result.map_or_else(refused, |()| R::Done(pb::Empty {}));
             (Order::Removed(name_out(volume, snapshot)), result)
         }
+        SnapshotAnswer::Flatten { volume, result } => {
+            let step = |step| match step {
+                FlattenStep::Copying { done, chunks } => R::Copying(pb::FlattenProgress { done, chunks }),
+                FlattenStep::Flat => R::Done(pb::Empty {}),
+            };
+            (Order::Flatten(volume.0), result.map_or_else(refused, step))
+        }
     };
     pb::SnapshotAnswer { pg: Some(of.into()), order: Some(order), result: Some(result) }
 }
@@ -110,9 +120,10 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
             Ok(pb::CutRefusal::Stale) => CutRefusal::Stale,
             Ok(pb::CutRefusal::TooMany) => CutRefusal::TooMany,
             Ok(pb::CutRefusal::Invalid) => CutRefusal::Invalid,
+            Ok(pb::CutRefusal::Absent) => CutRefusal::Absent,
             Ok(pb::CutRefusal::Unknown) | Err(_) => return Err(Malformed::Range("refused")),
         }),
-        R::Step(_) | R::Done(_) => None,
+        R::Step(_) | R::Done(_) | R::Copying(_) => None,
     };
     let answer = match (order, &result, refusal) {
         (Order::Cut(cut), _, Some(refusal)) => SnapshotAnswer::Cut { cut: CutId(cut), result: Err(refusal) },
@@ -128,6 +139,11 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
         }
         (Order::Removed(name), R::Done(_), None) => removed(&name, Ok(())),
         (Order::Removed(name), _, Some(refusal)) => removed(&name, Err(refusal)),
+        (Order::Flatten(volume), _, Some(refusal)) => flattened(volume, Err(refusal)),
+        (Order::Flatten(volume), R::Done(_), None) => flattened(volume, Ok(FlattenStep::Flat)),
+        (Order::Flatten(volume), R::Copying(pb::FlattenProgress { done, chunks }), None) => {
+            flattened(volume, Ok(FlattenStep::Copying { done: *done, chunks: *chunks }))
+        }
         _ => return Err(Malformed::Range("result")),
     };
     Ok((of, answer))
@@ -135,6 +151,10 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
 
 fn removed(name: &pb::SnapshotName, result: Result<(), CutRefusal>) -> SnapshotAnswer {
     SnapshotAnswer::Removed { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot), result }
+}
+
+fn flattened(volume: u64, result: Result<FlattenStep, CutRefusal>) -> SnapshotAnswer {
+    SnapshotAnswer::Flatten { volume: VolumeId(volume), result }
 }
 
 /// Returns the message of some snapshots.

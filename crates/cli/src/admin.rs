@@ -206,6 +206,12 @@ impl Admin {
         expect!(self, AdminAsk::VolumeClone(ask), AdminAnswer::Volume(v) => v)
     }
 
+    /// Begins to flatten a clone, or stops that.
+    pub fn flatten_volume(&self, name: &str, cancel: bool) -> Result<VolumeView> {
+        let name = name.to_owned();
+        expect!(self, AdminAsk::VolumeFlatten { name, cancel }, AdminAnswer::Volume(v) => v)
+    }
+
     /// Removes a volume; returns its place in the trash unless it is deleted.
     pub fn remove_volume(&self, ask: VolumeRemove) -> Result<Option<TrashView>> {
         match self.ask(AdminAsk::VolumeRemove(ask))? {

@@ -23,6 +23,7 @@ mod du;
 mod duration;
 mod errors;
 mod explain;
+mod flatten;
 mod health;
 mod hint;
 mod limit_args;

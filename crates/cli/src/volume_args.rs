@@ -104,6 +104,19 @@ pub enum Volume {
         #[command(flatten)]
         limits: Limits,
     },
+    /// Copy into a clone all that it shows of its parent, in the background, so that it needs the parent no longer
+    #[command(after_help = "Example:\n  basalt volume flatten main/vm7")]
+    Flatten {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        /// Stop it; what was copied stays
+        #[arg(long)]
+        cancel: bool,
+        /// Do not wait for its end: `basalt volume info` shows the progress
+        #[arg(long, conflicts_with = "cancel")]
+        no_wait: bool,
+    },
     /// List volumes
     #[command(visible_alias = "list")]
     Ls {

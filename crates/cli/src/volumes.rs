@@ -5,6 +5,7 @@ use crate::args::{Trash, Volume};
 use crate::du;
 use crate::duration::moment;
 use crate::errors::{advise, has_code};
+use crate::flatten;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
@@ -31,6 +32,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             let (snapshot, name) = (snapshot.clone(), name.clone());
             clone(admin, VolumeClone { snapshot, name, text: texts.change(&[], limits.change(false)) }, as_json)
         }
+        Volume::Flatten { name, cancel, no_wait } => flatten::run(admin, name, (*cancel, *no_wait), as_json),
         Volume::Ls { pool, labels } => {
             let mut volumes = admin.volumes(pool.as_deref())?;
             volumes.retain(|volume| labels.iter().all(|label| label.fits(&volume.labels)));
@@ -127,7 +129,7 @@ fn show_info(volume: &VolumeView) {
     let clones = if volume.clones > 0 { format!(", {} clones", volume.clones) } else { String::new() };
     out!("snapshots  {}{clones}", volume.snapshots);
     if let Some(parent) = &volume.parent {
-        out!("parent     {parent} (depth {})", volume.depth);
+        out!("parent     {parent} (depth {}){}", volume.depth, flatten::progress(volume));
     }
     let rollback = volume.rollback_to.as_ref().map(|to| format!(", being rolled back to @{to}")).unwrap_or_default();
     out!("state      {}{rollback}", volume.state);

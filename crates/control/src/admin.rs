@@ -83,6 +83,11 @@ pub enum AdminAsk {
     },
     VolumeRemove(VolumeRemove),
     VolumeClone(VolumeClone),
+    /// Copies into a clone all that it shows of its parent, or stops that.
+    VolumeFlatten {
+        name: String,
+        cancel: bool,
+    },
     /// Gives a volume another name in its pool: `new`, or `pool/new`.
     VolumeRename {
         name: String,
@@ -679,6 +684,20 @@ pub struct VolumeView {
     /// Number of its clones.
     #[serde(default)]
     pub clones: u32,
+    /// It gets copies of all that it shows of its parent.
+    #[serde(default)]
+    pub flatten: Option<FlattenView>,
+}
+
+/// Progress of a flatten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlattenView {
+    pub since_ms: u64,
+    pub by: String,
+    pub percent: u32,
+    /// PGs of the volume, and those of them that need the parent no longer; 0: the metadata server has only begun to ask.
+    pub pgs: u32,
+    pub flat_pgs: u32,
 }
 
 /// One volume in the trash.

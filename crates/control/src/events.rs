@@ -116,6 +116,12 @@ pub const KINDS: &[Kind] = &[
         "volume.rolled_back",
         "a volume has the contents of one of its snapshots again: an administrator asked for it",
     ),
+    kind(
+        "volume.flatten_began",
+        "a clone gets copies of all that it shows of its parent: an administrator asked for it",
+    ),
+    kind("volume.flatten_cancelled", "an administrator stopped the flatten of a clone: it keeps its parent"),
+    kind("volume.flattened", "a clone has copies of all that it showed of its parent, and needs it no longer"),
     kind("volume.resized", "a volume is longer: an administrator asked for it, and its PGs have taken the new length"),
     kind("volume.trashed", "an administrator removed a volume: its data is kept in the trash"),
     kind("volume.restored", "an administrator took a volume out of the trash"),

@@ -10,6 +10,7 @@ mod aim;
 mod attach;
 mod clients;
 mod cuts;
+mod flattens;
 mod floors;
 mod flow;
 mod force;
@@ -38,6 +39,7 @@ use crate::refusal::refuse;
 use attach::Attaching;
 use clients::Wait;
 use cuts::Cuts;
+use flattens::Flattens;
 use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
@@ -138,6 +140,7 @@ pub struct Control {
     attaching: Attaching,
     cuts: Cuts,
     removals: Removals,
+    flattens: Flattens,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
     /// Clones with all their segments, whose PGs have been told to begin them.
@@ -220,6 +223,7 @@ impl Control {
             attaching: Attaching::default(),
             cuts: Cuts::default(),
             removals: Removals::default(),
+            flattens: Flattens::default(),
             unsettled: BTreeSet::new(),
             begun_clones: BTreeSet::new(),
             waits: Vec::new(),
@@ -284,6 +288,7 @@ impl Control {
         }
         self.take_up_cuts();
         self.take_up_removals();
+        self.take_up_flattens();
         self.take_up_changes();
         self.take_up_past(now);
     }
@@ -402,7 +407,7 @@ impl Control {
             return now.mono;
         }
         let idle = now.mono + Duration::from_millis(500);
-        let orders = self.attaching.wake().min(self.cuts.wake()).min(self.removals.wake());
+        let orders = self.attaching.wake().min(self.cuts.wake()).min(self.removals.wake()).min(self.flattens.wake());
         idle.min(orders).max(now.mono + Duration::from_millis(1))
     }
 

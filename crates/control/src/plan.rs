@@ -6,6 +6,7 @@
 
 mod changes;
 mod clones;
+mod flatten;
 mod force;
 mod labels;
 mod limits;
@@ -20,6 +21,7 @@ mod volumes;
 
 pub use changes::{volume_rename, volume_resize, volume_set};
 pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, knows_parent, volume_clone};
+pub use flatten::{flatten_cancel, flatten_end, volume_flatten};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use labels::{label_changes, text_changes};
 pub use limits::{limit_changes, limit_words, pool_set};

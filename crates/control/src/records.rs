@@ -29,7 +29,7 @@ use types::{
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
-pub use volume::{Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
+pub use volume::{Flatten, Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
 pub use watch::{MuteRecord, WatchRecord};
 
 /// Version of every record that this program writes.

@@ -195,7 +195,7 @@ fn shows_data(home: &Home, sources: &Sources<'_>, chunk: ChunkKey, block: u16) -
 }
 
 /// Returns a range of a chunk as runs of sectors.
-fn runs_in(blocks: &[bool], range: SectorRange) -> Vec<(u32, bool)> {
+pub(crate) fn runs_in(blocks: &[bool], range: SectorRange) -> Vec<(u32, bool)> {
     let mut runs: Vec<(u32, bool)> = Vec::new();
     for fragment in range.fragments() {
         let is = blocks[(fragment.start / SECTORS_PER_BLOCK) as usize];

@@ -20,6 +20,7 @@ mod format;
 mod group_commit;
 pub mod home;
 pub mod home_api;
+mod inherited;
 mod install;
 mod inventory;
 mod keep;

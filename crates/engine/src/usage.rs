@@ -97,7 +97,12 @@ impl Engine {
     }
 
     /// Returns the least index from this one on at which a generation has blocks.
-    fn next_index(&self, replica: ReplicaId, generations: &BTreeSet<GenerationId>, from: u32) -> Option<u32> {
+    pub(crate) fn next_index(
+        &self,
+        replica: ReplicaId,
+        generations: &BTreeSet<GenerationId>,
+        from: u32,
+    ) -> Option<u32> {
         let (home, r) = (self.home.as_ref()?, self.replicas.get(&replica)?);
         let all = generations.iter().flat_map(|id| std::iter::once(*id).chain(r.lineage.dissolved_of(*id)));
         let first = |generation| {

@@ -115,7 +115,7 @@ impl Meta {
     /// Converts a message about one volume or the trash; its first byte says which one it is.
     fn change(bytes: &[u8]) -> Option<AdminAsk> {
         let (kind, bytes) = bytes.split_first()?;
-        Some(match kind % 13 {
+        Some(match kind % 14 {
             0 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             1 => {
                 let r = decoded::<pb::VolumeRenameRequest>(bytes)?;
@@ -156,6 +156,10 @@ impl Meta {
                     name: r.name,
                     text: api::text_in(r.text).ok()?,
                 })
+            }
+            12 => {
+                let r = decoded::<pb::VolumeFlattenRequest>(bytes)?;
+                AdminAsk::VolumeFlatten { name: r.name, cancel: r.cancel }
             }
             10 => {
                 let r = decoded::<pb::SnapshotRollbackRequest>(bytes)?;
@@ -344,7 +348,7 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
 
 /// Returns a command about a volume or a snapshot; its first byte says which one it is.
 fn change_message(rng: &mut Rng) -> Vec<u8> {
-    let kind = rng.below(13) as u8;
+    let kind = rng.below(14) as u8;
     let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
     let bytes = match kind {
         0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
@@ -364,6 +368,7 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
         }
         8 => pb::SnapshotRemoveRequest { name: snapshot(rng), detach: rng.chance(1, 2) }.encode_to_vec(),
         11 => pb::VolumeCloneRequest { snapshot: snapshot(rng), name: name(rng), text: some_text(rng) }.encode_to_vec(),
+        12 => pb::VolumeFlattenRequest { name: name(rng), cancel: rng.chance(1, 2) }.encode_to_vec(),
         10 => pb::SnapshotRollbackRequest { name: snapshot(rng), force: rng.chance(1, 2) }.encode_to_vec(),
         9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
         _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),

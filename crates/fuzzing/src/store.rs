@@ -251,6 +251,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         clone_of: (n == 2).then_some(Base { volume: VolumeId(1), snapshot: SnapshotId(3), to: GenerationId(4) }),
         depth: 0,
         cloning: false,
+        flatten: (n == 2).then(|| control::Flatten { since_ms: 8, by: String::new() }),
         rollback: (n == 2).then(|| Rollback {
             snapshot: SnapshotId(3),
             to: GenerationId(4),

@@ -59,6 +59,11 @@ pub enum Action {
     },
     /// The answer to an order about snapshots.
     Snapshots(SnapshotAnswer),
+    /// A part of a place that [`crate::Group::propose_fill`] took has ended; not `ok`: it was not copied.
+    Filled {
+        fill: u64,
+        ok: bool,
+    },
     /// Close the connection to this OSD: it sent bytes that fail their checksum or that no member may send.
     BadPeer {
         osd: OsdId,

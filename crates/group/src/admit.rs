@@ -5,6 +5,7 @@
 //! everything else is decided at apply (R1, R6).
 
 use crate::descriptor::{Command, Stamp, is_part};
+use crate::fills::filled;
 use crate::reads::{ReadOf, What};
 use crate::{Action, Group, GroupLimits, Origin};
 use bytes::BytesMut;
@@ -19,17 +20,33 @@ use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 /// Receiver of the outcome of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
-    Request { origin: Origin, id: u64 },
-    Attach { order: u64 },
-    Cut { cut: CutId },
-    Remove { volume: VolumeId, snapshot: SnapshotId },
+    Request {
+        origin: Origin,
+        id: u64,
+    },
+    Attach {
+        order: u64,
+    },
+    Cut {
+        cut: CutId,
+    },
+    Remove {
+        volume: VolumeId,
+        snapshot: SnapshotId,
+    },
+    Fill {
+        fill: u64,
+    },
+    /// Its outcome is seen in decision state.
+    Detach,
 }
 
 impl Waiter {
-    /// Answers "busy" to a request that was not proposed.
+    /// Answers "busy" to a request or a copy that was not proposed.
     pub fn busy(self, actions: &mut Vec<Action>) {
         match self {
             Waiter::Request { origin, id } => reply(origin, id, Err(Reject::Busy), actions),
+            Waiter::Fill { fill } => filled(fill, false, actions),
             other => panic!("{other:?} is no request"),
         }
     }
@@ -49,6 +66,8 @@ impl Waiter {
                 let result = Err(CutRefusal::NotLeader { hint });
                 actions.push(Action::Snapshots(SnapshotAnswer::Removed { volume, snapshot, result }));
             }
+            Waiter::Fill { fill } => filled(fill, false, actions),
+            Waiter::Detach => {}
         }
     }
 }
@@ -62,9 +81,10 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// The volume of a client's change.
+    /// The volume of a client's change, or of a copy.
     fn volume(&self) -> Option<VolumeId> {
-        self.command.stamp().map(|(volume, _)| volume)
+        let copied = || self.command.payload().map(|(chunk, _)| chunk.volume);
+        self.command.stamp().map(|(volume, _)| volume).or_else(copied)
     }
 }
 
@@ -104,6 +124,18 @@ impl Queue {
     pub fn push_order(&mut self, command: Command, waiter: Waiter) {
         let (payload, crcs) = (IoBuf::EMPTY, Crcs::default());
         self.orders.push_back(Admitted { command, payload, crcs, waiter });
+    }
+
+    /// Adds a copy of a flatten.
+    pub fn push_fill(&mut self, command: Command, (payload, crcs): (IoBuf, Crcs), fill: u64) {
+        self.bytes += payload.len() as u64;
+        self.writes.push_back(Admitted { command, payload, crcs, waiter: Waiter::Fill { fill } });
+    }
+
+    /// Whether so many copies and bytes leave half of the room to clients.
+    pub fn has_room_beside(&self, ops: usize, bytes: u64, limits: &GroupLimits) -> bool {
+        let waiting = self.writes.len() + self.held.len() + ops;
+        waiting <= limits.queue_ops_max / 2 && self.bytes + bytes <= limits.queue_bytes_max / 2
     }
 
     /// Whether so much is held that more would take the room of other volumes.
@@ -285,6 +317,7 @@ impl Group {
     /// Refuses all changes that were not proposed.
     pub(crate) fn refuse_queue(&mut self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         let queue = std::mem::take(&mut self.queue);
+        self.fills.clear();
         for admitted in queue.orders.into_iter().chain(queue.held).chain(queue.writes) {
             match &admitted.command {
                 Command::Snap(cut) => self.holds.snapped(cut.id),
@@ -297,7 +330,7 @@ impl Group {
 
     /// Proposes the admitted changes: one message of raft, at most 1 MiB of payload, and no more than the log
     /// has space for (R9).
-    pub(crate) fn propose(&mut self) {
+    pub(crate) fn propose(&mut self, actions: &mut Vec<Action>) {
         if self.queue.is_empty() || !self.serves() {
             return;
         }
@@ -313,6 +346,10 @@ impl Group {
         let mut batch = Vec::new();
         while batch.len() < entries_max {
             let Some(admitted) = self.queue.next(room, !self.blocked) else { break };
+            if !self.fills.pass(&admitted.command, &admitted.waiter) {
+                admitted.waiter.busy(actions);
+                continue;
+            }
             room -= admitted.payload.len() as u64;
             batch.push(admitted);
         }

@@ -7,6 +7,7 @@
 use crate::admit::{Waiter, reply};
 use crate::decision::{Decided, Outcome};
 use crate::descriptor::Command;
+use crate::fills::filled;
 use crate::{Action, Group};
 use consensus::{Committed, Ready};
 use types::control::AttachRefusal;
@@ -127,5 +128,7 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
             };
             actions.push(Action::Snapshots(SnapshotAnswer::Removed { volume, snapshot, result }));
         }
+        Waiter::Fill { fill } => filled(fill, matches!(outcome, Outcome::Done(_)), actions),
+        Waiter::Detach => {}
     }
 }

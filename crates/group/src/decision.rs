@@ -5,6 +5,7 @@
 //! fact, so every replica decides alike.
 
 mod cuts;
+mod fills;
 
 use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
@@ -138,6 +139,7 @@ impl Decision {
             Command::Snap(cut) => self.snap(cut),
             Command::Release { cut, end, items } => self.release(*cut, *end, items),
             Command::Remove { volume, snapshot } => self.remove_snapshot(*volume, *snapshot),
+            Command::Detach { volume, head } => self.detach(*volume, *head),
             _ => self.decide_flat(command).into(),
         }
     }
@@ -153,9 +155,12 @@ impl Decision {
                 self.stamped(chunk.volume, Some(chunk.index), stamp, |chunk| Effect::Zero { chunk, range: *range })
             }
             Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, |_| Effect::None),
-            Command::Attach(_) | Command::Snap(_) | Command::Release { .. } | Command::Remove { .. } => {
-                unreachable!("it was decided above")
-            }
+            Command::Fill { chunk, head, range } => self.fill(*chunk, *head, *range),
+            Command::Attach(_)
+            | Command::Snap(_)
+            | Command::Release { .. }
+            | Command::Remove { .. }
+            | Command::Detach { .. } => unreachable!("it was decided above"),
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
                 Ok(members) => {
                     self.members = members;

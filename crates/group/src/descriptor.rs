@@ -26,6 +26,8 @@ const MEMBERS: u8 = 5;
 const SNAP: u8 = 6;
 const RELEASE: u8 = 7;
 const REMOVE: u8 = 8;
+const FILL: u8 = 9;
+const DETACH: u8 = 10;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
@@ -38,6 +40,8 @@ const SNAP_LEN: usize = 24;
 const RELEASE_LEN: usize = 16;
 const ITEM_LEN: usize = 16;
 const REMOVE_LEN: usize = 20;
+const FILL_LEN: usize = 32;
+const DETACH_LEN: usize = 20;
 /// Place of the stamp in a write, and of its sequence number. Only attach records and orders of cuts are long
 /// enough to have other bytes there.
 const STAMP_AT: usize = 24;
@@ -45,7 +49,7 @@ const SEQ_AT: usize = STAMP_AT + 16;
 
 const _: () = assert!(WRITE_LEN <= types::limits::DESCRIPTOR_MAX);
 const _: () = assert!(SNAP_LEN + types::cut::CUT_ITEMS_MAX * ITEM_LEN <= types::limits::DESCRIPTOR_MAX);
-const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
+const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && FILL_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
 
 /// Session of a write, and its number in it (R6, R7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +98,17 @@ pub enum Command {
         volume: VolumeId,
         snapshot: SnapshotId,
     },
+    /// Copies what a head shows of older generations into it: a write of the bytes that are there. It has no effect unless the head is this one.
+    Fill {
+        chunk: VolumeChunk,
+        head: GenerationId,
+        range: SectorRange,
+    },
+    /// Ends the kinship of a head that shows nothing of older generations.
+    Detach {
+        volume: VolumeId,
+        head: GenerationId,
+    },
 }
 
 /// The bytes are no command of this version.
@@ -127,6 +142,22 @@ impl Command {
         match self {
             Command::Write { chunk, stamp, .. } | Command::Zero { chunk, stamp, .. } => Some((chunk.volume, stamp)),
             Command::Skip { volume, stamp } => Some((*volume, stamp)),
+            _ => None,
+        }
+    }
+
+    /// The place of the payload; `None`: the command has none.
+    pub fn payload(&self) -> Option<(VolumeChunk, SectorRange)> {
+        match self {
+            Command::Write { chunk, range, .. } | Command::Fill { chunk, range, .. } => Some((*chunk, *range)),
+            _ => None,
+        }
+    }
+
+    /// The volume and the place of a change of its data.
+    pub fn changes(&self) -> Option<(VolumeChunk, SectorRange)> {
+        match self {
+            Command::Write { chunk, range, .. } | Command::Zero { chunk, range, .. } => Some((*chunk, *range)),
             _ => None,
         }
     }
@@ -189,6 +220,19 @@ impl Command {
                 out.put_u64_le(volume.0);
                 out.put_u64_le(snapshot.0);
             }
+            Command::Fill { chunk, head: generation, range } => {
+                head(out, FILL);
+                out.put_u64_le(chunk.volume.0);
+                out.put_u32_le(chunk.index);
+                out.put_u32_le(range.start);
+                out.put_u32_le(range.count);
+                out.put_u64_le(generation.0);
+            }
+            Command::Detach { volume, head: generation } => {
+                head(out, DETACH);
+                out.put_u64_le(volume.0);
+                out.put_u64_le(generation.0);
+            }
         }
     }
 
@@ -222,6 +266,8 @@ impl Command {
             SNAP => items(SNAP_LEN),
             RELEASE => items(RELEASE_LEN),
             REMOVE => REMOVE_LEN,
+            FILL => FILL_LEN,
+            DETACH => DETACH_LEN,
             _ => return Err(DescriptorError::Kind(kind)),
         };
         if bytes.len() != want {
@@ -282,11 +328,15 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             Ok(Command::Release { cut: CutId(u64_at(4)), end, items })
         }
         REMOVE => Ok(Command::Remove { volume, snapshot: SnapshotId(u64_at(12)) }),
+        DETACH => Ok(Command::Detach { volume, head: GenerationId(u64_at(12)) }),
         _ => {
             let chunk = VolumeChunk { volume, index: u32_at(12) };
             let (start, count) = (u32_at(16), u32_at(20));
             let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || is_part(*r));
             let range = range.ok_or(DescriptorError::Range { start, count })?;
+            if kind == FILL {
+                return Ok(Command::Fill { chunk, head: GenerationId(u64_at(24)), range });
+            }
             let stamp = stamp(STAMP_AT);
             Ok(if kind == WRITE {
                 Command::Write { chunk, range, stamp }
@@ -370,10 +420,10 @@ pub fn sampled(descriptor: &[u8]) -> Option<(VolumeId, Stamp)> {
 
 /// Returns the payload bytes of an entry with this descriptor; zero when it cannot be decoded.
 pub fn payload_len(descriptor: &[u8]) -> u64 {
-    match Command::decode(descriptor) {
-        Ok(Command::Write { range, .. }) => range.len_bytes() as u64,
-        _ => 0,
-    }
+    Command::decode(descriptor)
+        .ok()
+        .and_then(|command| command.payload())
+        .map_or(0, |(_, range)| range.len_bytes() as u64)
 }
 
 #[cfg(test)]
@@ -473,6 +523,18 @@ mod tests {
             (
                 Command::Remove { volume: VolumeId(2), snapshot: SnapshotId(0x31) },
                 "0108000002000000000000003100000000000000",
+            ),
+            (
+                Command::Fill {
+                    chunk: VolumeChunk { volume: VolumeId(2), index: 9 },
+                    head: GenerationId(0x31),
+                    range: SectorRange::new(8, 16),
+                },
+                "0109000002000000000000000900000008000000100000003100000000000000",
+            ),
+            (
+                Command::Detach { volume: VolumeId(2), head: GenerationId(0x31) },
+                "010a000002000000000000003100000000000000",
             ),
         ]
     }
@@ -578,11 +640,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_write_has_payload() {
+    fn only_writes_and_copies_have_payload() {
         for (command, _) in samples() {
             let mut out = BytesMut::new();
             command.encode(&mut out);
-            let want = if matches!(command, Command::Write { .. }) { 512 } else { 0 };
+            let want = match command {
+                Command::Write { .. } => 512,
+                Command::Fill { .. } => 8192,
+                _ => 0,
+            };
             assert_eq!(payload_len(&out), want, "{command:?}");
         }
         assert_eq!(payload_len(b"garbage"), 0);

@@ -53,6 +53,7 @@ pub struct Group {
     pub(crate) reports: crate::unreached::Reports,
     pub(crate) queue: Queue,
     pub(crate) holds: crate::hold::Holds,
+    pub(crate) fills: crate::fills::Fills,
     /// Waiters of the proposed entries, in index order; all entries are of the present term of leadership.
     pub(crate) waiting: VecDeque<(Index, crate::admit::Waiter)>,
     pub(crate) reads: Reads,
@@ -125,6 +126,7 @@ impl Group {
             reports: crate::unreached::Reports::default(),
             queue: Queue::default(),
             holds: crate::hold::Holds::default(),
+            fills: crate::fills::Fills::default(),
             waiting: VecDeque::new(),
             reads: Reads::default(),
             pending_payloads: PendingPayloads::default(),
@@ -328,11 +330,11 @@ impl Group {
         self.poll_whole(now, actions);
         self.poll_members(now, actions);
         self.poll_holds(now);
-        self.propose();
+        self.propose(actions);
         self.poll_read_index(now);
         self.drain(now, actions);
         if self.poll_holds(now) {
-            self.propose();
+            self.propose(actions);
             self.drain(now, actions);
         }
         self.check_invariants(now);

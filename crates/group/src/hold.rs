@@ -84,6 +84,7 @@ impl Group {
                 let waiter = Waiter::Cut { cut: cut.id };
                 self.holds.0.insert(cut.id, hold);
                 // Their space was counted for the head that they would have gone to (R13): they come again, and are held.
+                self.fills.forget(|volume| cut.items.iter().any(|item| item.volume == volume));
                 let waiters = self.queue.take_writes(|volume| cut.items.iter().any(|item| item.volume == volume));
                 waiters.into_iter().for_each(|waiter| waiter.busy(actions));
                 self.queue.push_order(Command::Snap(cut), waiter);
@@ -91,6 +92,7 @@ impl Group {
             SnapshotOrder::Release { cut, end, items } => {
                 self.push_once(Command::Release { cut, end, items }, Waiter::Cut { cut });
             }
+            SnapshotOrder::Flatten { .. } => unreachable!("the OSD takes it"),
             SnapshotOrder::Remove { volume, snapshot } => {
                 self.push_once(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
             }
@@ -117,7 +119,7 @@ impl Group {
             SnapshotOrder::Cut(Cut { items, .. }) | SnapshotOrder::Release { items, .. } if !are_items(items) => {
                 Some(CutRefusal::Invalid)
             }
-            SnapshotOrder::Release { .. } => None,
+            SnapshotOrder::Release { .. } | SnapshotOrder::Flatten { .. } => None,
             SnapshotOrder::Cut(cut) => {
                 cut.items.iter().any(|item| self.is_held(item.volume)).then_some(CutRefusal::Open)
             }

@@ -177,10 +177,10 @@ impl Group {
 /// Whether an entry's payload is exactly that of its command, by length and by every checksum.
 fn is_whole(entry: &Entry) -> bool {
     match Command::decode(&entry.descriptor) {
-        Ok(Command::Write { range, .. }) => {
-            entry.crcs.start == range.start && range.verify(&entry.payload, &entry.crcs.values)
-        }
-        Ok(_) => entry.payload.is_empty(),
+        Ok(command) => match command.payload() {
+            Some((_, range)) => entry.crcs.start == range.start && range.verify(&entry.payload, &entry.crcs.values),
+            None => entry.payload.is_empty(),
+        },
         Err(_) => false,
     }
 }

@@ -239,6 +239,16 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
+    async fn volume_flatten(
+        &self,
+        request: Request<pb::VolumeFlattenRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeFlatten { name: r.name, cancel: r.cancel };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
     async fn volume_list(
         &self,
         request: Request<pb::VolumeListRequest>,

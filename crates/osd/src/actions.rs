@@ -29,6 +29,7 @@ impl Osd {
                     self.recover(|r, here| r.streams.tree_changed(here, replica, &changes));
                     self.tell_digests(replica, index);
                 }
+                Action::Filled { fill, ok } => self.filled(replica, fill, ok),
                 Action::Snapshots(answer) => self.snapshots_answered(slot, answer),
                 Action::Read { read, origin, chunk, range } => {
                     if let Some(op) = self.inflight.sampled(origin) {

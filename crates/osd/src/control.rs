@@ -146,6 +146,7 @@ impl Osd {
             OsdDown::DropReplica { pg, replica, keep } => self.drop_replica(pg, replica, keep),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
+            OsdDown::Snapshots { pg, order: SnapshotOrder::Flatten { volume } } => self.order_flatten(pg, volume),
             OsdDown::Snapshots { pg, order } => self.order_snapshots(pg, order),
             OsdDown::Limits { part, volumes } => {
                 self.limits.handle_limits(self.now, part, volumes);

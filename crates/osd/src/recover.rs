@@ -33,14 +33,14 @@ const PRESSURE_SLOW: f32 = 0.9;
 
 /// The OSD at this moment, as `recovery` sees it.
 pub(crate) struct Here<'a> {
-    now: Time,
+    pub(crate) now: Time,
     osd: OsdId,
-    pgs: &'a mut Pgs,
+    pub(crate) pgs: &'a mut Pgs,
     bus: &'a Bus,
-    engine: &'a mut Engine,
+    pub(crate) engine: &'a mut Engine,
     pairs: &'a Pairs,
     fill_decision_max: usize,
-    actions: Vec<Action>,
+    pub(crate) actions: Vec<Action>,
 }
 
 impl Here<'_> {
@@ -261,7 +261,7 @@ impl Host for Here<'_> {
 
 /// Returns the data of a write.
 fn extent_of(entry: &Entry) -> Option<(Index, LostExtent)> {
-    let Ok(Command::Write { chunk, range, .. }) = Command::decode(&entry.descriptor) else { return None };
+    let (chunk, range) = Command::decode(&entry.descriptor).ok()?.payload()?;
     let offset_bytes = range.start * types::SECTOR as u32;
     Some((entry.index, LostExtent { chunk, offset_bytes, len_bytes: range.len_bytes() as u32 }))
 }
@@ -359,6 +359,10 @@ impl Osd {
                 group.into_iter().for_each(|group| group.note_filling(self.now, follower));
             }
             Action::AnswerTool { id, answer } => self.tools.answers.push((id, answer.into())),
+            Action::ProposeFill { replica, fill, chunk, parts } => self.propose_fill((replica, fill), chunk, parts),
+            Action::Detach { replica, volume, head } => {
+                self.with_replica(replica, |group, _, _| group.detach(volume, head));
+            }
             Action::Install { replica } => self.engine.install(replica),
             Action::InstallAsOf(state) => {
                 self.pause(state.replica);
@@ -375,7 +379,11 @@ impl Osd {
         self.pgs.pause(self.pgs.by_replica(replica).expect("its log is to begin again"));
     }
 
-    fn with_replica(&mut self, replica: ReplicaId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<group::Action>)) {
+    pub(crate) fn with_replica(
+        &mut self,
+        replica: ReplicaId,
+        f: impl FnOnce(&mut group::Group, Time, &mut Vec<group::Action>),
+    ) {
         if let Some(slot) = self.pgs.by_replica(replica) {
             self.with_slot(slot, Touch::Always, f);
         }
@@ -384,6 +392,9 @@ impl Osd {
     /// Does one step of all recovery. The caller ensures that every effect that groups have applied is in the overlay.
     pub(crate) fn step_recovery(&mut self) {
         self.recover(|r, here| r.digests.step(here));
+        if !self.recovery.flattens.is_idle() {
+            self.recover(|r, here| r.flattens.step(here));
+        }
         self.recover(|r, here| r.streams.lift_paces(here));
         self.recover(|r, here| r.streams.step(here));
         self.recover(|r, here| r.payloads.step(here));

@@ -236,22 +236,29 @@ impl Osd {
             Some(chunk) => self.engine.new_aus(slot.identity.replica, chunk, range),
             None => range.au_count(),
         };
+        let pg = slot.identity.pg;
+        self.hold_space(key, need).map_err(|refused| match refused {
+            NoRoom::Wait => Reject::Busy,
+            NoRoom::Full(member) => {
+                self.write_found_full(pg, member.unwrap_or(self.config.osd));
+                Reject::Failed(Errno::NoSpace)
+            }
+        })
+    }
+
+    /// Takes this many AUs at every member of a PG.
+    ///
+    /// # Errors
+    /// A member does not have them.
+    pub(crate) fn hold_space(&mut self, key: usize, need: u32) -> Result<Option<Held>, NoRoom> {
         if need == 0 {
             return Ok(None);
         }
-        let me = self.config.osd;
+        let (me, slot) = (self.config.osd, self.pgs.get(key));
         // A learner that has no space is not promoted, and stops no write.
         let voters = slot.others().filter(|member| slot.members.is_voter(member.replica));
         let others = voters.map(|member| member.osd).filter(|osd| *osd != me);
-        match self.space.admit(self.now, u64::from(need), others) {
-            Ok(held) => Ok(Some(held)),
-            Err(NoRoom::Wait) => Err(Reject::Busy),
-            Err(NoRoom::Full(member)) => {
-                let pg = slot.identity.pg;
-                self.write_found_full(pg, member.unwrap_or(me));
-                Err(Reject::Failed(Errno::NoSpace))
-            }
-        }
+        self.space.admit(self.now, u64::from(need), others).map(Some)
     }
 
     /// Returns the space of an answered write.

@@ -6,7 +6,7 @@
 use crate::space::PART_AUS;
 use bus::BusTuning;
 use group::{GroupLimits, Timing};
-use recovery::{RepairTuning, StreamTuning};
+use recovery::{FlattenTuning, RecoveryTuning, RepairTuning, StreamTuning};
 use std::time::Duration;
 use types::config::{Check, ConfigFaults};
 
@@ -53,6 +53,7 @@ pub struct OsdTuning {
     pub space: SpaceTuning,
     pub streams: StreamTuning,
     pub repair: RepairTuning,
+    pub flatten: FlattenTuning,
 }
 
 impl Default for OsdTuning {
@@ -78,6 +79,7 @@ impl Default for OsdTuning {
             space: SpaceTuning::default(),
             streams: StreamTuning::default(),
             repair: RepairTuning::default(),
+            flatten: FlattenTuning::default(),
         }
     }
 }
@@ -86,6 +88,10 @@ impl OsdTuning {
     /// Returns how many digests run at once at most, and how many wait.
     pub(crate) fn digests(&self) -> (usize, usize) {
         (self.digests_max, self.digests_waiting_max)
+    }
+
+    pub(crate) fn recovery(&self) -> RecoveryTuning {
+        RecoveryTuning { streams: self.streams, repair: self.repair, flatten: self.flatten }
     }
 
     /// Checks all fields, and their relations to the times of the PGs.
@@ -116,6 +122,7 @@ impl OsdTuning {
         check.part("space", self.space.validate());
         check.part("streams", self.streams.validate());
         check.part("repair", self.repair.validate());
+        check.part("flatten", self.flatten.validate());
         let (renewal, empty_ack) = (timing.renewal, timing.renewal.saturating_mul(timing.empty_ack_every));
         check.ensure(
             self.space.silent > empty_ack,

@@ -74,6 +74,7 @@ fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
             let (snapshot, name, text) = (given.get("snapshot")?, given.get("name")?, given.text()?);
             AdminAsk::VolumeClone(VolumeClone { snapshot, name, text })
         }
+        "volume_flatten" => AdminAsk::VolumeFlatten { name: given.get("name")?, cancel: given.get("cancel")? },
         "volumes" => AdminAsk::VolumeList { pool: given.get("pool")? },
         "volume_info" => AdminAsk::VolumeInfo { name: given.get("name")? },
         "volume_set" => AdminAsk::VolumeSet { name: given.get("name")?, text: given.text()? },

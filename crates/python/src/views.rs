@@ -39,6 +39,7 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         resizing_to: view.resize_bytes,
         rollback_to: view.rollback_to.as_ref(),
         parent: view.parent.as_ref(),
+        flattened_percent: view.flatten.as_ref().map(|flatten| flatten.percent),
         snapshots: view.snapshots,
         clones: view.clones,
     ))

@@ -2,13 +2,17 @@
 
 use crate::block::{BlockKey, HeldRead};
 use crate::digest::DigestAnswer;
+use crate::flatten::{Copied, FillRead};
 use crate::stream::{BaseRead, PartRead};
 use std::sync::Arc;
 use std::time::Duration;
 use types::map::{Member, Membership};
 use types::store::{BlockCopy, ChunkDelta, DecisionState, ReadData, ReadError};
 use types::tree::Tree;
-use types::{BlockPlace, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk};
+use types::{
+    BlockPlace, ChunkKey, GenerationId, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk,
+    VolumeId,
+};
 use wire::Message;
 
 /// The result of a read.
@@ -213,6 +217,8 @@ pub enum Read {
     Part(PartRead),
     /// Older contents of a replica here.
     Base(BaseRead),
+    /// A place that a flatten copies.
+    Fill(FillRead),
 }
 
 /// The part of a local replica in its PG.
@@ -303,6 +309,19 @@ pub enum Action {
     AnswerTool {
         id: u64,
         answer: DigestAnswer,
+    },
+    /// Propose copies of a place; [`crate::Flattens::handle_filled`] takes the end of each.
+    ProposeFill {
+        replica: ReplicaId,
+        fill: u64,
+        chunk: ChunkKey,
+        parts: Vec<Copied>,
+    },
+    /// Propose the end of the kinship of a head.
+    Detach {
+        replica: ReplicaId,
+        volume: VolumeId,
+        head: GenerationId,
     },
     /// Have the log of a replica begin behind the index of this state. The group is paused until then.
     Fill(DecisionState),

@@ -8,6 +8,7 @@
 
 mod block;
 mod digest;
+mod flatten;
 mod host;
 mod payload;
 mod query;
@@ -16,10 +17,11 @@ mod tuning;
 
 pub use block::{BlockKey, BlockRepairs, HeldRead, Named};
 pub use digest::{DigestAnswer, DigestQuery, Digests, PARTS};
+pub use flatten::{Copied, FillRead, Flattens, Head, Heads};
 pub use host::{Action, Follow, Host, Lead, Part, Read, ReadResult, Staged};
 pub use payload::{ANY_REPLICA, PayloadRepairs, answer_fetch};
 pub use stream::{BaseRead, PartRead, Streams};
-pub use tuning::{RepairTuning, StreamTuning};
+pub use tuning::{FlattenTuning, RecoveryTuning, RepairTuning, StreamTuning};
 
 use types::Time;
 
@@ -29,21 +31,25 @@ pub struct Recovery {
     pub blocks: BlockRepairs,
     pub streams: Streams,
     pub digests: Digests,
+    pub flattens: Flattens,
 }
 
 impl Recovery {
     /// `digests`: most that run at once, and most that wait.
-    pub fn new(streams: StreamTuning, repair: RepairTuning, digests: (usize, usize), seed: u64) -> Recovery {
+    pub fn new(tuning: RecoveryTuning, digests: (usize, usize), seed: u64) -> Recovery {
+        let RecoveryTuning { streams, repair, flatten } = tuning;
         let (payloads, blocks) = (PayloadRepairs::new(repair), BlockRepairs::new(repair));
-        Recovery { payloads, blocks, streams: Streams::new(streams, seed), digests: Digests::new(digests.0, digests.1) }
+        let (streams, flattens) = (Streams::new(streams, seed), Flattens::new(flatten));
+        Recovery { payloads, blocks, streams, digests: Digests::new(digests.0, digests.1), flattens }
     }
 
     /// Handles the result of a read.
-    pub fn handle_read(&mut self, host: &mut impl Host, read: Read, result: ReadResult) {
+    pub fn handle_read(&mut self, host: &mut (impl Host + Heads), read: Read, result: ReadResult) {
         match read {
             Read::Block(key) | Read::BaseBlock(key) => self.blocks.handle_read(host, key, result),
             Read::Part(read) => self.streams.handle_part(host, &read, result),
             Read::Digest { key, part } => self.digests.handle_read(host, (key, part), result),
+            Read::Fill(read) => self.flattens.handle_read(host, read, result),
             Read::Base(read) => self.streams.handle_base(host, &read, result),
         }
     }
@@ -51,7 +57,7 @@ impl Recovery {
     /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
         let repairs = self.payloads.next_deadline().min(self.blocks.next_deadline());
-        repairs.min(self.streams.next_deadline()).min(self.digests.next_deadline())
+        repairs.min(self.streams.next_deadline()).min(self.digests.next_deadline()).min(self.flattens.next_deadline())
     }
 
     /// The store is poisoned.
@@ -60,5 +66,6 @@ impl Recovery {
         self.payloads.clear();
         self.blocks.clear();
         self.streams.clear();
+        self.flattens.clear();
     }
 }

@@ -17,10 +17,11 @@ mod sender;
 
 use crate::host::{Action, Host};
 use crate::tuning::StreamTuning;
-use budget::Budget;
+pub(crate) use budget::Budget;
 use bytes::Bytes;
 pub(crate) use plan::Blocks;
 use receiver::Receiver;
+pub(crate) use send::LOG_WAIT_MAX;
 use sender::Sender;
 use std::collections::BTreeMap;
 use types::control::RecoveryTotals;

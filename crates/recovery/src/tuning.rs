@@ -6,6 +6,14 @@ use types::BLOCK;
 use types::config::{Check, ConfigFaults};
 use types::limits::{FILL_DECISION_MAX, PART_MAX};
 
+/// Tunables of all recovery.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecoveryTuning {
+    pub streams: StreamTuning,
+    pub repair: RepairTuning,
+    pub flatten: FlattenTuning,
+}
+
 /// Tunables of the streams (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTuning {
@@ -84,6 +92,35 @@ impl StreamTuning {
         }
         check.ensure(self.rest_min <= self.rest_max, "rest_min is above rest_max");
         check.ensure(self.answer_max <= self.install_max, "answer_max is above install_max");
+        check.end()
+    }
+}
+
+/// Tunables of flattens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlattenTuning {
+    /// Most bytes a second that one OSD copies. A flatten begins at an eighth of it, and is slower while I/O waits for the device. Default
+    /// 32 MiB; at least 64 KiB.
+    pub bytes_per_s: u64,
+    /// A flatten that was not ordered again for this long stops. Default 15 s.
+    pub patience: Duration,
+}
+
+impl Default for FlattenTuning {
+    fn default() -> FlattenTuning {
+        FlattenTuning { bytes_per_s: 32 << 20, patience: Duration::from_secs(15) }
+    }
+}
+
+impl FlattenTuning {
+    /// Checks all fields.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn validate(&self) -> Result<(), ConfigFaults> {
+        let mut check = Check::new("flattens");
+        check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
+        check.within("patience", self.patience, Duration::from_millis(1)..=Duration::from_secs(600));
         check.end()
     }
 }

@@ -74,6 +74,8 @@ struct Line {
     len_bytes: u64,
     history: History,
     shots: Vec<Shot>,
+    /// It shows blocks of a parent.
+    is_clone: bool,
     /// All of it was read back at the end.
     is_read: bool,
 }
@@ -115,6 +117,7 @@ struct Leaving {
 pub struct Families {
     rng: Rng,
     machine: usize,
+    flattens: bool,
     stage: Stage,
     at: Time,
     asked_at: Time,
@@ -133,17 +136,20 @@ pub struct Families {
 pub struct Counts {
     pub clones: u64,
     pub rollbacks: u64,
+    pub flattens: u64,
     pub lives: u64,
     /// Volumes that were read back or removed at the end.
     pub closed: u64,
 }
 
 impl Families {
-    pub fn new(mut rng: Rng, machine: usize, now: Time) -> Families {
+    /// `flattens`: clones are flattened.
+    pub fn new(mut rng: Rng, machine: usize, now: Time, flattens: bool) -> Families {
         let at = now + Duration::from_millis(rng.below(300));
         Families {
             rng,
             machine,
+            flattens,
             stage: Stage::Choosing,
             at,
             asked_at: Time::ZERO,
@@ -207,6 +213,7 @@ impl Families {
         let Some(records) = cluster.meta.records() else { return };
         for line in &mut self.lines {
             line.look(now, records, &mut self.failure);
+            self.counts.flattens += u64::from(line.is_flat(records));
         }
         self.drop_shots(now, cluster);
         self.remove_lines(now, cluster);
@@ -248,7 +255,8 @@ impl Families {
         }
         let line = self.rng.below(self.lines.len() as u64) as usize;
         let shot = self.some_shot(line);
-        match (self.rng.below(8), shot) {
+        match (self.rng.below(if self.flattens { 9 } else { 8 }), shot) {
+            (8, _) => self.flatten_some(cluster),
             (0..3, Some(shot)) if has_room => {
                 let name = format!("main/family{}", self.fresh());
                 self.go_to(Stage::Cloning { line, shot, name });
@@ -257,6 +265,19 @@ impl Families {
             (6, _) if self.lines.len() == LINES_MAX => self.leave(now, line),
             _ => self.begin_life(now, line, cluster),
         }
+    }
+
+    /// Has a clone flattened, or has that stopped. It goes on while the machine works.
+    fn flatten_some(&mut self, cluster: &mut Cluster) {
+        let clones: Vec<String> =
+            self.lines.iter().filter(|l| l.is_clone && l.shots.is_empty()).map(|l| l.name.clone()).collect();
+        if clones.is_empty() {
+            return;
+        }
+        let name = clones[self.rng.below(clones.len() as u64) as usize].clone();
+        let cancel = self.rng.chance(1, 6);
+        tracing::info!(name, cancel, "a clone is to be flattened");
+        cluster.admin(AdminAsk::VolumeFlatten { name, cancel });
     }
 
     fn some_shot(&mut self, line: usize) -> Option<String> {
@@ -294,7 +315,9 @@ impl Families {
         let Some(records) = cluster.meta.records() else { return };
         if let Ok(known) = records.volume(&name) {
             let history = History { key: known.id.0, ancestors: Vec::new() };
-            self.lines.push(Line { name, volume: known.id, len_bytes, history, shots: Vec::new(), is_read: false });
+            let volume = known.id;
+            let shots = Vec::new();
+            self.lines.push(Line { name, volume, len_bytes, history, shots, is_clone: false, is_read: false });
             return self.go_to(Stage::Choosing);
         }
         if self.is_to_ask(now) {
@@ -315,8 +338,12 @@ impl Families {
                 cluster.linear.branch(volume.0, of.of.key, of.within.clone());
                 let (history, len_bytes) = (of.of.next(volume.0), parent.len_bytes);
                 tracing::info!(name, %volume, shot, of = of.of.key, within = ?of.within, "a clone is made");
-                self.lines.push(Line { name, volume, len_bytes, history, shots: Vec::new(), is_read: false });
+                let shots = Vec::new();
+                self.lines.push(Line { name, volume, len_bytes, history, shots, is_clone: true, is_read: false });
                 self.counts.clones += 1;
+                if self.flattens && self.rng.chance(2, 3) {
+                    self.flatten_some(cluster);
+                }
                 self.go_to(Stage::Choosing);
             }
             Err(_) if self.is_to_ask(now) => {
@@ -432,7 +459,10 @@ impl Families {
             return cluster.client(self.machine).workload.iter_mut().for_each(|work| work.finish());
         }
         let taken = &mut self.lines[line];
-        if taken.shots.len() < SHOTS_MAX && self.rng.chance(1, 3) {
+        let known = cluster.meta.records().and_then(|records| records.volumes.get(&taken.volume));
+        // It takes no snapshots during a flatten.
+        let is_flattened = known.is_some_and(|known| known.flatten.is_some());
+        if taken.shots.len() < SHOTS_MAX && !is_flattened && self.rng.chance(1, 3) {
             let name = format!("{}@s{}", taken.name, self.next);
             self.next += 1;
             let within = now.0..At::MAX;
@@ -491,6 +521,14 @@ impl Families {
 impl Line {
     fn ready(&self) -> impl Iterator<Item = &Shot> {
         self.shots.iter().filter(|shot| shot.is_ready() && !shot.goes)
+    }
+
+    /// Whether it is seen for the first time that the volume needs its parent no longer.
+    fn is_flat(&mut self, records: &Records) -> bool {
+        let known = records.volumes.get(&self.volume);
+        let is_flat = self.is_clone && known.is_some_and(|known| known.clone_of.is_none());
+        self.is_clone &= !is_flat;
+        is_flat
     }
 
     /// Takes note of the records.

@@ -1,8 +1,8 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{
-    Aim, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM, NEWEST_FROM,
-    REDIRECT_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
+    Aim, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
+    NEWEST_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::tuned::Tuned;
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
@@ -224,14 +224,16 @@ impl Options {
         self.metas.map(|_| Rng::new(seed ^ u64::from_be_bytes(*b"electing")))
     }
 
-    /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such.
-    pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<Rng>) {
+    /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such, with whether clones are
+    /// flattened.
+    pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<(Rng, bool)>) {
         let dice = |name: &[u8; 8], from: u64, percentage: u64| {
             let mut rng = Rng::new(seed ^ u64::from_be_bytes(*name));
             let fits = seed >= from && self.aim.is_none();
             (fits && rng.chance(percentage, 100)).then_some(rng)
         };
-        (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), dice(b"families", FAMILIES_FROM, FAMILIES_PCT))
+        let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, seed >= FLATTEN_FROM));
+        (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

@@ -153,6 +153,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("volumes come and gone", report.tenancies),
         ("snapshots made", report.snapshots.0),
         ("clones made", report.families.clones),
+        ("clones flattened", report.families.flattens),
         ("volumes rolled back", report.families.rollbacks),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
         ("runs with striped volumes", report.striped.into()),

@@ -348,6 +348,16 @@ codes! {
              they have no control characters.",
             "use at most 512 bytes of description and 32 labels: keys of a-z, A-Z, 0-9 and . _ / - (a letter or digit first, at most \
              63 characters), values of at most 127 bytes";
+        NOT_A_CLONE = 2063:
+            "the volume is no clone",
+            "Only a volume that was made from a snapshot of another one shows blocks of that: there is nothing to copy.",
+            "`basalt volume info` shows the parent of a clone";
+        FLATTEN_SNAPSHOTS = 2064:
+            "no snapshots during a flatten",
+            "A flatten copies what the volume shows of its parent. Blocks of a snapshot are never changed, so a snapshot of the volume would \
+             need the parent for ever.",
+            "delete the snapshots of the volume before (`basalt snapshot ls`), and make new ones when the flatten has ended; \
+             `basalt volume flatten POOL/VOLUME --cancel` stops it";
         BAD_LIMIT = 2070:
             "the limit is not possible",
             "A limit has a rate, and may have a burst above it. Rates outside the bounds would stop a volume, or limit nothing.",

@@ -59,7 +59,16 @@ pub enum CutStep {
     Aborted,
 }
 
-/// Reason why a PG has not carried an order of a cut, or the removal of a snapshot, out.
+/// Progress of a flatten in a PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlattenStep {
+    /// The leader copies what the head shows of older generations: it has looked at `done` of `chunks` chunks.
+    Copying { done: u32, chunks: u32 },
+    /// The head shows nothing of an older generation, and never will.
+    Flat,
+}
+
+/// Reason why a PG has not carried an order about snapshots out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CutRefusal {
     #[error("the replica does not lead the PG")]
@@ -74,14 +83,28 @@ pub enum CutRefusal {
     TooMany,
     #[error("the order is none: its volumes must ascend, and have new heads")]
     Invalid,
+    #[error("the PG does not have the volume")]
+    Absent,
 }
 
 /// From meta to the leader of a PG: an order about snapshots. It is repeated until it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotOrder {
     Cut(Cut),
-    Release { cut: CutId, end: CutEnd, items: Arc<[CutItem]> },
-    Remove { volume: VolumeId, snapshot: SnapshotId },
+    Release {
+        cut: CutId,
+        end: CutEnd,
+        items: Arc<[CutItem]>,
+    },
+    Remove {
+        volume: VolumeId,
+        snapshot: SnapshotId,
+    },
+    /// Copy all that the head of the volume shows of older generations, and end their kinship. It is repeated while the flatten goes on: a
+    /// leader that does not hear it for a while stops.
+    Flatten {
+        volume: VolumeId,
+    },
 }
 
 /// The answer to a [`SnapshotOrder`].
@@ -89,6 +112,7 @@ pub enum SnapshotOrder {
 pub enum SnapshotAnswer {
     Cut { cut: CutId, result: Result<CutStep, CutRefusal> },
     Removed { volume: VolumeId, snapshot: SnapshotId, result: Result<(), CutRefusal> },
+    Flatten { volume: VolumeId, result: Result<FlattenStep, CutRefusal> },
 }
 
 impl SnapshotOrder {
@@ -100,6 +124,7 @@ impl SnapshotOrder {
             SnapshotOrder::Remove { volume, snapshot } => {
                 SnapshotAnswer::Removed { volume, snapshot, result: Err(refusal) }
             }
+            SnapshotOrder::Flatten { volume } => SnapshotAnswer::Flatten { volume, result: Err(refusal) },
         }
     }
 }

@@ -258,6 +258,10 @@ registry! {
         "a clone is opened before it has the segments of its parent";
     RollbackKeepsSession, "rollback-keeps-session", "R6",
         "a rollback takes a volume from its client, and leaves it the session";
+    FillOverNewer, "fill-over-newer", "§7.1",
+        "a flatten copies bytes over those that a client has written since they were read";
+    DetachTooEarly, "detach-too-early", "§7.1",
+        "a flatten ends the kinship of a head before it knows that all it shows was copied";
     }
     unreached {
     MergeFreesEarly, "merge-frees-early", "R8",

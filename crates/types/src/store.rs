@@ -122,6 +122,17 @@ pub enum ReadData {
     Bytes { crcs: Vec<u32>, payload: IoBuf },
 }
 
+/// The next step of a walk over the chunks of a head, for the leader that copies what it shows of older generations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inherited {
+    /// Runs of sectors that tile the chunk, `true` where a block shows data, and not all of it is the head's own.
+    Chunk { index: u32, runs: Vec<(u32, bool)> },
+    /// There is no such block below this index; the walk goes on there.
+    Further(u32),
+    /// There is none from the beginning of this step on.
+    End,
+}
+
 /// Why a read has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {

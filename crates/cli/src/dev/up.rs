@@ -339,6 +339,7 @@ mod tests {
                 parent: None,
                 depth: 0,
                 clones: 0,
+                flatten: None,
             };
             fio(&volume, "U")
         };

@@ -118,6 +118,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
         }
     }
     golden("volume.clone", &["volume", "clone", "main/longer@two", "main/copy"]);
+    golden("volume.flatten", &["volume", "flatten", "main/copy"]);
     assert_eq!(dev.run(&["volume", "rm", "main/copy", "--now"]).code, 0);
     golden("snapshot.rm", &["snapshot", "rm", "main/longer@two"]);
     assert_eq!(dev.run(&["snapshot", "rm", "main/demo@one"]).code, 0);

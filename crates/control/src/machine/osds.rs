@@ -408,6 +408,7 @@ impl Control {
                 self.attaching.wake_pg(pg);
                 self.cuts.wake_pg(pg);
                 self.removals.wake_pg(pg);
+                self.flattens.wake_pg(pg);
             }
             (None, Some(known)) if known.osd == osd => {
                 self.leads.remove(&pg);
@@ -459,6 +460,7 @@ impl Control {
             self.unled.remove(pg);
             self.cuts.wake_pg(*pg);
             self.removals.wake_pg(*pg);
+            self.flattens.wake_pg(*pg);
             self.shown.retain(|(of, _), _| of != pg);
         }
         self.drop_members(gone, false);

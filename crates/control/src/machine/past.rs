@@ -388,6 +388,7 @@ impl Control {
                     | AdminAsk::VolumeCreate { .. }
                     | AdminAsk::VolumeRemove(_)
                     | AdminAsk::VolumeClone(_)
+                    | AdminAsk::VolumeFlatten { .. }
                     | AdminAsk::VolumeRename { .. }
                     | AdminAsk::VolumeSet { .. }
                     | AdminAsk::VolumeResize { .. }

@@ -130,6 +130,9 @@ impl Control {
         let (volume, snapshot, result) = match answer {
             SnapshotAnswer::Cut { cut, result } => return self.take_cut(now, from, pg, cut, result),
             SnapshotAnswer::Removed { volume, snapshot, result } => (volume, snapshot, result),
+            SnapshotAnswer::Flatten { volume, result } => {
+                return self.take_flatten(now.mono, from, (pg, volume), result);
+            }
         };
         let Some(left) = self.removals.left.get_mut(&(volume, snapshot)) else { return };
         let (Some(aim), retry) = (left.get_mut(&pg), self.config.attach_retry) else { return };

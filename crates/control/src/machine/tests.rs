@@ -4,6 +4,7 @@ mod chaos;
 mod clones;
 mod cuts;
 mod events;
+mod flatten;
 mod force;
 mod health;
 mod leaders;

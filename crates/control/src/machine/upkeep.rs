@@ -14,6 +14,7 @@ impl Control {
         self.drive_cuts(now);
         self.drive_attaches(now);
         self.drive_removals(now.mono);
+        self.drive_flattens(now);
         self.settle_volumes(now);
         self.expire_trash(now);
         self.replace_failed(now);

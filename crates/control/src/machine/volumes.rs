@@ -61,7 +61,7 @@ impl Control {
         (now >= until).then(|| Err(refuse(codes::VOLUME_BUSY, text)))
     }
 
-    fn volume_answer(&self, now: Time, id: VolumeId) -> AdminAnswer {
+    pub(super) fn volume_answer(&self, now: Time, id: VolumeId) -> AdminAnswer {
         AdminAnswer::Volume(self.volume_view(now, self.volume_of(id)))
     }
 

@@ -75,6 +75,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         clone_of: Some(Base { volume: parent.id, snapshot: snapshot.snapshot, to: GenerationId::first_of(id) }),
         depth,
         cloning: true,
+        flatten: None,
         ..parent.clone()
     };
     if missing(records, &record, None).next().is_none() {

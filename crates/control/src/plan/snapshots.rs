@@ -6,6 +6,7 @@
 
 use super::changes::live;
 use super::clones::check_clones;
+use super::flatten::check_not_flattened;
 use super::labels::changed;
 use super::volumes::check_recovered;
 use super::{Plan, checked_size};
@@ -36,7 +37,8 @@ pub struct CutAsk {
 /// Finds the volumes of a cut, with the names of their snapshots.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2004 for a volume that is named twice, BSLT-2027, BSLT-2043, BSLT-2051.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2004 for a volume that is named twice, BSLT-2027, BSLT-2043, BSLT-2051,
+/// BSLT-2064 while a volume is being flattened.
 pub fn cut_volumes<'a>(records: &Records, ask: &'a CutAsk) -> Result<BTreeMap<VolumeId, &'a str>, Refusal> {
     if ask.names.len() > VOLUMES_PER_CUT_MAX {
         let text = format!("{} volumes in one snapshot, more than {VOLUMES_PER_CUT_MAX}", ask.names.len());
@@ -47,6 +49,7 @@ pub fn cut_volumes<'a>(records: &Records, ask: &'a CutAsk) -> Result<BTreeMap<Vo
         let (name, snapshot) = names::split_snapshot(full)?;
         let volume = live(records, name)?;
         check_recovered(name, volume)?;
+        check_not_flattened(name, volume)?;
         if records.snapshots_of(volume.id).count() >= SNAPSHOTS_PER_VOLUME_MAX {
             let text = format!("volume {name:?} has {SNAPSHOTS_PER_VOLUME_MAX} snapshots");
             return Err(refuse(codes::TOO_MANY, text));

@@ -86,6 +86,7 @@ pub fn volume_create(
         clone_of: None,
         depth: 0,
         cloning: false,
+        flatten: None,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -128,6 +129,7 @@ pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord
         resize: None,
         rollback: None,
         cloning: false,
+        flatten: None,
         ..volume.clone()
     }
 }

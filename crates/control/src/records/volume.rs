@@ -76,6 +76,9 @@ pub struct VolumeRecord {
     /// Not all PGs of a clone have begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cloning: bool,
+    /// It gets copies of all that it shows of its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flatten: Option<Flatten>,
     /// Limits of its own; `None`: those of its pool are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
@@ -98,6 +101,15 @@ pub struct Rollback {
     pub snapshot: SnapshotId,
     /// The number of the new head. A recovery of the records gives the volume a higher one, and must not repeat what a PG has done.
     pub to: GenerationId,
+    pub since_ms: u64,
+    /// The administrator that asked for it.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// The intent to copy all that a clone shows of its parent. It is done when no PG of the volume needs the parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flatten {
     pub since_ms: u64,
     /// The administrator that asked for it.
     #[serde(default)]

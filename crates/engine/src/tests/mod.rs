@@ -17,6 +17,7 @@ mod filling;
 mod forged;
 mod format;
 mod generations;
+mod inherited;
 mod install;
 mod laws;
 mod lineage;

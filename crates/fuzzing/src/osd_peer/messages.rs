@@ -225,11 +225,12 @@ pub fn snapshot_order(source: &mut Source<'_>) -> SnapshotOrder {
     let volume = VolumeId(source.number(CHUNK.volume.0));
     let items: std::sync::Arc<[CutItem]> = [CutItem { volume, to: GenerationId(to) }].into();
     let cut = CutId(to);
-    match source.below(4) {
+    match source.below(5) {
         0 => SnapshotOrder::Cut(Cut { id: cut, created_ms: source.number(1), items }),
         1 => SnapshotOrder::Remove { volume, snapshot: SnapshotId(to) },
+        2 => SnapshotOrder::Flatten { volume },
         n => {
-            let end = if n == 2 { CutEnd::Release } else { CutEnd::Abort };
+            let end = if n == 3 { CutEnd::Release } else { CutEnd::Abort };
             SnapshotOrder::Release { cut, end, items }
         }
     }

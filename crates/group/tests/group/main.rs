@@ -5,6 +5,7 @@ mod cuts;
 mod engine;
 mod fate;
 mod filling;
+mod fills;
 mod force;
 mod laws;
 mod members;
@@ -30,7 +31,7 @@ impl Drop for Story {
 }
 
 /// Acknowledged writes, sectors read, sectors of snapshots read, elections, cuts that were released and given up, and snapshots removed.
-type Counts = [u64; 7];
+type Counts = [u64; 9];
 
 /// Runs a storm of `seconds`, then calm.
 fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> Counts {
@@ -48,17 +49,22 @@ fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> Counts {
     world.run_to(end);
     world.settle();
     let (watch, [released, given_up, removed]) = (&world.watch, world.cuts.counts);
-    [watch.acknowledged, watch.reads, watch.snapshot_reads, watch.elections, released, given_up, removed]
+    let [_, copied, passed_over] = world.fills;
+    let (writes, reads, of_snapshots) = (watch.acknowledged, watch.reads, watch.snapshot_reads);
+    [writes, reads, of_snapshots, watch.elections, released, given_up, removed, copied, passed_over]
 }
 
 fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
-    let mut all: Counts = [0; 7];
+    let mut all: Counts = [0; 9];
     for seed in seeds.clone() {
         all.iter_mut().zip(storm(seed, size, datagrams, 12)).for_each(|(sum, of)| *sum += of);
     }
     let count = seeds.end - seeds.start;
-    println!("{count} seeds: writes, reads, of snapshots, elections, cuts, given up, removed: {all:?}");
-    let [acknowledged, reads, of_snapshots, _, released, given_up, removed] = all;
+    println!(
+        "{count} seeds: writes, reads, of snapshots, elections, cuts, given up, removed, copies, passed over: {all:?}"
+    );
+    let [acknowledged, reads, of_snapshots, _, released, given_up, removed, copied, passed_over] = all;
+    assert!(copied > 10 * count && passed_over > 10 * count, "{all:?}");
     assert!(acknowledged > 50 * count && reads > 50 * count, "the storms let almost nothing through");
     assert!(of_snapshots > 20 * count && released > count && given_up > count && removed > count, "{all:?}");
 }

@@ -41,6 +41,9 @@ fn done(action: Action) -> String {
             Ok(()) => format!("tells meta: {snapshot} is gone"),
             Err(why) => format!("tells meta: {snapshot} stays, {why}"),
         },
+        Action::Snapshots(SnapshotAnswer::Flatten { .. }) => unreachable!("the OSD answers"),
+        Action::Filled { fill, ok: true } => format!("has copied a part of place {fill}"),
+        Action::Filled { fill, ok: false } => format!("has not copied a part of place {fill}"),
         Action::Read { read, .. } | Action::Extents { read, .. } => format!("asks its engine: read {read}"),
         Action::Reply { reply, .. } => answered(&reply),
         Action::Attached { order, result: Ok(()) } => format!("tells meta: attach record {order} is committed"),
@@ -120,6 +123,8 @@ fn entry(entry: &Entry) -> String {
         Command::Release { cut, end: CutEnd::Release, .. } => format!("release of {cut}"),
         Command::Release { cut, end: CutEnd::TimedOut, .. } => format!("end of {cut}, which lasts too long"),
         Command::Release { cut, end: CutEnd::Abort, .. } => format!("abort of {cut}"),
+        Command::Fill { head, range, .. } => format!("copy of sectors {range} into {head}"),
+        Command::Detach { head, .. } => format!("detachment of {head}"),
         Command::Remove { snapshot, .. } => format!("removal of {snapshot}"),
         Command::Attach(attach) => format!("attach record of session {}, epoch {}", attach.session.0, attach.epoch.0),
     };

@@ -29,6 +29,8 @@ pub enum Event {
     Restart { node: u32 },
     Clients,
     Cuts,
+    Fills,
+    Fill(crate::fills::Fill),
     Misfortune,
     Ambush { leader: u32, first: u32, dies: bool },
 }
@@ -78,6 +80,7 @@ pub struct World {
     opening: Option<(u64, u64)>,
     opened: u64,
     pub cuts: crate::cuts::Cuts,
+    pub fills: crate::fills::Counts,
 }
 
 impl Node {
@@ -138,10 +141,12 @@ impl World {
             opening: None,
             opened: 0,
             cuts: crate::cuts::Cuts::new(),
+            fills: crate::fills::Counts::default(),
         };
         (1..=size).for_each(|n| world.start(n));
         world.at(0, Event::Clients);
         world.at(0, Event::Cuts);
+        world.at(0, Event::Fills);
         world
     }
 
@@ -171,6 +176,7 @@ impl World {
             | Event::Durable { node, .. }
             | Event::Read { node, .. }
             | Event::Request { node, .. }
+            | Event::Fill(crate::fills::Fill { node, .. })
             | Event::Wake { node, .. } => self.nodes[node].stopped_until,
             _ => 0,
         };
@@ -212,6 +218,8 @@ impl World {
             Event::Restart { node } => self.start(node),
             Event::Clients => self.tick_clients(),
             Event::Cuts => crate::cuts::tick(self),
+            Event::Fills => crate::fills::tick(self),
+            Event::Fill(fill) => crate::fills::go_on(self, fill),
             Event::Misfortune => crate::fate::strike(self),
             Event::Ambush { leader, first, dies } => crate::fate::spring(self, leader, first, dies),
         }
@@ -336,6 +344,7 @@ impl World {
                     self.watch.cut_open(index, opens);
                 }
             }
+            Action::Filled { ok, .. } => crate::fills::ended(self, ok),
             Action::Snapshots(answer) => crate::cuts::answered(self, answer),
             Action::Read { read, chunk, range, .. } => {
                 let values = node.engine.read(chunk, range);

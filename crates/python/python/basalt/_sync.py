@@ -192,6 +192,13 @@ class Cluster:
         labels = dict(labels or {})
         return VolumeInfo._of(self._ask("volume_clone", snapshot=snapshot, name=name, description=description, labels=labels))
 
+    def flatten_volume(self, name: str, *, cancel: bool = False) -> VolumeInfo:
+        """Begin to copy into a clone all that it shows of its parent, in the background, or stop that with ``cancel``.
+
+        :attr:`VolumeInfo.parent` of :meth:`volume` is ``None`` when it has ended.
+        """
+        return VolumeInfo._of(self._ask("volume_flatten", name=name, cancel=cancel))
+
     def volumes(self, pool: str = "") -> list[VolumeInfo]:
         """Return the volumes of a pool, or all."""
         return [VolumeInfo._of(raw) for raw in self._ask("volumes", pool=pool)]

@@ -38,6 +38,8 @@ class VolumeInfo:
     rollback_to: str | None
     #: The snapshot with whose contents it began.
     parent: str | None
+    #: While it is flattened: the part that is copied, in percent.
+    flattened_percent: int | None
     #: Number of its snapshots.
     snapshots: int
     #: Number of its clones.

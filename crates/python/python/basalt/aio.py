@@ -123,6 +123,7 @@ class Cluster:
     pools = _awaitable(_sync.Cluster.pools)
     create_volume = _awaitable(_sync.Cluster.create_volume)
     clone_volume = _awaitable(_sync.Cluster.clone_volume)
+    flatten_volume = _awaitable(_sync.Cluster.flatten_volume)
     volumes = _awaitable(_sync.Cluster.volumes)
     volume = _awaitable(_sync.Cluster.volume)
     set_volume = _awaitable(_sync.Cluster.set_volume)

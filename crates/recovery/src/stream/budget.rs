@@ -19,7 +19,7 @@ const FULL_IN: Duration = Duration::from_secs(8);
 
 /// Bytes that may be read for streams now.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limit: u64,
     rate: u64,
     pub tokens: i64,

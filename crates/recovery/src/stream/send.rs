@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STARVED: Duration = Duration::from_secs(1);
 
 /// The log, or a follower that stores contents, waits for its device when that takes so long.
-pub(super) const LOG_WAIT_MAX: Duration = Duration::from_millis(30);
+pub(crate) const LOG_WAIT_MAX: Duration = Duration::from_millis(30);
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// A stream that may begin.

@@ -1,5 +1,6 @@
 //! Scripts of recovery, on a host without an engine.
 
+mod flattens;
 mod host;
 mod limits;
 mod repairs;

@@ -102,11 +102,11 @@ impl Cluster {
         self.snapshots = Some(Snapshots::new(rng, volumes, bank, machine, self.world.now()));
     }
 
-    /// Starts an administrator of volumes with snapshots and clones, by these dice.
-    pub fn let_in_families(&mut self, mut rng: Rng) {
+    /// Starts an administrator of volumes with snapshots and clones, by these dice; `flattens`: clones are flattened, too.
+    pub fn let_in_families(&mut self, (mut rng, flattens): (Rng, bool)) {
         let machine = self.clients.len();
         self.clients.push(Families::machine(&self.world, self.options.tuned.client, machine, &mut rng));
-        self.families = Some(Families::new(rng, machine, self.world.now()));
+        self.families = Some(Families::new(rng, machine, self.world.now(), flattens));
     }
 
     pub fn families(&self) -> Option<&Families> {

@@ -427,6 +427,6 @@ fn rests_on_an_intent(action: &ControlAction) -> bool {
     match order {
         SnapshotOrder::Cut(_) => true,
         SnapshotOrder::Release { end, .. } => *end != CutEnd::Abort,
-        SnapshotOrder::Remove { .. } => false,
+        SnapshotOrder::Remove { .. } | SnapshotOrder::Flatten { .. } => false,
     }
 }

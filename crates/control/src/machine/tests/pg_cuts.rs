@@ -3,11 +3,13 @@
 
 use super::*;
 use types::control::{Attach, Base};
-use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, FlattenStep, SnapshotAnswer, SnapshotOrder};
 use types::{CutId, GenerationId, SnapshotId};
 
 /// Longest hold of a leader.
 const HOLD_MAX: Duration = Duration::from_millis(100);
+/// Orders of a flatten until it is done.
+const COPYING: u32 = 3;
 
 #[derive(Default)]
 struct Pg {
@@ -19,6 +21,8 @@ struct Pg {
     volumes: BTreeMap<VolumeId, (GenerationId, GenerationId)>,
     /// Snapshots on which heads of volumes were put, in order.
     bases: BTreeMap<VolumeId, Vec<Base>>,
+    /// Times that a flatten of a volume was ordered: the first ones are answered while it copies.
+    flattened: BTreeMap<VolumeId, u32>,
 }
 
 impl Pg {
@@ -37,6 +41,7 @@ pub struct CutPgs {
     pgs: BTreeMap<PgId, Pg>,
     pub cuts: usize,
     pub lapsed: usize,
+    pub flatten_orders: usize,
 }
 
 impl CutPgs {
@@ -80,6 +85,23 @@ impl CutPgs {
         let pg = self.pgs.get_mut(&pg).expect("it is known");
         pg.volumes.remove(&volume);
         pg.bases.remove(&volume);
+        pg.flattened.remove(&volume);
+    }
+
+    /// Whether a volume needs its parent no longer in a PG.
+    pub fn is_flat(&self, pg: PgId, volume: VolumeId) -> bool {
+        self.pgs.get(&pg).and_then(|pg| pg.flattened.get(&volume)).is_some_and(|orders| *orders >= COPYING)
+    }
+
+    fn flatten(&mut self, at: PgId, volume: VolumeId) -> Result<FlattenStep, CutRefusal> {
+        self.flatten_orders += 1;
+        let pg = self.pgs.entry(at).or_default();
+        if !pg.volumes.contains_key(&volume) {
+            return Err(CutRefusal::Absent);
+        }
+        let orders = pg.flattened.entry(volume).or_default();
+        *orders += 1;
+        Ok(if *orders >= COPYING { FlattenStep::Flat } else { FlattenStep::Copying { done: *orders, chunks: COPYING } })
     }
 
     /// Returns the snapshots on which heads of a volume were put in a PG, in order.
@@ -105,6 +127,9 @@ impl CutPgs {
             SnapshotOrder::Cut(cut) => SnapshotAnswer::Cut { cut: cut.id, result: self.snap(now, at, cut) },
             SnapshotOrder::Release { cut, end, items } => {
                 SnapshotAnswer::Cut { cut: *cut, result: Ok(self.release(at, *cut, *end, items)) }
+            }
+            SnapshotOrder::Flatten { volume } => {
+                SnapshotAnswer::Flatten { volume: *volume, result: self.flatten(at, *volume) }
             }
             SnapshotOrder::Remove { volume, snapshot } => {
                 self.pgs.entry(at).or_default().snapshots.remove(&(*volume, *snapshot));

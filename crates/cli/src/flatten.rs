@@ -1,0 +1,56 @@
+//! `basalt volume flatten`: orders the copies into a clone, and waits for their end.
+
+use crate::admin::Admin;
+use crate::output::json;
+use anyhow::{Result, bail};
+use control::admin::VolumeView;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::to_value;
+use std::time::Duration;
+
+/// Interval between two looks at the progress.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Begins, stops or awaits the flatten of a volume.
+pub fn run(admin: &Admin, name: &str, (cancel, no_wait): (bool, bool), as_json: bool) -> Result<()> {
+    let mut volume = admin.flatten_volume(name, cancel)?;
+    let bar = bar(as_json || cancel || no_wait);
+    while !cancel && !no_wait && volume.parent.is_some() {
+        let Some(flatten) = &volume.flatten else {
+            bail!("the flatten of volume {name} was stopped meanwhile: it keeps its parent");
+        };
+        bar.set_position(flatten.percent.into());
+        bar.set_message(format!("{} of {} PGs done", flatten.flat_pgs, flatten.pgs));
+        std::thread::sleep(LOOK_EVERY);
+        volume = admin.volume_info(name)?;
+    }
+    bar.finish_and_clear();
+    if as_json {
+        return json("volume.flatten", to_value(&volume)?);
+    }
+    match (cancel, &volume.parent) {
+        (true, Some(parent)) => out!("volume {name} keeps its parent {parent}; what was copied stays"),
+        (false, Some(parent)) => {
+            out!("volume {name} gets copies of what it shows of {parent}: basalt volume info {name}");
+        }
+        (_, None) => out!("volume {name} needs no parent"),
+    }
+    Ok(())
+}
+
+/// A bar for the percentage that is copied.
+fn bar(is_hidden: bool) -> ProgressBar {
+    if is_hidden {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos} % copied, {msg}");
+    ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Returns the progress for the page of a volume.
+pub fn progress(volume: &VolumeView) -> String {
+    let of = |flatten: &control::admin::FlattenView| {
+        format!(", being flattened: {} %, {} of {} PGs done", flatten.percent, flatten.flat_pgs, flatten.pgs)
+    };
+    volume.flatten.as_ref().map(of).unwrap_or_default()
+}
