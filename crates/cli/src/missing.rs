@@ -9,7 +9,7 @@ use types::codes;
 /// Command, and the verbs under it that are missing.
 const MISSING: &[(&str, &[&str])] = &[
     ("osd", &["reweight", "crush"]),
-    ("volume", &["snapshot", "snap", "flatten", "copy", "cp", "import", "export"]),
+    ("volume", &["snapshot", "snap", "copy", "cp", "import", "export"]),
     ("pg", &["repair", "scrub"]),
 ];
 

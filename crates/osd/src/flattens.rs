@@ -87,7 +87,7 @@ impl Osd {
 
     /// Gives copies to the group of a replica, once they have space.
     pub(crate) fn propose_fill(&mut self, (replica, fill): (ReplicaId, u64), chunk: ChunkKey, parts: Vec<Copied>) {
-        let left = parts.len();
+        let (left, bytes) = (parts.len(), parts.iter().map(|(range, ..)| range.len_bytes() as u64).sum());
         let taken = self.hold_for_copies(replica, chunk, &parts).and_then(|held| {
             let part = |(range, payload, crcs)| FillPart { range, payload, crcs };
             let (parts, mut taken) = (parts.into_iter().map(part).collect(), false);
@@ -99,7 +99,10 @@ impl Osd {
             Some(held)
         });
         match taken {
-            Some(held) => drop(self.copies.insert((replica, fill), (left, held))),
+            Some(held) => {
+                self.stats.metrics.flatten_bytes.inc_by(bytes);
+                self.copies.insert((replica, fill), (left, held));
+            }
             None => {
                 self.with_replica(replica, |group, _, _| group.end_fill(fill));
                 self.recovery.flattens.handle_refused(self.now, replica, fill);

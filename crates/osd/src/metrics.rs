@@ -23,6 +23,7 @@ telemetry::metrics! {
         counter repaired_entries: "damaged log entries that were fetched from peers";
         counter repaired_replicas: "replicas whose log was repaired";
         counter blocks_mended: "bad blocks that a peer's copy has replaced";
+        counter flatten_bytes: "bytes that leaders here have copied into clones from their parents";
         gauge blocks_bad: "blocks that cannot be read and wait for a peer's copy";
         counter log_batches: "log batches written";
         counter log_bytes: "bytes written to the log, headers and padding included";

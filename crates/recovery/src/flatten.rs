@@ -21,7 +21,7 @@ use types::{ChunkKey, GenerationId, Index, IoBuf, PgId, ReplicaId, SectorRange, 
 const COPIES_MAX: usize = 4;
 /// Steps of the walk over the chunks that one turn takes.
 const STEPS_MAX: usize = 4;
-/// Pause after a place that could not be copied: a client changed it, the queue is full, or space is short.
+/// Pause after a place that could not be copied, and while the volume is held or rounds need the device.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a block that cannot be read.
 const PAUSE_DAMAGED: Duration = Duration::from_secs(1);
@@ -305,7 +305,10 @@ impl Job {
         let head = match host.head(pg, volume) {
             Ok(head) if !head.is_flat => head,
             Ok(_) | Err(CutRefusal::NotLeader { .. } | CutRefusal::Absent) => return false,
-            Err(_) => return true,
+            Err(_) => {
+                self.paused_until = host.now() + PAUSE;
+                return true;
+            }
         };
         let of = (head.replica, head.term, head.head);
         if self.of != Some(of) {
@@ -313,7 +316,10 @@ impl Job {
             (self.of, self.pass, self.done, self.detached_at) = (Some(of), Pass::begin(), 0, None);
         }
         self.read_places(host, volume, &head);
-        if host.now() < self.paused_until || host.is_pressed() {
+        if host.is_pressed() {
+            self.paused_until = self.paused_until.max(host.now() + PAUSE);
+        }
+        if host.now() < self.paused_until {
             return true;
         }
         self.look(host, &head, budget);

@@ -82,7 +82,7 @@ fn a_wrong_command_line_has_a_code_and_proposes_no_other_verb() {
     for args in [
         &["osd", "reweight", "1"][..],
         &["osd", "crush", "move", "/dev/x"],
-        &["volume", "flatten", "main/a"],
+        &["volume", "export", "main/a"],
         &["volume", "snapshot", "--help"],
     ] {
         run(args).says_usage("BSLT-1011", "What is missing today");

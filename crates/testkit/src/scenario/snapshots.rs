@@ -1,8 +1,8 @@
 //! Snapshots under a verified load: each has every write that was acknowledged before its command, and none that began after its end.
 //!
 //! All OSDs are killed after the last one, so each snapshot is read from the devices. Then some are deleted, and the rest is read again. Clones
-//! have the contents of their snapshots, also when these are deleted and all OSDs are killed; so has the volume after a rollback. A clone of 1 TiB
-//! is ready within a second.
+//! have the contents of their snapshots, also when these are deleted and all OSDs are killed; so has the volume after a rollback. Clones are
+//! flattened while OSDs are killed. A clone of 1 TiB is ready within a second.
 
 use super::Settings;
 use crate::clock;
@@ -118,8 +118,33 @@ fn clones(cluster: &mut Cluster, load: &StampedLoad, kept: &[Taken], outcome: &m
     cluster.basalt.verify_deep()?;
     cluster.basalt.run(&["volume", "rm", &format!("{POOL}/v"), "--now", "--snapshots"])?;
     blocks += parents.iter().map(|(clone, parent)| check(clone, parent)).sum::<Result<u64>>()?;
+    let names: Vec<&str> = parents.iter().map(|(clone, _)| clone.as_str()).collect();
+    flatten(cluster, &names)?;
+    blocks += parents.iter().map(|(clone, parent)| check(clone, parent)).sum::<Result<u64>>()?;
     outcome.figure(format!("{} clones and a rollback: {blocks} blocks checked", parents.len()));
     Ok(())
+}
+
+/// Flattens clones, while each OSD is killed once. Then they share nothing.
+fn flatten(cluster: &mut Cluster, clones: &[&str]) -> Result<()> {
+    for clone in clones {
+        cluster.basalt.run(&["volume", "flatten", clone, "--no-wait"])?;
+    }
+    for osd in cluster.ids() {
+        clock::pause(BETWEEN);
+        cluster.osd(osd).kill();
+        cluster.osd(osd).start()?;
+        cluster.basalt.wait_healthy(READY_MAX)?;
+    }
+    for clone in clones {
+        let parent = &cluster.basalt.json(&["volume", "info", clone])?["parent"];
+        if !parent.is_null() {
+            cluster.basalt.run(&["volume", "flatten", clone])?;
+        }
+        let usage = cluster.basalt.json(&["volume", "du", clone])?;
+        ensure!(usage["exclusive_bytes"] == usage["allocated_bytes"], "{clone} shares space: {usage}");
+    }
+    cluster.basalt.verify_deep().map(drop)
 }
 
 /// Clones a volume of 1 TiB that was written in all its segments.
