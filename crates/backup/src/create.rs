@@ -24,7 +24,7 @@ pub const PIECES_AT_ONCE: usize = 8;
 pub const DRAFT_BYTES: u64 = 256 << 20;
 
 /// Blocks of a segment.
-type Blocks = Range<u32>;
+pub type Blocks = Range<u32>;
 
 /// How far a backup or a restore has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,7 +243,7 @@ fn blocks_of(bytes: u64) -> u32 {
 }
 
 /// Returns the marked parts of a tiling as blocks: one that is marked in part counts as a whole.
-fn blocks(runs: &[(u64, bool)]) -> Vec<Blocks> {
+pub fn blocks(runs: &[(u64, bool)]) -> Vec<Blocks> {
     let mut found: Vec<Blocks> = Vec::new();
     let mut at = 0;
     for (len, is) in runs {
@@ -260,7 +260,7 @@ fn blocks(runs: &[(u64, bool)]) -> Vec<Blocks> {
 }
 
 /// Returns the blocks that are in both lists; each is ascending.
-fn common(a: &[Blocks], b: &[Blocks]) -> Vec<Blocks> {
+pub fn common(a: &[Blocks], b: &[Blocks]) -> Vec<Blocks> {
     let (mut a, mut b) = (a.iter().cloned().peekable(), b.iter().cloned().peekable());
     let mut found = Vec::new();
     while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
@@ -276,6 +276,13 @@ fn common(a: &[Blocks], b: &[Blocks]) -> Vec<Blocks> {
         }
     }
     found
+}
+
+/// Returns the blocks of a segment that are not in an ascending list.
+pub fn complement(of: &[Blocks]) -> Vec<Blocks> {
+    let starts = std::iter::once(0).chain(of.iter().map(|blocks| blocks.end));
+    let ends = of.iter().map(|blocks| blocks.start).chain([format::SEGMENT_BLOCKS]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|blocks| !blocks.is_empty()).collect()
 }
 
 /// Cuts blocks into pieces, in order.

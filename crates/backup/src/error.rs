@@ -44,6 +44,25 @@ pub enum Error {
     /// The draft of this attempt is gone: another attempt went on with it, or a command gave it up. Its objects may be deleted.
     #[error("backup {0} was given up by another command, or ended by another attempt")]
     GivenUp(String),
+    /// The bytes of a stream are not those that were written, or not all of them.
+    #[error("the stream is damaged at byte {at}: {reason}")]
+    Stream {
+        /// Bytes before the fault; of contents that cannot be unpacked, their place in the volume.
+        at: u64,
+        /// The check that failed.
+        reason: String,
+    },
+    /// The file or the pipe of a stream cannot be read or written.
+    #[error("{what}: {source}")]
+    File {
+        /// The attempt.
+        what: &'static str,
+        /// The failure of the system.
+        source: std::io::Error,
+    },
+    /// The snapshot does not descend from the older one, or that was deleted.
+    #[error("what has changed since the older snapshot cannot be told")]
+    Incomparable,
     /// The volume failed a request.
     #[error("{0}")]
     Volume(VolumeFailure),

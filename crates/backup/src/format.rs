@@ -76,7 +76,8 @@ impl TryFrom<String> for ObjectId {
 }
 
 /// Compression of pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compression {
     /// Bytes as they are.
     None,

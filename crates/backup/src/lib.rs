@@ -6,6 +6,8 @@
 //! Each backup names all that it needs by itself, so any other may be deleted. Blocks that have not changed are stored once:
 //! its index of a segment takes the places of the older one over.
 //!
+//! A stream ([`export`], [`import`]) has the same contents for a file or a pipe, without a repository.
+//!
 //! Invariants:
 //! - A backup is there when its record is, and the record comes last. An interrupted one goes on where it was.
 //! - Bytes from a repository are checked against the hash that names them before they are used.
@@ -19,6 +21,7 @@ mod prune;
 mod record;
 mod repository;
 mod restore;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -26,10 +29,12 @@ mod volume;
 
 pub use create::{Create, DRAFT_BYTES, Progress};
 pub use error::Error;
-pub use format::{Compression, ObjectId};
+pub use format::{Compression, ObjectId, decode_index, decode_piece, encode_index, encode_piece};
+pub use index::{Index, Place};
 pub use prune::{Retention, Swept, sweep};
 pub use record::{Record, Subject};
 pub use repository::Repository;
 pub use restore::restore;
+pub use stream::{Base, Decoder, Encoder, Frame, Head, Totals, export, import};
 pub use verify::{Fault, Verified, verify};
 pub use volume::{Source, Target, VolumeFailure};

@@ -15,6 +15,8 @@ use tokio::runtime::Runtime;
 use types::rng::Rng;
 use types::units::{BLOCK, SEGMENT};
 
+mod streams;
+
 const BLOCK_LEN: usize = BLOCK as usize;
 /// Begin of every attempt: long before any object.
 const BEGUN_MS: u64 = 1_700_000_000_000;
@@ -117,6 +119,10 @@ impl Target for Restored {
             }
         }
         Ok(())
+    }
+
+    fn clear(&self, _: Vec<Range<u64>>) -> Result<(), VolumeFailure> {
+        Err("a restore has nothing to clear".into())
     }
 }
 

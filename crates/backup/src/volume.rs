@@ -32,7 +32,7 @@ pub trait Source: Send + Sync + 'static {
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<u8>, VolumeFailure>;
 }
 
-/// A volume that reads as zeros and has no other user.
+/// A volume that has no other user. It reads as zeros, or has the contents with which an increment begins.
 ///
 /// Calls block, and come from several threads at a time.
 pub trait Target: Send + Sync + 'static {
@@ -41,4 +41,10 @@ pub trait Target: Send + Sync + 'static {
     /// # Errors
     /// The failure of the volume.
     fn write(&self, pieces: Vec<(u64, &[u8])>) -> Result<(), VolumeFailure>;
+
+    /// Ranges read as zeros from now on.
+    ///
+    /// # Errors
+    /// The failure of the volume.
+    fn clear(&self, ranges: Vec<Range<u64>>) -> Result<(), VolumeFailure>;
 }

@@ -9,6 +9,7 @@
 //! canaries in [`canary`]; a driver that misses one would miss real finds too.
 
 mod admin;
+mod backups;
 mod canary;
 mod client_peer;
 pub mod corpus;

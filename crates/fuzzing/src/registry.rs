@@ -3,8 +3,8 @@
 //! The driver, libFuzzer and the tests find a target by name. Invariant: every decoder of the project is in the list.
 
 use crate::{
-    Verdict, admin, canary, client_peer, home, log, mount, nbd_door, osd_peer, raft_peers, store, store_model, text,
-    volume_peer, wire_frame,
+    Verdict, admin, backups, canary, client_peer, home, log, mount, nbd_door, osd_peer, raft_peers, store, store_model,
+    text, volume_peer, wire_frame,
 };
 use types::rng::Rng;
 
@@ -106,6 +106,21 @@ pub const TARGETS: &[Target] = &[
     decoder(target("descriptor", "descriptors of entries", store::descriptor), store::descriptor_seed, as_it_is, 64),
     decoder(target("records", "records of the metadata store", store::records), store::records_seed, as_it_is, 8192),
     counted(40_000, decoder(target("admin", "gRPC inputs: convert and plan", admin::run), admin::seed, as_it_is, 4096)),
+    decoder(
+        target("backup_stream", "streams of backups", backups::stream),
+        backups::stream_seed,
+        backups::stream_fix,
+        16 << 10,
+    ),
+    counted(
+        40_000,
+        decoder(
+            target("backup_object", "pieces, indexes and records of backups", backups::object),
+            backups::object_seed,
+            backups::object_fix,
+            16 << 10,
+        ),
+    ),
     decoder(
         target("nbd_handshake", "NBD negotiation, in pieces of any size", nbd_door::handshake),
         nbd_door::handshake_seed,

@@ -546,6 +546,18 @@ codes! {
             "The backup was given up",
             "Another `backup create` went on with it or has ended it, or `backup prune --drop-drafts` deleted its draft.",
             "`basalt backup ls` shows whether it is there; repeat `basalt backup create` otherwise.";
+        STREAM_DAMAGED = 7007:
+            "A stream is damaged or cut",
+            "The bytes are not those that `basalt backup export` wrote, or end too early. The volume has a part of the contents at most.",
+            "Copy the stream again, or export it again; then import it into the same volume.";
+        BACKUP_BASE = 7008:
+            "The volume is not at the base of the increment",
+            "An increment needs a volume as the import of its base left it, and without a change since.",
+            "Roll the volume back to the snapshot of that import, or import a stream without --since into a new volume.";
+        STREAM_INCOMPARABLE = 7009:
+            "The snapshots cannot be compared",
+            "The volume was rolled back between them, or the older one was deleted.",
+            "Choose another snapshot with --since, or export without it.";
     }
     // 9xxx: bugs.
     9001..=9999 {

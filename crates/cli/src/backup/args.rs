@@ -3,6 +3,7 @@
 use crate::completion;
 use crate::errors::UserError;
 use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 use types::codes;
 
@@ -35,6 +36,15 @@ impl Repo {
 pub enum Packing {
     None,
     Zstd,
+}
+
+impl From<Packing> for backup::Compression {
+    fn from(packing: Packing) -> backup::Compression {
+        match packing {
+            Packing::None => backup::Compression::None,
+            Packing::Zstd => backup::Compression::Zstd,
+        }
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -73,6 +83,14 @@ pub enum Backup {
         basalt backup prune main/vm1 --keep-last 3 --dry-run --repo s3://backups/cluster1"
     )]
     Prune(Prune),
+    /// Write a snapshot, or its difference from an older one, as a stream to a file or a pipe
+    #[command(after_help = "Examples:\n  basalt backup export main/vm1@monday -o vm1.basalt\n  \
+        basalt backup export main/vm1@tuesday --since monday | ssh backup1 basalt backup import main/vm1")]
+    Export(Export),
+    /// Make a volume with the contents of a stream, or bring one up to date with an increment
+    #[command(after_help = "Examples:\n  basalt backup import -i vm1.basalt main/vm1-copy\n  \
+        ssh host1 basalt backup export main/vm1@monday | basalt backup import main/vm1")]
+    Import(Import),
 }
 
 #[derive(Args, Debug)]
@@ -101,6 +119,31 @@ pub struct Restore {
     pub id: Option<String>,
     #[command(flatten)]
     pub repo: Repo,
+}
+
+#[derive(Args, Debug)]
+pub struct Export {
+    /// POOL/VOLUME@SNAPSHOT
+    #[arg(add = completion::volumes())]
+    pub name: String,
+    /// Only what has changed since this older snapshot
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub since: Option<String>,
+    /// File of the stream; - is standard output [default: -]
+    #[arg(short, long, value_name = "FILE|-")]
+    pub output: Option<PathBuf>,
+    /// Compression of the data
+    #[arg(long, value_name = "none|zstd", default_value = "zstd")]
+    pub compress: Packing,
+}
+
+#[derive(Args, Debug)]
+pub struct Import {
+    /// POOL/VOLUME of the new volume; of an increment, the volume that goes on with it
+    pub volume: String,
+    /// File of the stream; - is standard input [default: -]
+    #[arg(short, long, value_name = "FILE|-")]
+    pub input: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

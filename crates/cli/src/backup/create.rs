@@ -1,6 +1,6 @@
 //! `basalt backup create`.
 
-use super::args::{Create, Packing};
+use super::args::Create;
 use super::volume::Saved;
 use super::{Opened, RESTORING, advance, bar, connect, failed, refused, view};
 use crate::admin::Admin;
@@ -9,7 +9,7 @@ use crate::errors::{UserError, chain};
 use crate::output::{json, remark};
 use crate::size::show;
 use anyhow::{Context, Result};
-use backup::{Compression, Record, Subject};
+use backup::{Record, Subject};
 use clientthread::Access;
 use control::admin::{SnapshotView, VolumeText, VolumeView};
 use std::collections::BTreeMap;
@@ -22,20 +22,20 @@ const LABEL: &str = "backup";
 const PREFIX: &str = "backup-";
 
 /// A volume with its snapshots.
-struct Of {
+pub struct Of {
     cluster: String,
-    volume: VolumeView,
+    pub volume: VolumeView,
     snapshots: Vec<SnapshotView>,
 }
 
 impl Of {
-    fn ask(admin: &Admin, name: &str) -> Result<Of> {
+    pub fn ask(admin: &Admin, name: &str) -> Result<Of> {
         let volume = admin.volume_info(name)?;
         let snapshots = admin.snapshots(&volume.name)?;
         Ok(Of { cluster: admin.status()?.cluster.to_string(), volume, snapshots })
     }
 
-    fn subject(&self, snapshot: &SnapshotView) -> Subject {
+    pub fn subject(&self, snapshot: &SnapshotView) -> Subject {
         let (pool, volume) = self.volume.name.split_once('/').unwrap_or(("", &self.volume.name));
         Subject {
             cluster: self.cluster.clone(),
@@ -70,9 +70,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let (name, given) = args.name.split_once('@').map_or((&*args.name, None), |(name, _)| (name, Some(&*args.name)));
     let of = Of::ask(admin, name)?;
     if of.volume.labels.contains_key(RESTORING) {
-        let what = format!("{name} has only a part of its contents: a restore has not ended");
-        let next = format!("basalt volume set {name} --remove-label {RESTORING}   # if it is to be saved as it is");
-        return Err(UserError::new(codes::VOLUME_BUSY, what, next).into());
+        return Err(super::incomplete(name).into());
     }
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
     let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
@@ -90,17 +88,13 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let cluster = connect(metas)?;
     let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
     let since = base.as_ref().and_then(|base| of.snapshot_of(base)).map(|snapshot| snapshot.snapshot);
-    let compression = match args.compress {
-        Packing::None => Compression::None,
-        Packing::Zstd => Compression::Zstd,
-    };
     let bar = bar(subject.len_bytes, as_json);
     let create = backup::Create {
         repository: opened.repository.clone(),
         source: Arc::new(Saved { volume, since }),
         subject,
         base,
-        compression,
+        compression: args.compress.into(),
         begun_ms: now_ms(),
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,

@@ -5,6 +5,8 @@
 
 pub mod args;
 mod create;
+mod export;
+mod import;
 mod volume;
 
 use crate::admin::Admin;
@@ -14,7 +16,7 @@ use crate::output::{json, remark, table};
 use crate::size::show;
 use anyhow::Result;
 use args::{Backup, Prune, Restore};
-use backup::{Progress, Record, Repository, Retention, Verified};
+use backup::{Progress, Record, Repository, Retention, Subject, Verified};
 use clientthread::{Access, Cluster, Failure, Settings};
 use control::admin::VolumeText;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,7 +28,7 @@ use tokio::runtime::Runtime;
 use types::codes;
 use volume::New;
 
-/// Label of a volume whose restore has not ended.
+/// Label of a volume whose restore or import has not ended.
 const RESTORING: &str = "restoring";
 
 /// Runs `basalt backup ...`. `admin` and `metas` are asked for where a cluster is needed.
@@ -42,6 +44,8 @@ pub fn run(
         Backup::Restore(args) => restore(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
         Backup::Verify { volume, id, repo } => verify(&repo.address()?, (volume.as_deref(), id.as_deref()), as_json),
         Backup::Prune(args) => prune(args, as_json).map(|()| Exit::Done),
+        Backup::Export(args) => export::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
+        Backup::Import(args) => import::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
     }
 }
 
@@ -55,6 +59,9 @@ fn failed(error: backup::Error) -> anyhow::Error {
         Damaged { .. } => codes::BACKUP_DAMAGED,
         Taken(_) => codes::BACKUP_TAKEN,
         GivenUp(_) => codes::BACKUP_GIVEN_UP,
+        Stream { .. } => codes::STREAM_DAMAGED,
+        Incomparable => codes::STREAM_INCOMPARABLE,
+        File { .. } => codes::FILE_UNUSABLE,
         Lost => codes::BUG,
         Volume(_) => 0,
     };
@@ -71,6 +78,21 @@ fn failed(error: backup::Error) -> anyhow::Error {
 /// Returns a failure of a volume as the error for a user.
 fn refused(failure: Failure) -> anyhow::Error {
     UserError::new(failure.code, failure.what, failure.hint).into()
+}
+
+/// Returns the error for a volume whose restore or import has not ended.
+fn incomplete(name: &str) -> UserError {
+    let what = format!("{name} has only a part of its contents: a restore or an import has not ended");
+    let next = format!("basalt volume set {name} --remove-label {RESTORING}   # if it is to be saved as it is");
+    UserError::new(codes::VOLUME_BUSY, what, next)
+}
+
+/// Returns description and labels for a volume that is complete: its mark goes, and leaves its place to a label.
+fn text_of(subject: &Subject) -> VolumeText {
+    let mut labels = subject.labels.clone();
+    labels.remove(RESTORING);
+    let description = Some(subject.description.clone());
+    VolumeText { description, labels, removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() }
 }
 
 fn connect(metas: Vec<String>) -> Result<Cluster> {
@@ -195,9 +217,9 @@ fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
     let opened = Opened::new(&args.repo.address()?, false)?;
     let record = opened.record(&args.volume, args.id.as_deref())?;
     let subject = &record.subject;
-    let mut labels = subject.labels.clone();
-    labels.insert(RESTORING.to_owned(), record.id.clone());
-    let text = VolumeText { description: Some(subject.description.clone()), labels, ..VolumeText::default() };
+    // The mark alone: the labels of the volume may be as many as one can have.
+    let labels = BTreeMap::from([(RESTORING.to_owned(), record.id.clone())]);
+    let text = VolumeText { labels, ..VolumeText::default() };
     admin.create_volume(&args.new, subject.len_bytes, subject.stripe.unwrap_or_default(), text)?;
     let filled = fill(&opened, metas, args, &record, as_json);
     if let Err(error) = filled {
@@ -207,8 +229,7 @@ fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
         ));
         return Err(error);
     }
-    let removed_labels = vec![RESTORING.to_owned()];
-    let volume = admin.set_volume(&args.new, VolumeText { removed_labels, ..VolumeText::default() })?;
+    let volume = admin.set_volume(&args.new, text_of(subject))?;
     if as_json {
         return json("backup.restore", json!({ "backup": view(&record), "volume": volume }));
     }

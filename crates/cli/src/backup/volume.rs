@@ -6,6 +6,7 @@ use backup::{Source, Target, VolumeFailure};
 use clientthread::{Failure, Queue, Volume};
 use device::{EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
 use std::ops::Range;
+use types::units::SEGMENT;
 use types::{IoBuf, SnapshotId};
 
 /// Requests of one call that are in flight at the same time.
@@ -21,14 +22,14 @@ pub struct Saved {
     pub since: Option<SnapshotId>,
 }
 
-/// A new volume that gets the contents of a backup.
+/// A volume that gets the contents of a backup or a stream.
 pub struct New(pub Volume);
 
-/// Cuts ranges into requests.
-fn requests(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+/// Cuts ranges into parts of at most `len_max` bytes.
+fn cut(ranges: impl IntoIterator<Item = Range<u64>>, len_max: u64) -> Vec<Range<u64>> {
     let cut = |range: Range<u64>| {
-        let starts = range.clone().step_by(LEN_MAX as usize);
-        starts.map(move |start| start..(start + LEN_MAX).min(range.end))
+        let starts = range.clone().step_by(len_max as usize);
+        starts.map(move |start| start..(start + len_max).min(range.end))
     };
     ranges.into_iter().flat_map(cut).collect()
 }
@@ -60,16 +61,36 @@ fn perform(volume: &Volume, requests: Vec<Request>, mut done: impl FnMut(u64, Ve
     }
 }
 
-impl Saved {
-    /// Returns the extents of a range, in calls of at most [`EXTENTS_LEN_MAX`].
-    fn extents(&self, range: Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
-        let (mut runs, mut at) = (Vec::new(), range.start);
-        while at < range.end {
-            let some = self.volume.extents(at, (range.end - at).min(EXTENTS_LEN_MAX), since)?;
-            at += some.iter().map(|(len, _)| len).sum::<u64>();
-            runs.extend(some);
+/// Returns the extents of a range, in calls of at most [`EXTENTS_LEN_MAX`].
+fn extents(volume: &Volume, range: Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
+    let (mut runs, mut at) = (Vec::new(), range.start);
+    while at < range.end {
+        let some = volume.extents(at, (range.end - at).min(EXTENTS_LEN_MAX), since)?;
+        at += some.iter().map(|(len, _)| len).sum::<u64>();
+        runs.extend(some);
+    }
+    Ok(runs)
+}
+
+/// Whether a failure says that contents cannot be compared: the volume was turned back meanwhile, or the snapshot was deleted.
+fn is_incomparable(failure: &Failure) -> bool {
+    [libc::EINVAL, libc::ENOENT].contains(&failure.errno)
+}
+
+impl New {
+    /// Whether the volume has the contents of its snapshot.
+    pub fn is_unchanged_since(&self, snapshot: SnapshotId) -> Result<bool, Failure> {
+        let len = self.0.info().len_bytes;
+        for start in (0..len).step_by(EXTENTS_LEN_MAX as usize) {
+            let runs = extents(&self.0, start..(start + EXTENTS_LEN_MAX).min(len), Some(snapshot));
+            match runs {
+                Ok(runs) if runs.iter().any(|(_, is_changed)| *is_changed) => return Ok(false),
+                Ok(_) => {}
+                Err(failure) if is_incomparable(&failure) => return Ok(false),
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(runs)
+        Ok(true)
     }
 }
 
@@ -79,20 +100,19 @@ impl Source for Saved {
     }
 
     fn data(&self, range: Range<u64>) -> Result<Vec<(u64, bool)>, VolumeFailure> {
-        Ok(self.extents(range, None)?)
+        Ok(extents(&self.volume, range, None)?)
     }
 
     fn changed(&self, range: Range<u64>) -> Result<Option<Vec<(u64, bool)>>, VolumeFailure> {
-        match self.extents(range, Some(self.since.unwrap_or(SnapshotId(0)))) {
+        match extents(&self.volume, range, Some(self.since.unwrap_or(SnapshotId(0)))) {
             Ok(runs) => Ok(Some(runs)),
-            // The volume was turned back meanwhile, or the snapshot of the older backup was deleted.
-            Err(failure) if [libc::EINVAL, libc::ENOENT].contains(&failure.errno) => Ok(None),
+            Err(failure) if is_incomparable(&failure) => Ok(None),
             Err(failure) => Err(failure.into()),
         }
     }
 
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<u8>, VolumeFailure> {
-        let ranges = requests(ranges.iter().cloned());
+        let ranges = cut(ranges.iter().cloned(), LEN_MAX);
         let mut at = 0;
         let mut places = Vec::with_capacity(ranges.len());
         for range in &ranges {
@@ -121,5 +141,11 @@ impl Target for New {
             }
         }
         Ok(perform(&self.0, requests, |_, _| {})?)
+    }
+
+    fn clear(&self, ranges: Vec<Range<u64>>) -> Result<(), VolumeFailure> {
+        // A trim carries no data: one may be as long as a segment.
+        let trim = |range: Range<u64>| Request::Trim { offset: range.start, len: range.end - range.start };
+        Ok(perform(&self.0, cut(ranges, SEGMENT).into_iter().map(trim).collect(), |_, _| {})?)
     }
 }

@@ -177,6 +177,13 @@ impl Dev {
         run_into(self.home.path(), stdout, args)
     }
 
+    /// Runs a command whose standard input is `stdin`.
+    pub fn run_from(&self, stdin: impl Into<Stdio>, args: &[&str]) -> Ran {
+        let mut command = command(self.home.path(), self.name, args);
+        command.stdin(stdin);
+        ran(command)
+    }
+
     pub fn run_env(&self, vars: &[(&str, &str)], args: &[&str]) -> Ran {
         run_env(self.home.path(), vars, args)
     }

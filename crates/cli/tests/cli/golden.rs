@@ -109,6 +109,10 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("backup.restore", &["backup", "restore", "main/demo", "main/again", "--repo", &repo]);
     golden("backup.prune", &[&["backup", "prune"][..], &of, &["--keep-last", "1", "--dry-run"]].concat());
     assert_eq!(dev.run(&["volume", "rm", "main/again", "--now"]).code, 0);
+    let stream = dev.file("one.stream");
+    golden("backup.export", &["backup", "export", "main/demo@one", "-o", &stream]);
+    golden("backup.import", &["backup", "import", "-i", &stream, "main/again"]);
+    assert_eq!(dev.run(&["volume", "rm", "main/again", "--now", "--snapshots"]).code, 0);
     // The snapshot of the last backup stays.
     for snapshot in dev.json(&["snapshot", "ls", "main/demo", "--usage"])["snapshots"].as_array().expect("a list") {
         let name = snapshot["name"].as_str().expect("a name");

@@ -1,0 +1,177 @@
+//! `basalt backup export`: a snapshot as a stream.
+//!
+//! Invariants: standard output gets the stream and nothing else. A file gets its name when the stream is whole.
+
+use super::args::Export;
+use super::create::Of;
+use super::volume::Saved;
+use super::{RESTORING, advance, bar, connect, failed, refused};
+use crate::admin::Admin;
+use crate::errors::UserError;
+use crate::output::{json, remark};
+use crate::size::show;
+use anyhow::Result;
+use backup::{Base, Head, Totals};
+use clientthread::Access;
+use control::admin::SnapshotView;
+use serde_json::json;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, IsTerminal, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use types::codes;
+
+/// Bytes that are written at once.
+const BUFFER: usize = 1 << 20;
+
+pub fn run(admin: &Admin, metas: Vec<String>, args: &Export, as_json: bool) -> Result<()> {
+    let into = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    check_output(into, as_json)?;
+    let Some((name, _)) = args.name.split_once('@') else {
+        let next = format!("basalt snapshot create {0}@NAME, then basalt backup export {0}@NAME", args.name);
+        return Err(UserError::new(codes::BAD_USAGE, format!("{} is no snapshot", args.name), next).into());
+    };
+    let of = Of::ask(admin, name)?;
+    if of.volume.labels.contains_key(RESTORING) {
+        return Err(super::incomplete(name).into());
+    }
+    let snapshot = ready(admin, &args.name)?;
+    let base = args.since.as_deref().map(|since| older(admin, name, since, &snapshot)).transpose()?;
+    let since = base.as_ref().map(|base| base.snapshot);
+    let head = Head::new(of.subject(&snapshot), args.compress.into(), base.as_ref().map(base_of));
+    let cluster = connect(metas)?;
+    let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
+    let output = Output::open(into)?;
+    let bar = bar(snapshot.len_bytes, as_json);
+    let (source, out) = (Arc::new(Saved { volume, since }), BufWriter::with_capacity(BUFFER, output.clone_file()?));
+    let exported = crate::role::runtime()?.block_on(backup::export(source, &head, out, &advance(&bar, "read")));
+    bar.finish_and_clear();
+    let (totals, written, _) = exported.map_err(|error| output.failed(error))?;
+    output.keep()?;
+    told(&head, (totals, written), into, as_json)
+}
+
+/// Refuses a place that a stream is no use for.
+fn check_output(into: Option<&Path>, as_json: bool) -> Result<()> {
+    let refused = |what: &str, next: &str| Err(UserError::new(codes::BAD_USAGE, what, next).into());
+    match into {
+        None if stdout().is_terminal() => {
+            refused("a stream is no text for a terminal", "give -o FILE, or a pipe: | ssh HOST basalt backup import …")
+        }
+        None if as_json => refused("standard output has the stream, and no JSON", "give -o FILE, or no --json"),
+        _ => Ok(()),
+    }
+}
+
+/// Returns a snapshot that can be read.
+fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
+    let snapshot = crate::snapshots::info(admin, name)?;
+    if snapshot.state == "ready" {
+        return Ok(snapshot);
+    }
+    let what = format!("snapshot {name} is {}", snapshot.state);
+    Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into())
+}
+
+/// Returns the snapshot with which an increment begins.
+fn older(admin: &Admin, volume: &str, since: &str, than: &SnapshotView) -> Result<SnapshotView> {
+    let name = if since.contains('@') { since.to_owned() } else { format!("{volume}@{since}") };
+    let base = ready(admin, &name)?;
+    if base.volume == than.volume && base.snapshot < than.snapshot {
+        return Ok(base);
+    }
+    let what = format!("{} is no older snapshot of the volume than {}", base.name, than.name);
+    Err(UserError::new(codes::BAD_USAGE, what, format!("basalt snapshot ls {volume} shows their order")).into())
+}
+
+fn base_of(base: &SnapshotView) -> Base {
+    Base {
+        snapshot: base.name.rsplit('@').next().unwrap_or("").to_owned(),
+        snapshot_id: base.snapshot.0,
+        created_ms: base.created_ms,
+        len_bytes: base.len_bytes,
+    }
+}
+
+/// Where a stream goes.
+struct Output {
+    file: File,
+    /// The name that the file gets, and the one that it has until then. `None`: it is standard output, a pipe or a device.
+    names: Option<(PathBuf, PathBuf)>,
+    shown: String,
+}
+
+impl Output {
+    fn open(into: Option<&Path>) -> Result<Output> {
+        let Some(path) = into else {
+            let file = File::from(stdout().as_fd().try_clone_to_owned()?);
+            return Ok(Output { file, names: None, shown: "standard output".to_owned() });
+        };
+        let is_plain = std::fs::metadata(path).map_or(true, |found| found.is_file());
+        let part = PathBuf::from(format!("{}.part", path.display()));
+        let names = is_plain.then(|| (path.to_owned(), part));
+        let at = names.as_ref().map_or(path, |(_, part)| part);
+        // One that stayed behind may have another mode.
+        names.iter().for_each(|(_, part)| drop(std::fs::remove_file(part)));
+        let opened = OpenOptions::new().write(true).create(is_plain).truncate(is_plain).mode(0o600).open(at);
+        let shown = at.display().to_string();
+        let file = opened.map_err(|error| unusable(&shown, &error))?;
+        Ok(Output { file, names, shown })
+    }
+
+    fn clone_file(&self) -> Result<File> {
+        Ok(self.file.try_clone().map_err(|error| unusable(&self.shown, &error))?)
+    }
+
+    /// Gives the file its name when it is durable.
+    fn keep(&self) -> Result<()> {
+        let Some((path, part)) = &self.names else { return Ok(()) };
+        let kept = self.file.sync_all().and_then(|()| std::fs::rename(part, path)).and_then(|()| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(folder)?.sync_all()
+        });
+        Ok(kept.map_err(|error| unusable(&path.display().to_string(), &error))?)
+    }
+
+    /// Returns the error of a stream that was not written to its end. What there is of a file is useless, and takes space.
+    fn failed(&self, error: backup::Error) -> anyhow::Error {
+        if let Some((_, part)) = &self.names {
+            let _ = std::fs::remove_file(part);
+        }
+        match error {
+            backup::Error::File { source, .. } if self.names.is_none() => {
+                let what = format!("{}: {source}; the stream is not complete", self.shown);
+                UserError::new(codes::OUTPUT_FAILED, what, "look at what reads it, and export again").into()
+            }
+            backup::Error::File { source, .. } => unusable(&self.shown, &source).into(),
+            other => failed(other),
+        }
+    }
+}
+
+fn unusable(path: &str, error: &std::io::Error) -> UserError {
+    let next = "choose another file with -o, or free space there";
+    UserError::new(codes::FILE_UNUSABLE, format!("{path}: {error}"), next)
+}
+
+fn told(head: &Head, (totals, written): (Totals, u64), into: Option<&Path>, as_json: bool) -> Result<()> {
+    let subject = &head.subject;
+    let name = format!("{}/{}@{}", subject.pool, subject.volume, subject.snapshot);
+    let base = head.base.as_ref().map(|base| base.snapshot.clone());
+    if as_json {
+        let body = json!({
+            "file": into, "name": name, "base": base, "len_bytes": subject.len_bytes, "frames": totals.frames,
+            "data_bytes": totals.data_bytes, "zero_bytes": totals.zero_bytes, "written_bytes": written,
+        });
+        return json("backup.export", body);
+    }
+    let since = base.map(|base| format!(" since {base}")).unwrap_or_default();
+    let text = format!("{name}: {} of data{since}, {} written", show(totals.data_bytes), show(written));
+    match into {
+        Some(_) => out!("{text}"),
+        None => remark(&text),
+    }
+    Ok(())
+}
