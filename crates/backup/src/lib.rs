@@ -17,6 +17,7 @@ mod create;
 mod error;
 mod format;
 mod index;
+mod line;
 mod prune;
 mod record;
 mod repository;

@@ -7,6 +7,8 @@
 //! - Records are listed before and behind the drafts: an attempt that ends meanwhile is in one of the lists, and so is an older backup
 //!   that another command deletes meanwhile.
 //! - No object goes that is younger than an attempt that has not ended.
+//! - Objects are listed in parts, by the first byte of their names. Behind each list the sweep looks for new records and drafts, and reads
+//!   all again when there are some. So memory is bounded by a part and by [`NAMES_MAX`] needed names.
 
 use crate::error::Error;
 use crate::format::ObjectId;
@@ -78,56 +80,114 @@ pub struct Swept {
 /// Longest difference between the clock of the store and those of machines that make backups.
 const CLOCKS_MS: u64 = 3_600_000;
 
+/// First bytes of names of objects.
+const SHARDS: u16 = 256;
+
 fn whole(records: Vec<Result<Record, Error>>) -> Result<Vec<Record>, Error> {
     records.into_iter().collect()
+}
+
+/// Most names of objects that a sweep keeps: 128 MiB or so. With more it reads the indexes several times.
+pub const NAMES_MAX: usize = 2 << 20;
+
+/// Needs of the records and drafts of a moment.
+struct Plan {
+    /// Their places.
+    places: BTreeSet<String>,
+    indexes: BTreeSet<ObjectId>,
+    /// Objects that were written since are left alone.
+    before_ms: u64,
+    blocked_by: Vec<String>,
+}
+
+impl Plan {
+    /// Reads the records and drafts. `gone` are records that count as deleted.
+    async fn read(repository: &Repository, before_ms: u64, gone: &[Record]) -> Result<Plan, Error> {
+        let places = repository.places().await?;
+        let first = whole(repository.records(None).await?)?;
+        let mut drafts = whole(repository.drafts(None).await?)?;
+        let second = whole(repository.records(None).await?)?;
+        // A draft beside the record of its backup is over.
+        drafts.retain(|draft| !first.iter().any(|record| record.subject.is_same_snapshot(&draft.subject)));
+        let stays = |record: &&Record| !gone.contains(record);
+        let is_there = |draft: &&Record| {
+            let is_parent =
+                |record: &Record| Some(&record.id) == draft.parent.as_ref() && record.volume() == draft.volume();
+            draft.parent.is_none() || first.iter().filter(stays).any(is_parent)
+        };
+        let orphans = drafts.iter().filter(|draft| !is_there(draft));
+        let blocked_by: Vec<String> = orphans.map(|draft| format!("{} {}", draft.volume(), draft.id)).collect();
+        // An attempt that stands still has objects as old as itself that no draft names yet.
+        let begun = drafts.iter().map(|draft| draft.begun_ms.saturating_sub(CLOCKS_MS)).min();
+        let before_ms = before_ms.min(begun.unwrap_or(u64::MAX));
+        let all = first.iter().chain(&second).filter(stays).chain(&drafts);
+        let indexes = all.flat_map(|record| record.segments.iter().flatten().copied()).collect();
+        Ok(Plan { places, indexes, before_ms, blocked_by })
+    }
+
+    /// Returns the names of needed objects that begin with a byte from `from` on, and the first byte for which they are not complete.
+    async fn needed(
+        &self,
+        repository: &Repository,
+        from: u16,
+        names_max: usize,
+    ) -> Result<(BTreeSet<ObjectId>, u16), Error> {
+        let (mut needed, mut to) = (BTreeSet::new(), SHARDS);
+        for id in &self.indexes {
+            let pieces = repository.index(Some(*id)).await?.pieces();
+            let is_in = |id: &ObjectId, to: u16| (from..to).contains(&u16::from(id.0[0]));
+            needed.extend(pieces.into_iter().chain([*id]).filter(|id| is_in(id, to)));
+            while needed.len() > names_max && to > from + 1 {
+                to = from + (to - from) / 2;
+                needed.retain(|id| is_in(id, to));
+            }
+        }
+        Ok((needed, to))
+    }
 }
 
 /// Deletes the objects that no backup needs and that were written before `before_ms`. With `dry_run` it only counts.
 /// `gone` are records that a dry run takes as deleted.
 ///
 /// # Errors
-/// `Store`, and `Damaged` when a record or an index cannot be read: then nothing is deleted.
+/// `Store`, and `Damaged` when a record or an index cannot be read: then nothing more is deleted.
 pub async fn sweep(repository: &Repository, before_ms: u64, gone: &[Record], dry_run: bool) -> Result<Swept, Error> {
-    // Listed first: an object that comes later is none of these.
-    let objects = repository.objects().await?;
-    let mut indexes: BTreeSet<ObjectId> = BTreeSet::new();
-    let first = whole(repository.records(None).await?)?;
-    let mut drafts = whole(repository.drafts(None).await?)?;
-    let second = whole(repository.records(None).await?)?;
-    // A draft beside the record of its backup is over.
-    drafts.retain(|draft| !first.iter().any(|record| record.subject.is_same_snapshot(&draft.subject)));
-    let stays = |record: &&Record| !gone.contains(record);
-    let is_there = |draft: &&Record| {
-        let is_parent =
-            |record: &Record| Some(&record.id) == draft.parent.as_ref() && record.volume() == draft.volume();
-        draft.parent.is_none() || first.iter().filter(stays).any(is_parent)
-    };
-    let orphans = drafts.iter().filter(|draft| !is_there(draft));
-    let blocked_by: Vec<String> = orphans.map(|draft| format!("{} {}", draft.volume(), draft.id)).collect();
-    if !blocked_by.is_empty() {
-        return Ok(Swept { blocked_by, ..Swept::default() });
-    }
-    // An attempt that stands still has objects as old as itself that no draft names yet.
-    let begun = drafts.iter().map(|draft| draft.begun_ms.saturating_sub(CLOCKS_MS)).min();
-    let before_ms = before_ms.min(begun.unwrap_or(u64::MAX));
-    for record in first.iter().chain(&second).filter(stays).chain(&drafts) {
-        indexes.extend(record.segments.iter().flatten());
-    }
-    let mut needed = indexes.clone();
-    for id in indexes {
-        needed.extend(repository.index(Some(id)).await?.pieces());
-    }
-    let mut swept = Swept::default();
-    for object in objects.into_iter().filter(|object| !needed.contains(&object.id)) {
-        if object.written_ms >= before_ms {
-            swept.young += 1;
+    sweep_with(repository, before_ms, gone, (dry_run, NAMES_MAX)).await
+}
+
+/// Does what [`sweep`] does, and keeps `names_max` names of objects at most, or those of one shard.
+pub async fn sweep_with(
+    repository: &Repository,
+    before_ms: u64,
+    gone: &[Record],
+    (dry_run, names_max): (bool, usize),
+) -> Result<Swept, Error> {
+    let mut plan = Plan::read(repository, before_ms, gone).await?;
+    let (mut needed, mut end) = plan.needed(repository, 0, names_max).await?;
+    let (mut swept, mut shard) = (Swept::default(), 0);
+    while shard < SHARDS && plan.blocked_by.is_empty() {
+        let objects = repository.objects(shard as u8).await?;
+        // A backup that began since the plan may need what is listed here: its draft was there before its objects.
+        if !repository.places().await?.is_subset(&plan.places) {
+            plan = Plan::read(repository, before_ms, gone).await?;
+            (needed, end) = plan.needed(repository, shard, names_max).await?;
             continue;
         }
-        if !dry_run {
-            repository.drop_object(object.id).await?;
+        for object in objects.into_iter().filter(|object| !needed.contains(&object.id)) {
+            if object.written_ms >= plan.before_ms {
+                swept.young += 1;
+                continue;
+            }
+            if !dry_run {
+                repository.drop_object(object.id).await?;
+            }
+            swept.objects += 1;
+            swept.bytes += object.len;
         }
-        swept.objects += 1;
-        swept.bytes += object.len;
+        shard += 1;
+        if shard == end && shard < SHARDS {
+            (needed, end) = plan.needed(repository, shard, names_max).await?;
+        }
     }
-    Ok(swept)
+    Ok(Swept { blocked_by: plan.blocked_by, ..swept })
 }

@@ -12,16 +12,22 @@
 use crate::error::Error;
 use crate::format::{self, ObjectId};
 use crate::index::Index;
+use crate::line::Watching;
 use crate::record::{FORMAT, Record};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use object_store::aws::AmazonS3Builder;
+use object_store::Error::Generic;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::sync::Arc;
+use std::time::Duration;
 use types::units::SEGMENT;
 
 const MARKER: &str = "basalt-backup.json";
@@ -30,6 +36,11 @@ const DRAFTS: &str = "drafts";
 const OBJECTS: &str = "objects";
 /// Longest record or index: 64 TiB with an index for each GiB, and the longest index.
 const RECORD_MAX: u64 = 64 << 20;
+
+/// Longest time of a request that makes progress: a bound for servers that answer byte by byte.
+const REQUEST_MAX: &str = "1 day";
+/// Time after which a failed request is not repeated any more.
+const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Serialize, Deserialize)]
 struct Marker {
@@ -53,11 +64,13 @@ pub struct Listed {
 #[derive(Clone)]
 pub struct Repository {
     store: Arc<dyn ObjectStore>,
+    /// The directory, if it is one.
+    local: Option<Arc<LocalFileSystem>>,
     address: String,
 }
 
 impl Repository {
-    /// Opens `s3://BUCKET/PREFIX`, or a directory, as a path or as `file:///PATH`. An S3 server and the credentials come from the
+    /// Opens `s3://BUCKET/PREFIX`, or a directory, as a path or as `file:///PATH`. What is made in a directory is readable for its owner alone. An S3 server and the credentials come from the
     /// environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and so on. With `create` a
     /// directory is made.
     ///
@@ -65,9 +78,11 @@ impl Repository {
     /// `Address`: it cannot be understood, or the directory cannot be used.
     pub fn open(address: &str, create: bool) -> Result<Repository, Error> {
         let bad = |reason: String| Error::Address { address: address.to_owned(), reason };
+        let mut own = None;
         let store: Arc<dyn ObjectStore> = if let Some(place) = address.strip_prefix("s3://") {
             let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
-            Arc::new(PrefixStore::new(s3(bucket).map_err(bad)?, prefix))
+            let store = s3(bucket).and_then(|builder| builder.build().map_err(|error| error.to_string()));
+            Arc::new(PrefixStore::new(store.map_err(bad)?, prefix))
         } else if let Some((scheme, _)) = address.split_once("://").filter(|(scheme, _)| *scheme != "file") {
             return Err(bad(format!("{scheme} is not supported; name a directory or s3://BUCKET/PREFIX")));
         } else {
@@ -76,18 +91,18 @@ impl Repository {
                 return Err(bad("name a directory or s3://BUCKET/PREFIX".to_owned()));
             }
             if create {
-                std::fs::create_dir_all(directory).map_err(|error| bad(error.to_string()))?;
+                make_private(directory.as_ref()).map_err(|error| bad(error.to_string()))?;
             }
             let local = LocalFileSystem::new_with_prefix(directory).map_err(|error| bad(error.to_string()))?;
-            Arc::new(local.with_fsync(true))
+            Arc::clone(own.insert(Arc::new(local.with_fsync(true)))) as Arc<dyn ObjectStore>
         };
-        Ok(Repository { store, address: address.to_owned() })
+        Ok(Repository { store, local: own, address: address.to_owned() })
     }
 
     /// A repository in memory, for tests.
     #[cfg(test)]
     pub fn in_memory(store: Arc<dyn ObjectStore>) -> Repository {
-        Repository { store, address: "memory".to_owned() }
+        Repository { store, local: None, address: "memory".to_owned() }
     }
 
     /// Makes it a repository, if it is none yet.
@@ -269,17 +284,28 @@ impl Repository {
         self.delete(&object(id)).await
     }
 
-    /// Lists all pieces and indexes. Other files in their place are left alone.
+    /// Lists the pieces and indexes whose names begin with this byte: a part of all, so that a list is short. Other files in their place
+    /// are left alone.
     ///
     /// # Errors
     /// `Store`.
-    pub async fn objects(&self) -> Result<Vec<Listed>, Error> {
+    pub async fn objects(&self, shard: u8) -> Result<Vec<Listed>, Error> {
         let listed = |meta: object_store::ObjectMeta| {
             let id = ObjectId::try_from(meta.location.filename()?.to_owned()).ok()?;
             let written_ms = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
             Some(Listed { id, len: meta.size, written_ms })
         };
-        Ok(self.list(&Path::from(OBJECTS)).await?.into_iter().filter_map(listed).collect())
+        let prefix = Path::from(format!("{OBJECTS}/{shard:02x}"));
+        Ok(self.list(&prefix).await?.into_iter().filter_map(listed).filter(|object| object.id.0[0] == shard).collect())
+    }
+
+    /// Returns the places of all records and drafts.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn places(&self) -> Result<BTreeSet<String>, Error> {
+        let (drafts, records) = (self.list(&Path::from(DRAFTS)).await?, self.list(&Path::from(BACKUPS)).await?);
+        Ok(drafts.into_iter().chain(records).map(|meta| meta.location.to_string()).collect())
     }
 
     async fn list(&self, prefix: &Path) -> Result<Vec<object_store::ObjectMeta>, Error> {
@@ -300,7 +326,15 @@ impl Repository {
 
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), Error> {
         let failed = |source| Error::Store { what: format!("{}: {path} cannot be written", self.address), source };
-        self.store.put(path, bytes.into()).await.map(drop).map_err(failed)
+        let Some(local) = &self.local else {
+            return self.store.put(path, bytes.into()).await.map(drop).map_err(failed);
+        };
+        let file = local.path_to_filesystem(path).map_err(failed)?;
+        let refused = |source: std::io::Error| failed(Generic { store: "directory", source: Box::new(source) });
+        // Within a private directory no other user sees the mode that a file has at first.
+        file.parent().map_or(Ok(()), make_private).map_err(refused)?;
+        self.store.put(path, bytes.into()).await.map_err(failed)?;
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).map_err(refused)
     }
 
     async fn delete(&self, path: &Path) -> Result<(), Error> {
@@ -311,7 +345,12 @@ impl Repository {
     }
 }
 
-fn s3(bucket: &str) -> Result<object_store::aws::AmazonS3, String> {
+/// Makes a directory and those above it, for their owner alone. One that is there keeps its mode.
+fn make_private(directory: &std::path::Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+fn s3(bucket: &str) -> Result<AmazonS3Builder, String> {
     if bucket.is_empty() {
         return Err("name a bucket: s3://BUCKET/PREFIX".to_owned());
     }
@@ -320,11 +359,16 @@ fn s3(bucket: &str) -> Result<object_store::aws::AmazonS3, String> {
     let _ = provider.install_default();
     let endpoint =
         ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
-    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let total = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_http_connector(Watching)
+        .with_config(total, REQUEST_MAX)
+        .with_retry(RetryConfig { retry_timeout: RETRY_MAX, ..RetryConfig::default() });
     if let Some(endpoint) = endpoint {
         builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
     }
-    builder.build().map_err(|error| error.to_string())
+    Ok(builder)
 }
 
 /// Checks that a record says what its place says, and that it is as long as its volume.
@@ -348,4 +392,16 @@ fn path_of(kind: &str, record: &Record) -> Path {
     // Each attempt has a draft of its own.
     let name = if kind == DRAFTS { format!("{}.{}", record.id, record.owner) } else { record.id.clone() };
     Path::from(format!("{kind}/{}/{name}.json", record.volume()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_to_a_server_is_not_bounded_by_its_whole_time() {
+        let total = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        let found = s3("bucket").expect("a bucket").get_config_value(&total).expect("it is set");
+        assert!(found == REQUEST_MAX || found == "86400s", "{found}");
+    }
 }

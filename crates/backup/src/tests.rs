@@ -9,12 +9,14 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
 use types::rng::Rng;
 use types::units::{BLOCK, SEGMENT};
 
+mod prune;
 mod streams;
 
 const BLOCK_LEN: usize = BLOCK as usize;
@@ -228,8 +230,8 @@ impl Rig {
     }
 
     fn objects(&self) -> Vec<ObjectId> {
-        let objects = self.runtime.block_on(self.repository.objects()).expect("memory");
-        objects.into_iter().map(|object| object.id).collect()
+        let listed = |shard| self.runtime.block_on(self.repository.objects(shard)).expect("memory");
+        (0..=u8::MAX).flat_map(listed).map(|object| object.id).collect()
     }
 
     fn sweep(&self, before_ms: u64) -> crate::Swept {
@@ -472,6 +474,15 @@ fn backup_of_another_volume_is_not_overwritten() {
     assert!(matches!(put, Err(Error::GivenUp(_))), "a record never changes");
 }
 
+/// Checks that no other user can read or enter what is below a directory.
+fn must_be_private(path: &std::path::Path) {
+    let mode = std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let expected = if path.is_dir() { 0o700 } else { 0o600 };
+    assert_eq!(mode, expected, "mode {mode:o} of {}", path.display());
+    let entries = path.is_dir().then(|| std::fs::read_dir(path).expect("it can be read"));
+    entries.into_iter().flatten().for_each(|entry| must_be_private(&entry.expect("an entry").path()));
+}
+
 #[test]
 fn directory_is_a_repository_once_a_backup_began_there() {
     let rig = Rig::new();
@@ -488,6 +499,7 @@ fn directory_is_a_repository_once_a_backup_began_there() {
     assert_eq!(rig.records(), std::slice::from_ref(&record));
     assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
     assert_eq!(rig.verify(&rig.records()).objects, 4, "three pieces and an index");
+    must_be_private(&directory);
     std::fs::write(directory.join("basalt-backup.json"), r#"{"format":2,"id":"x"}"#).expect("it can be written");
     assert!(matches!(rig.runtime.block_on(rig.repository.check()), Err(Error::Newer(2))));
     std::fs::remove_dir_all(&directory).expect("it is there");

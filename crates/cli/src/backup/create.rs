@@ -74,10 +74,33 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     }
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
     let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
-    let subject = of.subject(&snapshot);
+    let saved = save(&opened, &of, &snapshot, metas, (args, as_json));
+    let (record, is_old) = saved.inspect_err(|_| {
+        if given.is_none() && !is_begun(&opened, &of.subject(&snapshot)) {
+            // Nothing goes on with it: a repository that is full from the first write on would get one more each time.
+            drop_one(admin, &snapshot, "of a backup that did not begin");
+        } else {
+            remark("the backup is not complete; the same command goes on with it");
+        }
+    })?;
+    if !is_old {
+        drop_older(admin, &of, &snapshot, &opened, &repository);
+    }
+    told(&record, is_old, as_json)
+}
+
+/// Saves a snapshot. Returns its record, and whether that was there already.
+fn save(
+    opened: &Opened,
+    of: &Of,
+    snapshot: &SnapshotView,
+    metas: Vec<String>,
+    (args, as_json): (&Create, bool),
+) -> Result<(Record, bool)> {
+    let subject = of.subject(snapshot);
     let records = opened.records(Some(&of.volume.name))?;
     if let Some(record) = records.iter().find(|record| record.subject.is_same_snapshot(&subject)) {
-        return told(record, true, as_json);
+        return Ok((record.clone(), true));
     }
     // The last backup whose snapshot is still there, and older than this one.
     let base = records
@@ -99,15 +122,9 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,
     };
-    let tell = advance(&bar, "read");
-    let made = opened.runtime.block_on(create.run(&tell));
+    let made = opened.runtime.block_on(create.run(&advance(&bar, "read")));
     bar.finish_and_clear();
-    let record = made.map_err(|error| {
-        remark("the backup is not complete; the same command goes on with it");
-        failed(error)
-    })?;
-    drop_older(admin, &of, &snapshot, &opened, &repository);
-    told(&record, false, as_json)
+    Ok((made.map_err(failed)?, false))
 }
 
 /// Returns the snapshot to save: the given one, that of a backup that was interrupted, or a new one.
@@ -164,9 +181,25 @@ fn drop_older(admin: &Admin, of: &Of, present: &SnapshotView, opened: &Opened, r
         .filter(is_older)
         .filter(|s| !s.protected && s.clones == 0 && !needed.contains(&s.snapshot.0))
     {
-        if let Err(error) = admin.remove_snapshot(&snapshot.name, false) {
-            remark(&format!("snapshot {} of an older backup stays: {}", snapshot.name, chain(&*error)));
-        }
+        drop_one(admin, snapshot, "of an older backup");
+    }
+}
+
+/// Whether another attempt can go on with the backup of a snapshot. What cannot be told counts as yes.
+fn is_begun(opened: &Opened, subject: &Subject) -> bool {
+    let volume = format!("{}/{}", subject.pool, subject.volume);
+    let found = opened.runtime.block_on(async {
+        let mut found = opened.repository.drafts(Some(&volume)).await?;
+        found.extend(opened.repository.records(Some(&volume)).await?);
+        Ok::<_, backup::Error>(found)
+    });
+    let is_of = |record: &Result<Record, _>| record.as_ref().map_or(true, |r| r.subject.is_same_snapshot(subject));
+    found.map_or(true, |found| found.iter().any(is_of))
+}
+
+fn drop_one(admin: &Admin, snapshot: &SnapshotView, which: &str) {
+    if let Err(error) = admin.remove_snapshot(&snapshot.name, false) {
+        remark(&format!("snapshot {} {which} stays: {}", snapshot.name, chain(&*error)));
     }
 }
 

@@ -64,6 +64,9 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     assert_eq!(backup(&["restore", "main/saved", "main/last"]).code, 0);
     assert_eq!(read(dev, "main/last"), [1, 1, 2, 2, 1, 1, 0, 0]);
 
+    full_repository_gets_no_snapshots(dev, &repo);
+    volume_with_all_labels_comes_back(dev, &repo);
+
     // After a rollback no snapshot can be compared with: everything is read.
     assert_eq!(dev.run(&["snapshot", "create", "main/saved@here"]).code, 0);
     write(dev, "main/saved", 7..8, 9);
@@ -71,6 +74,37 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     assert_eq!(dev.run(&["snapshot", "rollback", "main/saved@here"]).code, 0);
     assert_eq!(dev.json(&create)["read_bytes"], 6 * 65536);
     for name in ["main/first", "main/last", "main/saved"] {
+        assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
+    }
+}
+
+/// A repository that takes no byte more leaves no snapshot behind, however often it is tried.
+fn full_repository_gets_no_snapshots(dev: &Dev, repo: &str) {
+    // One that is deleted is listed until its space is given back.
+    let is_kept = |snapshot: &&serde_json::Value| snapshot["state"] == "ready";
+    let listed = || dev.json(&["snapshot", "ls", "main/saved"])["snapshots"].as_array().cloned().expect("a list");
+    let snapshots = || listed().iter().filter(is_kept).count();
+    let before = snapshots();
+    for _ in 0..2 {
+        // No file may have a byte, and the signal for that is ignored: each write fails, as on a full disk.
+        let script = ["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""];
+        let failed = dev.run_by("bash", &script, &["backup", "create", "main/saved", "--repo", repo]);
+        failed.says("BSLT-7001", "Check --repo");
+    }
+    assert_eq!(snapshots(), before);
+}
+
+fn volume_with_all_labels_comes_back(dev: &Dev, repo: &str) {
+    let labels: Vec<String> = (0..32).map(|n| format!("k{n}=v")).collect();
+    let labels: Vec<&str> = labels.iter().flat_map(|label| ["--label", label]).collect();
+    assert_eq!(dev.run(&[&["volume", "create", "main/labels", "1MiB"][..], &labels].concat()).code, 0);
+    assert_eq!(dev.run(&["backup", "create", "main/labels", "--repo", repo]).code, 0);
+    let restored = dev.run(&["backup", "restore", "main/labels", "main/labels2", "--repo", repo]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    let labels = dev.json(&["volume", "info", "main/labels2"])["labels"].clone();
+    assert_eq!(labels.as_object().map(serde_json::Map::len), Some(32), "{labels}");
+    assert!(labels["restoring"].is_null());
+    for name in ["main/labels", "main/labels2"] {
         assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
     }
 }

@@ -177,6 +177,20 @@ impl Dev {
         run_into(self.home.path(), stdout, args)
     }
 
+    /// Runs a command by another program, whose arguments it follows.
+    pub fn run_by(&self, program: &str, before: &[&str], args: &[&str]) -> Ran {
+        let of = command(self.home.path(), self.name, args);
+        let mut command = Command::new(program);
+        command.args(before).arg(of.get_program()).args(of.get_args()).stdin(Stdio::null());
+        for (name, value) in of.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        ran(command)
+    }
+
     /// Runs a command whose standard input is `stdin`.
     pub fn run_from(&self, stdin: impl Into<Stdio>, args: &[&str]) -> Ran {
         let mut command = command(self.home.path(), self.name, args);
