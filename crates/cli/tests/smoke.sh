@@ -33,6 +33,36 @@ qemu-img convert -n -f raw -O raw "$work/image" "$uri"
 qemu-img compare -f raw -F raw "$work/image" "$uri" >/dev/null || fail "qemu-img compare"
 step "qemu-img writes an image and reads it back"
 
+# Serves a volume or a snapshot at a socket until qemu has ended: serve NAME SOCKET FLAG... -- COMMAND...
+serve() {
+  local name=$1 socket=$2 flags=()
+  shift 2
+  while [ "$1" != -- ]; do flags+=("$1"); shift; done
+  shift
+  "$basalt" --cluster smoke nbd "$name" --socket "$socket" "${flags[@]}" >/dev/null 2>"$work/serve.txt" &
+  local pid=$!
+  for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.1; done
+  "$@" || fail "$*: $(cat "$work/serve.txt")"
+  kill "$pid" && wait "$pid" || fail "the export of $name: $(cat "$work/serve.txt")"
+}
+b snapshot create main/smoke@image >/dev/null
+snapshot_uri="nbd+unix:///main/smoke@image?socket=$work/snapshot.sock"
+serve main/smoke@image "$work/snapshot.sock" -- qemu-img convert -f raw -c -O qcow2 "$snapshot_uri" "$work/image.qcow2"
+qemu-img check -q -f qcow2 "$work/image.qcow2" || fail "the qcow2 image is damaged"
+qemu-img compare -f raw -F qcow2 "$work/image" "$work/image.qcow2" >/dev/null || fail "the qcow2 image differs"
+[ "$(stat -c %s "$work/image.qcow2")" -lt $((80 << 20)) ] || fail "holes take space in the qcow2 image"
+size=$(qemu-img info --output=json "$work/image.qcow2" | sed -n 's/.*"virtual-size": \([0-9]*\).*/\1/p' | tail -1)
+b volume create main/images "$size" >/dev/null
+images_uri="nbd+unix:///main/images?socket=$work/images.sock"
+serve main/images "$work/images.sock" -- \
+  qemu-img convert -n --target-is-zero -f qcow2 -O raw "$work/image.qcow2" "$images_uri"
+rm -f "$work/images.sock"
+serve main/images "$work/images.sock" --read-only -- \
+  qemu-img compare -f raw -F raw "$work/image" "$images_uri" >/dev/null
+allocated=$(b volume du main/images --json | sed -n 's/.*"allocated_bytes": \([0-9]*\).*/\1/p' | head -1)
+[ "$allocated" -lt $((80 << 20)) ] || fail "holes take space in the volume: $allocated bytes"
+step "a snapshot becomes a compressed qcow2 image, and the image a volume"
+
 b volume create main/second 64MiB >/dev/null
 if b nbd main/smoke --socket "$work/second.sock" 2>"$work/refused.txt"; then fail "a second writer was let in"; fi
 grep -q 'BSLT-' "$work/refused.txt" || fail "no code in: $(cat "$work/refused.txt")"
