@@ -15,6 +15,7 @@ mod bench_engine;
 mod bench_trace;
 mod completion;
 mod dev;
+mod device_info;
 mod disk;
 mod disk_args;
 #[cfg(test)]
@@ -140,6 +141,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Rm { osd }) => show::remove_osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
+        Command::Osd(Osd::Info { osd }) => device_info::osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Ls(args)) => {
             let admin = connect(&common)?;
             watch::run(&args, || show::osds(&admin, common.json).map(|()| Exit::Done))

@@ -49,6 +49,13 @@ pub enum Osd {
         after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300"
     )]
     Run(OsdRun),
+    /// Show the devices of a running OSD, and what they can do
+    #[command(after_help = "Example:\n  basalt osd info 7")]
+    Info {
+        /// Its number, as `basalt osd ls` prints it
+        #[arg(value_parser = osd_number, value_name = "OSD", add = completion::osds())]
+        osd: u32,
+    },
     /// List OSDs with state, failure domains and use
     #[command(visible_alias = "list")]
     Ls(WatchArgs),

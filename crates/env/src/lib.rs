@@ -10,10 +10,12 @@
 //!
 //! Invariant: no code outside this crate (in rings 0–3) uses a clock, a socket, a file or randomness directly.
 
+mod capabilities;
 mod op;
 pub mod real;
 mod world;
 
+pub use capabilities::{AtomicWrites, Capabilities, FileSystem, WriteCache};
 pub use op::{
     ConnId, DiskError, DiskId, DiskInfo, DiskKind, DiskSpec, EnvError, Event, ListenerId, NetAddr, NetError, Op, Token,
 };

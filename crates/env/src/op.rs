@@ -1,5 +1,6 @@
 //! The operations and the events of [`crate::Env`].
 
+use crate::capabilities::Capabilities;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -79,12 +80,15 @@ pub enum DiskKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskInfo {
     pub id: DiskId,
+    pub path: PathBuf,
     pub kind: DiskKind,
     pub size_bytes: u64,
     /// Alignment that memory and offsets need, in bytes; at most 4096.
     pub align_bytes: u32,
     /// Whether written bytes may be lost until a flush (R10). Unknown counts as volatile.
     pub volatile_cache: bool,
+    /// What the kernel tells of the device.
+    pub capabilities: Capabilities,
 }
 
 /// One operation. Offsets and lengths of disk operations are multiples of `DiskInfo::align_bytes`.

@@ -55,6 +55,15 @@ pub enum Part {
 }
 
 impl Part {
+    /// Returns its name in labels and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Whole => "whole",
+            Part::Home => "home",
+            Part::Log => "log",
+        }
+    }
+
     fn of(byte: u8) -> Option<Part> {
         [Part::Whole, Part::Home, Part::Log].into_iter().find(|part| *part as u8 == byte)
     }

@@ -5,6 +5,7 @@
 //!
 //! Invariant: an answer changes nothing, and waiting questions have a limit.
 
+use crate::devices::DeviceReport;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
@@ -23,6 +24,8 @@ pub enum ToolAsk {
     Health,
     /// Asks for the sampled writes that passed this OSD.
     Ops,
+    /// Asks for the devices of the OSD.
+    Devices,
     /// Asks for the report of the PG's replica here, and its chunks.
     Pg { pg: PgId },
     /// The CRC32C of each part of a chunk, at exactly this applied index.
@@ -42,6 +45,8 @@ pub enum ToolAnswer {
     Stopped { reason: String },
     /// Sampled writes, oldest first.
     Ops(Vec<telemetry::ops::OpReport>),
+    /// The devices, that of the log first.
+    Devices(Vec<DeviceReport>),
     /// The state of the replica and what it holds.
     Pg {
         report: Box<PgReport>,
@@ -109,6 +114,9 @@ impl Osd {
                 return self.tools.answers.push((id, health));
             }
             ToolAsk::Ops => return self.tools.answers.push((id, ToolAnswer::Ops(self.stats.traced.reports()))),
+            ToolAsk::Devices => {
+                return self.tools.answers.push((id, ToolAnswer::Devices(self.devices.reports())));
+            }
             ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } | ToolAsk::Usage { pg, .. } => {
                 pg
             }
@@ -126,7 +134,7 @@ impl Osd {
                 let answer = ToolAnswer::Usage { leading, usage: Box::new(usage), next };
                 return self.tools.answers.push((id, answer));
             }
-            ToolAsk::Health | ToolAsk::Ops | ToolAsk::Pg { .. } => {
+            ToolAsk::Health | ToolAsk::Ops | ToolAsk::Devices | ToolAsk::Pg { .. } => {
                 let answer = self.page_for_tools(report);
                 return self.tools.answers.push((id, answer));
             }

@@ -11,6 +11,7 @@ mod ask;
 mod config;
 mod control;
 mod counting;
+mod devices;
 mod failure;
 mod flattens;
 mod force;
@@ -36,6 +37,7 @@ mod tests;
 
 pub use ask::{ToolAnswer, ToolAsk};
 pub use config::OsdConfig;
+pub use devices::DeviceReport;
 pub use let_in::Restart;
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};

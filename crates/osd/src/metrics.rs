@@ -1,5 +1,7 @@
 //! Metrics of an OSD. `basalt explain metrics` prints these rows.
 
+use crate::devices::DeviceFamilies;
+
 telemetry::metrics! {
     /// Counters and levels of one OSD.
     pub struct OsdMetrics("basalt_osd") {
@@ -88,5 +90,6 @@ telemetry::families! {
 
 /// Returns every metric of an OSD, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
-    OsdMetrics::ROWS.iter().chain(StageMetrics::ROWS).chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
+    let osd = OsdMetrics::ROWS.iter().chain(StageMetrics::ROWS).chain(DeviceFamilies::ROWS);
+    osd.chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
 }

@@ -103,6 +103,7 @@ pub struct Osd {
     pub(crate) turn: Turn,
     pub(crate) log_shares: LogShares,
     pub(crate) limits: crate::limits::Limits,
+    pub(crate) devices: crate::devices::Devices,
 }
 
 impl Osd {
@@ -115,6 +116,8 @@ impl Osd {
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
         let bus = Bus::new(BusConfig { tuning: config.tuning.bus, ..BusConfig::new(identity, OWNER_BUS) }, seed);
+        let disks = disks.into();
+        let devices = crate::devices::Devices::new(&disks, registry);
         let engine = Engine::new(config.engine.clone(), disks, (config.cluster, config.osd, config.uuid));
         Osd {
             phase: Phase::Mounting,
@@ -135,6 +138,7 @@ impl Osd {
             turn: Turn::default(),
             log_shares: LogShares::new(config.tuning.uncommitted_min),
             limits: crate::limits::Limits::default(),
+            devices,
             config,
         }
     }

@@ -6,7 +6,7 @@ use crate::lies::Lie;
 use crate::net::{Cut, NetConfig};
 use crate::state::{Doom, Due, Node, Power, State};
 use crate::trace::FaultCounts;
-use env::{DiskId, DiskInfo, DiskKind, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
+use env::{Capabilities, DiskId, DiskInfo, DiskKind, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::io;
 use std::path::Path;
@@ -460,10 +460,12 @@ impl Env for SimEnv {
         disk.read_only = spec.read_only;
         Ok(DiskInfo {
             id: DiskId(id as u32),
+            path: spec.path.clone(),
             kind: disk.kind,
             size_bytes: disk.size_bytes,
             align_bytes: SECTOR as u32,
             volatile_cache: disk.volatile_cache && !spec.assume_plp,
+            capabilities: Capabilities::default(),
         })
     }
 

@@ -434,6 +434,10 @@ codes! {
             "The device holds another part of an OSD",
             "An OSD that was formatted with --log-device has its log on one device and its home, the data area, on another.",
             "Name both devices as they were at the format: the home with --device, the log with --log-device.";
+        OSD_SILENT = 3016:
+            "The OSD does not tell of its devices",
+            "The OSD is not up, has no HTTP address, or does not answer there.",
+            "Start it, or see its log; `basalt disk info` shows the devices of an OSD that is stopped.";
     }
     // 4xxx: network of the data plane.
     4001..=4999 {

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::view::{View, part_word};
+use crate::device_info::DeviceInfo;
 use crate::disk_args::{DiskDevice, LogEnd};
 use crate::{duration, output, size};
 use anyhow::Result;
@@ -26,6 +27,8 @@ pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
     let poisoned = mark(device.read_log(POISON_AT, POISON_LEN).ok());
     let poisoned = poisoned.or_else(|| mark(device.read_home(POISON_AT, POISON_LEN).ok()));
     let behind = mark(device.read_log(BEHIND_AT, POISON_LEN).ok());
+    let each = device.disks.each().into_iter();
+    let devices: Vec<DeviceInfo> = each.map(|(disk, part)| DeviceInfo::new(disk, part)).collect();
     let view = View::open(&mut device, LogEnd { uncommitted: false })?;
     let engine = view.store.engine();
     let (log, space) = (engine.log_for_tools().unwrap_or_default(), engine.space_for_tools().unwrap_or_default());
@@ -58,11 +61,12 @@ pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
             "tombstones": engine.tombstone_count(),
             "poisoned": poisoned, "behind": behind,
             "lost_records": engine.lost_records(),
+            "devices": devices,
         });
         return output::json("disk.info", body);
     }
     out!("{}: {} of cluster {}", path.display(), of.osd, of.cluster);
-    let row = |name: &str, text: String| out!("  {name:<14} {text}");
+    let row = |name: &str, text: String| out!("  {name:<15} {text}");
     row("uuid", format!("{} (one format of one device)", of.uuid));
     row("format", format!("version {}, features {:#x} and {:#x} (needed)", of.format_version, of.compat, of.incompat));
     row("formatted", duration::moment(of.formatted_unix_s.min(UNIX_S_MAX) * 1000));
@@ -80,5 +84,6 @@ pub fn run(store: &DiskDevice, as_json: bool) -> Result<()> {
         mark.iter().for_each(|reason| row(name, reason.clone()));
     }
     engine.lost_records().iter().for_each(|lost| row("log gap", (*lost).to_owned()));
+    devices.iter().flat_map(DeviceInfo::rows).for_each(|(name, text)| row(name, text));
     Ok(())
 }

@@ -61,6 +61,7 @@ const PRINTED: &[&str] = &[
     "crates/bench/src/floor.rs",
     "crates/bench/src/load/config.rs",
     "crates/bench/src/load/report.rs",
+    "crates/cli/src/device_info.rs",
     "crates/cli/src/verify/mod.rs",
     "crates/control/src/admin.rs",
     "crates/control/src/events.rs",

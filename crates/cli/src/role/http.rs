@@ -1,9 +1,10 @@
 //! The HTTP endpoint of an OSD: metrics, liveness, and the requests of tools.
 //!
-//! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop
+//! `/metrics` has the metrics, `/ops` the stations of sampled writes, `/devices` the devices. `/healthz` answers 200 while the event loop
 //! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica, the chunks of its volumes, and those of each generation
 //! that it holds. `/pg/PG/usage?volume=V&from=INDEX` has the space of a volume in some of its chunks, and where to go on. `/pg/PG/digest?generation=G&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
 
+use crate::device_info::DeviceInfo;
 use crate::role::tools::Counter;
 use axum::Json;
 use axum::Router;
@@ -56,6 +57,7 @@ pub fn serve(
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/ops", get(ops))
+        .route("/devices", get(devices))
         .route("/pg/{pg}", get(pg))
         .route("/pg/{pg}/digest", get(digest))
         .route("/pg/{pg}/usage", get(usage))
@@ -102,6 +104,10 @@ fn ops_page(ops: &[OpReport]) -> Response {
 
 async fn ops(State(pages): State<Pages>) -> Response {
     answered(pages.osd, pages.tools.ask(ToolAsk::Ops).await)
+}
+
+async fn devices(State(pages): State<Pages>) -> Response {
+    answered(pages.osd, pages.tools.ask(ToolAsk::Devices).await)
 }
 
 fn run(runtime: &Handle, listener: TcpListener, addr: SocketAddr, app: Router) {
@@ -185,6 +191,11 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
         ToolAnswer::Ops(ops) => ops_page(&ops),
+        ToolAnswer::Devices(devices) => {
+            let devices: Vec<DeviceInfo> = devices.iter().map(DeviceInfo::of_running).collect();
+            let body = json!({ "schema": "basalt.osd.devices/1", "osd": osd.to_string(), "devices": devices });
+            Json(body).into_response()
+        }
         ToolAnswer::Pg { report, chunks, held, attached, snapshots } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "osd": osd.to_string(),

@@ -62,10 +62,12 @@ impl Disk {
     pub fn new(len: u64, seed: u64, volatile: bool) -> Disk {
         let info = DiskInfo {
             id: DiskId(0),
+            path: "disk".into(),
             kind: DiskKind::Block,
             size_bytes: len,
             align_bytes: 512,
             volatile_cache: volatile,
+            capabilities: env::Capabilities::default(),
         };
         Disk {
             info,

@@ -3,12 +3,12 @@
 //! It takes a [`DiskSpec`] and returns the open file and its properties. A property that cannot be determined is
 //! assumed to be the dangerous one: an unknown cache is volatile (R10).
 
-use super::{after_predecessor, sys};
+use super::{after_predecessor, probe, sys};
+use crate::capabilities::{Capabilities, WriteCache};
 use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use types::IoBufMut;
 use types::iobuf::ALIGN;
 
@@ -45,8 +45,10 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
         DiskKind::Block => (sys::block_device_len(&file).map_err(failed)?, metadata.rdev()),
     };
     let align_bytes = alignment(spec, &file, kind, size_bytes)?;
-    let volatile_cache = !spec.assume_plp && has_volatile_cache(device);
-    let info = DiskInfo { id, kind, size_bytes, align_bytes, volatile_cache };
+    let capabilities = probe::capabilities(&file, kind, device);
+    let volatile_cache = !spec.assume_plp && has_volatile_cache(device, &capabilities);
+    let path = spec.path.clone();
+    let info = DiskInfo { id, path, kind, size_bytes, align_bytes, volatile_cache, capabilities };
     Ok((Disk { file, size_bytes, read_only: spec.read_only }, info))
 }
 
@@ -103,16 +105,7 @@ fn alignment(spec: &DiskSpec, file: &File, kind: DiskKind, size_bytes: u64) -> R
 }
 
 /// Whether bytes written to this device may vanish with the power before a flush.
-fn has_volatile_cache(device: u64) -> bool {
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    if major == LOOP_MAJOR {
-        // A loop device reports neither the page cache nor the disk under its file.
-        return true;
-    }
-    let base = format!("/sys/dev/block/{major}:{minor}");
-    // The second path is for partitions: the queue belongs to the whole disk, one step up behind the symlink.
-    let told = ["queue/write_cache", "../queue/write_cache"]
-        .iter()
-        .find_map(|tail| std::fs::read_to_string(Path::new(&base).join(tail)).ok());
-    told.is_none_or(|text| text.trim() != "write through")
+fn has_volatile_cache(device: u64, capabilities: &Capabilities) -> bool {
+    // A loop device reports neither the page cache nor the disk under its file.
+    libc::major(device) == LOOP_MAJOR || capabilities.write_cache != Some(WriteCache::Through)
 }

@@ -13,6 +13,7 @@ mod disk;
 pub mod embed;
 mod flight;
 mod net;
+mod probe;
 mod ring;
 mod sys;
 #[cfg(test)]

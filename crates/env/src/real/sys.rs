@@ -82,14 +82,21 @@ pub(super) fn block_device_sector(file: &File) -> io::Result<u32> {
 /// Returns the (memory, offset) alignment of direct I/O according to the file system. `None` when it reports none;
 /// zeros when direct I/O is impossible.
 pub(super) fn direct_io_align(file: &File) -> Option<(u32, u32)> {
+    stat(file, libc::STATX_DIOALIGN).map(|stat| (stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// Returns the shortest and the longest write that is never torn. `None` when the kernel does not tell; zeros when there is none.
+pub(super) fn atomic_write_units(file: &File) -> Option<(u32, u32)> {
+    stat(file, libc::STATX_WRITE_ATOMIC).map(|stat| (stat.stx_atomic_write_unit_min, stat.stx_atomic_write_unit_max))
+}
+
+/// Returns the properties of an open file, if the kernel tells what `mask` asks for.
+fn stat(file: &File, mask: libc::c_uint) -> Option<libc::statx> {
     // SAFETY: all-zero bytes are a valid statx.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the path is a C string, AT_EMPTY_PATH means the descriptor itself, `stat` is writable.
-    let result = unsafe {
-        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut stat)
-    };
-    (result == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0)
-        .then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+    let result = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut stat) };
+    (result == 0 && stat.stx_mask & mask != 0).then_some(stat)
 }
 
 /// Whether the file lives in memory only. Newer kernels let tmpfs accept O_DIRECT, which makes nothing durable.

@@ -506,3 +506,18 @@ fn an_opener_waits_for_a_predecessor_that_is_just_going() {
     drop(first);
     opener.join().unwrap().unwrap();
 }
+
+#[test]
+fn file_says_what_is_of_its_file_system_and_what_of_its_device() {
+    let file = TempFile::new("capabilities", 1 << 20);
+    let spec = file.spec();
+    let info = Rig::new().env.open_disk(&spec).unwrap();
+    assert_eq!(info.path, spec.path);
+    assert!(info.capabilities.file_system.is_some(), "{info:?}");
+    let Some(name) = info.capabilities.block_device else { return };
+    // A partition has no queue of its own.
+    let queue = std::path::Path::new("/sys/class/block").join(&name).join("queue/rotational");
+    if let Ok(told) = std::fs::read_to_string(queue) {
+        assert_eq!(info.capabilities.is_rotational, Some(told.trim() == "1"), "{name}");
+    }
+}
