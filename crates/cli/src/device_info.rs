@@ -38,6 +38,50 @@ pub struct DeviceInfo {
     atomic_write_max_bytes: Option<u64>,
 }
 
+/// How long a device of a running OSD takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    #[serde(flatten)]
+    device: DeviceInfo,
+    /// Why the OSD calls it slow.
+    slow: Option<String>,
+    service: Vec<Service>,
+}
+
+/// Service times of the last 5 s, of one kind of request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Service {
+    op: String,
+    median_us: u64,
+    normal_us: Option<u64>,
+}
+
+impl Running {
+    /// Returns what a running OSD tells of one of its devices.
+    pub fn new(report: &DeviceReport) -> Running {
+        let service = report.service.iter().map(|of| Service {
+            op: of.kind.to_owned(),
+            median_us: of.median_us,
+            normal_us: of.normal_us,
+        });
+        let device = DeviceInfo::new(&report.disk, report.part);
+        Running { device, slow: report.slow.clone(), service: service.collect() }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = self.device.rows();
+        let one = |of: &Service| {
+            let normal = of.normal_us.map_or_else(|| "unknown".to_owned(), |us| format!("{us} µs"));
+            format!("{} {} µs (normally at most {normal})", of.op, of.median_us)
+        };
+        let times: Vec<String> = self.service.iter().map(one).collect();
+        let times = if times.is_empty() { "too few requests in the last 5 s".to_owned() } else { times.join(", ") };
+        rows.push(("service time", times));
+        rows.extend(self.slow.as_ref().map(|why| ("SLOW", why.clone())));
+        rows
+    }
+}
+
 impl DeviceInfo {
     pub fn new(disk: &DiskInfo, part: DevicePart) -> DeviceInfo {
         let of = disk.capabilities.clone();
@@ -68,11 +112,6 @@ impl DeviceInfo {
             atomic_write_min_bytes: units(of.atomic_writes).0,
             atomic_write_max_bytes: units(of.atomic_writes).1,
         }
-    }
-
-    /// Returns what a running OSD tells of one of its devices.
-    pub fn of_running(report: &DeviceReport) -> DeviceInfo {
-        DeviceInfo::new(&report.disk, report.part)
     }
 
     /// Returns the rows for users, each with its name.
@@ -124,7 +163,7 @@ impl DeviceInfo {
 /// What a running OSD tells of its devices.
 #[derive(Debug, Serialize, Deserialize)]
 struct Page {
-    devices: Vec<DeviceInfo>,
+    devices: Vec<Running>,
 }
 
 /// Runs `basalt osd info`.

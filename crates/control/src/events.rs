@@ -102,6 +102,8 @@ pub const KINDS: &[Kind] = &[
     kind("osd.full_over", "an OSD that was full has space again"),
     kind("osd.nearfull", "an OSD is filled to 85 % or more"),
     kind("osd.nearfull_over", "an OSD that was nearly full has space again"),
+    kind("osd.slow_device", "a device of an OSD takes twice its normal service time or more"),
+    kind("osd.slow_device_over", "the devices of an OSD are as fast as before"),
     kind("pg.state", "one PG, or several PGs of a pool, changed their state"),
     kind("pg.leader", "one PG, or several PGs of a pool, changed their leader"),
     kind("pool.created", "an administrator created a pool"),

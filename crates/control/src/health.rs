@@ -155,6 +155,12 @@ pub const RULES: &[Rule] = &[
         "the OSD's log is under pressure, and a PG on it has not been destaged for 10 s",
         "see the reason in `basalt health`; restart the OSD if it lasts",
     ),
+    rule(
+        "OSD_SLOW_DEVICE",
+        Severity::Warning,
+        "a device of the OSD takes twice its normal service time or more",
+        "see the device (`basalt osd info`, dmesg, smartctl) and what else uses it; replace it (`basalt osd replace`) if it lasts",
+    ),
     rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "check the network between them"),
     rule(
         "OSD_UNHEARD",
@@ -280,6 +286,8 @@ pub struct Facts<'a> {
     pub paths: &'a [(String, OsdId)],
     /// OSDs whose destaging makes no progress, and why.
     pub stuck: &'a [(OsdId, String)],
+    /// OSDs with a device that has become slow, and its times.
+    pub slow: &'a [(OsdId, String)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
     /// Replicas that have to leave their OSD and that no OSD can take.
@@ -394,6 +402,8 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     });
     let stuck = facts.stuck.iter().map(|(osd, why)| (osd.to_string(), format!("{osd} does not destage: {why}")));
     board.add("OSD_DESTAGE_STUCK", stuck.collect(), |n| format!("{} {} not destaging", of(n), are(n)));
+    let slow = facts.slow.iter().map(|(osd, why)| (osd.to_string(), format!("{osd}: {why}")));
+    board.add("OSD_SLOW_DEVICE", slow.collect(), |n| format!("{} with a slow device", of(n)));
     let cut = facts.unreachable.iter().map(|(from, to)| (from.to_string(), format!("{from} cannot reach {to}")));
     board.add("OSD_UNREACHABLE", cut.collect(), |n| {
         format!("{} cut", counted(n, "link between OSDs is", "links between OSDs are"))

@@ -544,6 +544,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {
             destage_stuck: rng.chance(1, 4).then(|| name(rng)),
+            slow_device: rng.chance(1, 4).then(|| name(rng)),
             used_bytes: 5,
             free_bytes: rng.next_u64(),
             full: rng.chance(1, 4),

@@ -1,7 +1,5 @@
 //! Metrics of an OSD. `basalt explain metrics` prints these rows.
 
-use crate::devices::DeviceFamilies;
-
 telemetry::metrics! {
     /// Counters and levels of one OSD.
     pub struct OsdMetrics("basalt_osd") {
@@ -90,6 +88,6 @@ telemetry::families! {
 
 /// Returns every metric of an OSD, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
-    let osd = OsdMetrics::ROWS.iter().chain(StageMetrics::ROWS).chain(DeviceFamilies::ROWS);
+    let osd = OsdMetrics::ROWS.iter().chain(StageMetrics::ROWS).chain(crate::devices::rows());
     osd.chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
 }

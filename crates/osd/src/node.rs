@@ -181,10 +181,13 @@ impl Osd {
         self.drain_engine(env)?;
         self.settle(env)?;
         self.apply_pressure();
+        self.devices.tick(self.now);
         self.report_if_due();
         self.tell_used();
         self.bus.end_turn(self.now, &mut self.turn.ops);
-        self.stats.end_turn(self.now, env.now());
+        let ended = env.now();
+        self.stats.end_turn(self.now, ended);
+        self.devices.submit(self.now, ended, &self.turn.ops);
         if is_armed(Point::RepliesReady) && self.turn.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
             pass(Point::RepliesReady);
         }
@@ -226,6 +229,7 @@ impl Osd {
         if owner == OWNER_BUS {
             self.bus.handle_event(self.now, event, &mut self.turn.ops, &mut self.turn.bus_events);
         } else {
+            self.devices.complete(self.now, &event);
             self.engine.handle_event(self.now, event, &mut self.turn.ops, &mut self.turn.engine_events);
         }
     }

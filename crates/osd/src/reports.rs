@@ -54,6 +54,7 @@ impl Osd {
             full: self.space.fullness.level() == Level::Full,
             poisoned: self.meta.poisoned.clone(),
             destage_stuck: self.engine.destage_stuck().map(|r| clip(r, POISON_REASON_LEN_MAX).to_owned()),
+            slow_device: self.devices.slow().map(|why| clip(&why, POISON_REASON_LEN_MAX).to_owned()),
             pgs,
             unreachable: self.meta.unreachable.keys().copied().collect(),
             io: IoTotals {

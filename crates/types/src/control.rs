@@ -116,6 +116,8 @@ pub struct OsdHeartbeat {
     pub poisoned: Option<String>,
     /// Set while destaging makes no progress under pressure: names the PG and the cause.
     pub destage_stuck: Option<String>,
+    /// Set while a device takes twice its normal service time or more: names the device and its times.
+    pub slow_device: Option<String>,
     pub pgs: Vec<PgReport>,
     /// Peers that this OSD cannot reach.
     pub unreachable: Vec<OsdId>,

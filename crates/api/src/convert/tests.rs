@@ -94,6 +94,7 @@ fn ups() -> Vec<OsdUp> {
         free_bytes: 2,
         full: true,
         destage_stuck: Some("pg 1.3 stays".into()),
+        slow_device: Some("device /dev/sdb: reads take 50.0 ms".into()),
         poisoned: Some("why".into()),
         pgs: vec![report(Some(lead)), report(None)],
         unreachable: vec![OsdId(7)],

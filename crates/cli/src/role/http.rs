@@ -4,7 +4,7 @@
 //! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica, the chunks of its volumes, and those of each generation
 //! that it holds. `/pg/PG/usage?volume=V&from=INDEX` has the space of a volume in some of its chunks, and where to go on. `/pg/PG/digest?generation=G&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
 
-use crate::device_info::DeviceInfo;
+use crate::device_info::Running;
 use crate::role::tools::Counter;
 use axum::Json;
 use axum::Router;
@@ -192,7 +192,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
         }
         ToolAnswer::Ops(ops) => ops_page(&ops),
         ToolAnswer::Devices(devices) => {
-            let devices: Vec<DeviceInfo> = devices.iter().map(DeviceInfo::of_running).collect();
+            let devices: Vec<Running> = devices.iter().map(Running::new).collect();
             let body = json!({ "schema": "basalt.osd.devices/1", "osd": osd.to_string(), "devices": devices });
             Json(body).into_response()
         }

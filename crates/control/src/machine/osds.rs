@@ -26,6 +26,7 @@ pub(super) struct OsdLive {
     pub free_bytes: u64,
     pub full: bool,
     pub destage_stuck: Option<String>,
+    pub slow_device: Option<String>,
     /// Whether a heartbeat came on this stream.
     pub reported: bool,
     /// Since when its stream is open.
@@ -364,6 +365,7 @@ impl Control {
         live.free_bytes = heartbeat.free_bytes;
         live.full = heartbeat.full;
         live.destage_stuck = heartbeat.destage_stuck;
+        live.slow_device = heartbeat.slow_device;
         live.reported = true;
         live.flow.take(now.mono, heartbeat.io, heartbeat.recovery);
         live.unreachable = known.into_iter().collect();

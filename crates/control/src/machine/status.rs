@@ -1,6 +1,6 @@
 //! The state of PGs, the health checks, and the page about the cluster.
 
-use super::osds::{Lead, Liveness};
+use super::osds::{Lead, Liveness, OsdLive};
 use super::{Control, Now};
 use crate::admin::{IoRates, OsdView, Recovery, Status};
 use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
@@ -133,14 +133,17 @@ impl Control {
         let unheard: Vec<OsdId> = unheard.into_iter().filter(|osd| serving.contains(osd)).collect();
         let unreachable = self.cut_links(now.mono, &unheard);
         let paths = self.broken_paths(now.mono);
-        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
-        let stuck: Vec<(OsdId, String)> =
-            up.filter_map(|(osd, live)| Some((*osd, live.destage_stuck.clone()?))).collect();
+        let told = |of: fn(&OsdLive) -> &Option<String>| -> Vec<(OsdId, String)> {
+            let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
+            up.filter_map(|(osd, live)| Some((*osd, of(live).clone()?))).collect()
+        };
+        let (stuck, slow) = (told(|live| &live.destage_stuck), told(|live| &live.slow_device));
         let (unreachable, unheard, paths) = (&unreachable[..], &unheard[..], &paths);
         let unplaced: Vec<(PgId, OsdId)> = self.unplaced().collect();
         let flags = [NOOUT, NOREBALANCE].into_iter().filter(|flag| self.records.config.is_on(flag)).collect::<Vec<_>>();
-        let (stuck, pools, now_ms, unplaced, flags) = (&stuck[..], &pools[..], now.wall_ms, &unplaced[..], &flags[..]);
-        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, pools, unplaced, flags, now_ms };
+        let (stuck, slow, pools) = (&stuck[..], &slow[..], &pools[..]);
+        let (now_ms, unplaced, flags) = (now.wall_ms, &unplaced[..], &flags[..]);
+        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, slow, pools, unplaced, flags, now_ms };
         // Findings about the records themselves come first: all others rest on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));

@@ -212,7 +212,8 @@ impl Control {
         let near = |used, free| percent(used, free).unwrap_or(0) >= u128::from(NEARFULL_PERCENT);
         let near = up.map_or(had("nearfull"), |l| near(l.used_bytes, l.free_bytes).then_some("nearfull"));
         let stopped = record.poisoned.as_ref().is_some_and(|p| p.incarnation == record.incarnation);
-        [live, full, near, stopped.then_some("stopped")].into_iter().flatten().collect()
+        let slow = up.map_or(had("slow"), |live| live.slow_device.as_ref().map(|_| "slow"));
+        [live, full, near, stopped.then_some("stopped"), slow].into_iter().flatten().collect()
     }
 
     fn osd_note(&self, osd: OsdId, word: &str, begins: bool) -> Note {
@@ -233,6 +234,12 @@ impl Control {
             ("nearfull", false) => {
                 Note::info("osd.nearfull_over", osd, format!("{osd} is filled to less than {NEARFULL_PERCENT} %"))
             }
+            ("slow", true) => {
+                let why =
+                    self.osds.get(&osd).and_then(|live| live.slow_device.as_deref()).unwrap_or("a device is slow");
+                Note::warning("osd.slow_device", osd, format!("{osd}: {why}"))
+            }
+            ("slow", false) => Note::info("osd.slow_device_over", osd, format!("no device of {osd} is slow any more")),
             (_, true) => Note::warning("osd.stopped", osd, format!("the store of {osd} stopped: {why}")),
             (_, false) => Note::info("osd.serves", osd, format!("the store of {osd} serves again")),
         }
@@ -245,7 +252,7 @@ impl Control {
             let before = seen.osds.get(&osd).cloned().unwrap_or_default();
             let is = self.osd_words(now.mono, osd, &before);
             let mut after: Vec<&str> = Vec::new();
-            for word in ["new", "down", "full", "nearfull", "stopped"] {
+            for word in ["new", "down", "full", "nearfull", "stopped", "slow"] {
                 let had = before.split(' ').any(|w| w == word);
                 let has = is.contains(&word);
                 // The event of the registration already says that the OSD has not run.

@@ -160,6 +160,38 @@ fn an_osd_is_nearly_full_at_85_percent_and_full_when_it_says_so() {
 }
 
 #[test]
+fn slow_device_is_a_check_and_an_event_at_its_begin_and_at_its_end() {
+    let mut world = healthy(4);
+    let beat = |world: &mut World, why: Option<&str>| {
+        world.pass(Duration::from_secs(1));
+        world.heartbeat(OsdId(2), |beat| beat.slow_device = why.map(str::to_owned));
+        [1, 3].into_iter().for_each(|n| world.beat(OsdId(n)));
+        world.pass(Duration::from_secs(1));
+        codes(world)
+    };
+    let why = "home device /dev/sdb: reads take 50.0 ms, normally at most 4.0 ms";
+    assert_eq!(beat(&mut world, Some(why)), ["OSD_SLOW_DEVICE"]);
+    let found = check(&world, "OSD_SLOW_DEVICE");
+    assert_eq!((found.entities, found.details), (vec!["osd.2".to_owned()], vec![format!("osd.2: {why}")]));
+    assert_eq!(status(&world).health, "degraded");
+    world.crash();
+    (1..=3).for_each(|n| world.connect(OsdId(n)));
+    assert_eq!(beat(&mut world, Some(why)), ["OSD_SLOW_DEVICE"]);
+    assert_eq!(beat(&mut world, None), Vec::<String>::new());
+    let told: Vec<(&str, &str)> = world
+        .events
+        .iter()
+        .filter(|e| e.kind.starts_with("osd.slow"))
+        .map(|e| (e.kind.as_str(), e.text.as_str()))
+        .collect();
+    let expected = [
+        ("osd.slow_device", format!("osd.2: {why}")),
+        ("osd.slow_device_over", "no device of osd.2 is slow any more".to_owned()),
+    ];
+    assert_eq!(told, expected.each_ref().map(|(kind, text)| (*kind, text.as_str())), "once each, whoever leads");
+}
+
+#[test]
 fn space_report_of_a_down_osd_raises_no_check() {
     let mut world = healthy(4);
     world.heartbeat(OsdId(3), |beat| (beat.used_bytes, beat.free_bytes, beat.full) = (100, 0, true));
