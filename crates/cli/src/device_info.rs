@@ -1,4 +1,4 @@
-//! What is shown of the devices of an OSD: by `disk info` of those that are opened here, by `osd info` of those that a running OSD tells of.
+//! Devices of an OSD as users see them: `disk info` shows those that it opens, `osd info` those that a running OSD tells of.
 
 use crate::admin::Admin;
 use crate::errors::UserError;
@@ -160,7 +160,7 @@ impl DeviceInfo {
     }
 }
 
-/// What a running OSD tells of its devices.
+/// The page of a running OSD about its devices.
 #[derive(Debug, Serialize, Deserialize)]
 struct Page {
     devices: Vec<Running>,

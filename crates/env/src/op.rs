@@ -87,7 +87,7 @@ pub struct DiskInfo {
     pub align_bytes: u32,
     /// Whether written bytes may be lost until a flush (R10). Unknown counts as volatile.
     pub volatile_cache: bool,
-    /// What the kernel tells of the device.
+    /// Properties that the kernel tells of.
     pub capabilities: Capabilities,
 }
 

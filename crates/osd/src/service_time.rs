@@ -317,7 +317,7 @@ impl ServiceTimes {
         let median = judged.median;
         if series.learnt < LEARN_WINDOWS {
             if weight == GOOD_WEIGHT && !series.learnt.is_multiple_of(GOOD_WEIGHT) {
-                // What was seen without a verdict may have been slow.
+                // Windows without a verdict may have been slow.
                 (series.learnt, series.normal_ns) = (0, 0);
             }
             series.learnt += weight;

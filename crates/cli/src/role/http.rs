@@ -12,7 +12,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use osd::{ToolAnswer, ToolAsk};
+use osd::{DeviceReport, ToolAnswer, ToolAsk};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -191,11 +191,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
         ToolAnswer::Ops(ops) => ops_page(&ops),
-        ToolAnswer::Devices(devices) => {
-            let devices: Vec<Running> = devices.iter().map(Running::new).collect();
-            let body = json!({ "schema": "basalt.osd.devices/1", "osd": osd.to_string(), "devices": devices });
-            Json(body).into_response()
-        }
+        ToolAnswer::Devices(devices) => devices_page(osd, &devices),
         ToolAnswer::Pg { report, chunks, held, attached, snapshots } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "osd": osd.to_string(),
@@ -255,6 +251,11 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
         }
     }
+}
+
+fn devices_page(osd: OsdUuid, devices: &[DeviceReport]) -> Response {
+    let devices: Vec<Running> = devices.iter().map(Running::new).collect();
+    Json(json!({ "schema": "basalt.osd.devices/1", "osd": osd.to_string(), "devices": devices })).into_response()
 }
 
 /// Returns each generation of these chunks with its volume and its role.
