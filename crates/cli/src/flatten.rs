@@ -12,6 +12,7 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Begins, stops or awaits the flatten of a volume.
+#[allow(clippy::disallowed_methods, reason = "a command that follows waits between two looks")]
 pub fn run(admin: &Admin, name: &str, (cancel, no_wait): (bool, bool), as_json: bool) -> Result<()> {
     let mut volume = admin.flatten_volume(name, cancel)?;
     let bar = bar(as_json || cancel || no_wait);

@@ -46,7 +46,7 @@ pub fn stream(data: &[u8]) -> Verdict {
 fn all(data: &[u8]) -> Result<(Head, Vec<Frame>), Error> {
     let mut decoder = Decoder::begin(data)?;
     let mut frames = Vec::new();
-    while let Ok(frame) = decoder.next()? {
+    while let Ok(frame) = decoder.read_frame()? {
         frames.push(frame);
     }
     Ok((decoder.head().clone(), frames))
@@ -89,7 +89,7 @@ pub fn stream_seed(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Puts the hashes of a stream right; a last frame that is cut gets the rest.
-pub fn stream_fix(data: &mut Vec<u8>) {
+pub fn stream_fix(data: &mut [u8]) {
     let length = |data: &[u8], at: usize| u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
     if data.len() < PREFIX + HASH {
         return;

@@ -109,7 +109,7 @@ pub const TARGETS: &[Target] = &[
     decoder(
         target("backup_stream", "streams of backups", backups::stream),
         backups::stream_seed,
-        backups::stream_fix,
+        |data| backups::stream_fix(data),
         16 << 10,
     ),
     counted(

@@ -217,8 +217,7 @@ impl Command {
             }
             Command::Remove { volume, snapshot } => {
                 head(out, REMOVE);
-                out.put_u64_le(volume.0);
-                out.put_u64_le(snapshot.0);
+                [volume.0, snapshot.0].iter().for_each(|word| out.put_u64_le(*word));
             }
             Command::Fill { chunk, head: generation, range } => {
                 head(out, FILL);
@@ -230,8 +229,7 @@ impl Command {
             }
             Command::Detach { volume, head: generation } => {
                 head(out, DETACH);
-                out.put_u64_le(volume.0);
-                out.put_u64_le(generation.0);
+                [volume.0, generation.0].iter().for_each(|word| out.put_u64_le(*word));
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::node::Osd;
 use crate::recover::Here;
-use crate::space::{Held, NoRoom};
+use crate::space::Held;
 use group::FillPart;
 use recovery::{Action, Copied, FillRead, Head, Heads, Read};
 use std::collections::BTreeMap;
@@ -115,10 +115,7 @@ impl Osd {
         let slot = self.pgs.by_replica(replica)?;
         let (first, last) = (parts.first()?.0, parts.last()?.0);
         let whole = SectorRange::new(first.start, last.end() - first.start);
-        match self.hold_space(slot, self.engine.new_aus(replica, chunk, whole)) {
-            Ok(held) => Some(held),
-            Err(NoRoom::Wait | NoRoom::Full(_)) => None,
-        }
+        self.hold_space(slot, self.engine.new_aus(replica, chunk, whole)).ok()
     }
 
     /// Handles the end of one copy.

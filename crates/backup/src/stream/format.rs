@@ -327,7 +327,7 @@ impl<R: Read> Decoder<R> {
     ///
     /// # Errors
     /// `Stream`: it is damaged or cut. `File`.
-    pub fn next(&mut self) -> Result<Result<Frame, Totals>, Error> {
+    pub fn read_frame(&mut self) -> Result<Result<Frame, Totals>, Error> {
         let begin = self.at;
         let bad = |reason: &str| Error::Stream { at: begin, reason: reason.to_owned() };
         let mut header = [0; FRAME];

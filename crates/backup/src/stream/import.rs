@@ -69,7 +69,7 @@ fn read<R: Read>(mut decoder: Decoder<R>, to: &Sender<Result<Batch, Error>>) {
     loop {
         let (mut frames, mut bytes, mut end) = (Vec::new(), 0, None);
         while end.is_none() && bytes < BATCH_BYTES && frames.len() < BATCH_FRAMES_MAX {
-            match decoder.next() {
+            match decoder.read_frame() {
                 Ok(Ok(frame)) => {
                     bytes += frame.data_len();
                     frames.push(frame);

@@ -142,7 +142,7 @@ fn encoded(head: &Head, frames: &[Frame]) -> (Vec<u8>, Vec<usize>) {
 fn decoded(bytes: &[u8]) -> Result<Vec<Frame>, Error> {
     let mut decoder = Decoder::begin(bytes)?;
     let mut frames = Vec::new();
-    while let Ok(frame) = decoder.next()? {
+    while let Ok(frame) = decoder.read_frame()? {
         frame.clone().into_bytes()?;
         frames.push(frame);
     }
@@ -170,8 +170,8 @@ fn every_flipped_byte_and_every_cut_of_a_stream_is_found() {
     assert!(matches!(decoded(&longer), Err(Error::Stream { .. })));
     // A frame is used when it has passed its check, and not before.
     let mut decoder = Decoder::begin(&bytes[..starts[2] - 1]).expect("the head is whole");
-    assert_eq!(decoder.next().expect("it is whole").expect("a frame"), frames[0]);
-    assert!(decoder.next().is_err());
+    assert_eq!(decoder.read_frame().expect("it is whole").expect("a frame"), frames[0]);
+    assert!(decoder.read_frame().is_err());
 }
 
 #[test]

@@ -116,7 +116,8 @@ impl Into<'_> {
         }
         self.drop_end(&self.admin.snapshots(self.name)?)?;
         let target = self.open(cluster)?;
-        target.clear(vec![0..subject.len_bytes]).map_err(|failure| failed(backup::Error::Volume(failure)))?;
+        let all = 0..subject.len_bytes;
+        target.clear(vec![all]).map_err(|failure| failed(backup::Error::Volume(failure)))?;
         Ok(target)
     }
 

@@ -1,7 +1,7 @@
 //! Drives flattens: orders to the leaders of the PGs of clones, until no PG needs the parent.
 //!
 //! A PG is asked again and again, so that a leader goes on as long as the record stands, whichever leader that is. Nothing of the progress is
-//! recorded: another leader of meta asks anew, and PGs that are done say so.
+//! recorded: another leader of meta asks again, and PGs that are done say so.
 
 use super::aim::Aim;
 use super::{Control, Now};

@@ -36,7 +36,7 @@ fn walk(rig: &Rig, head: GenerationId) -> BTreeSet<(u32, u32)> {
     }
 }
 
-/// What is not named shows the same without the parent, and all that is named has data of it.
+/// A block that is not named shows the same without the parent, and one that is named has data of it.
 #[test]
 fn detached_head_shows_all_that_was_not_named() {
     let (mut heads, mut named, mut differ, mut blocks) = (0, 0, 0, 0);

@@ -206,7 +206,7 @@ fn flatten_that_is_not_ordered_again_stops() {
     flattens.step(&mut fake);
     assert!(flattens.is_idle() && fake.fills.is_empty(), "nothing is left in the group");
     assert_eq!(flattens.next_deadline(), Time::NEVER);
-    // A result that comes late is nobody's.
+    // A result that comes late has no effect.
     let (read, ..) = fake.reads[0];
     flattens.handle_read(&mut fake, read, Ok(ReadData::Zeros));
     assert!(fake.proposed.is_empty() && fake.detached == 0);
