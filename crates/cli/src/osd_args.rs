@@ -162,6 +162,14 @@ pub enum Config {
     },
 }
 
+/// Kind of the device of home.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum HomeClass {
+    Auto,
+    Hdd,
+    Ssd,
+}
+
 #[derive(Args, Debug)]
 pub struct OsdRun {
     /// The formatted device
@@ -203,6 +211,9 @@ pub struct OsdRun {
     /// Requests of whole 64 KiB units, from this length on, are written once, past the log; 0: none [default: 64KiB on a block device, 0 on a file]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, conflicts_with = "log_device")]
     pub redirect_min: Option<u64>,
+    /// Class of home: `hdd` writes it in one direction and at its own pace, behind a log device; `auto` asks the kernel whether it rotates
+    #[arg(long, value_enum, default_value_t = HomeClass::Auto, value_name = "CLASS")]
+    pub home_class: HomeClass,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

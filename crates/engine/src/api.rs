@@ -74,8 +74,19 @@ pub struct EngineConfig {
     /// Smallest payload, in bytes, that is written once, to its place at home: one that begins and ends with an AU of its chunk.
     /// Default none: every payload goes into the log and is written again by a round. Values below an AU mean an AU.
     pub redirect_min: Option<u64>,
+    /// Home is a rotating disk, and the log has a device of its own: rounds are large and go over the disk in one direction, and admission is
+    /// paced by what home takes (ADR 0035). Default off.
+    pub hdd_home: bool,
     /// Sizes of background steps. Tests and simulations take less.
     pub steps: StepLimits,
+}
+
+impl EngineConfig {
+    /// Most reads in flight of blocks that a round completes.
+    pub(crate) fn completing_max(&self) -> usize {
+        let max = if self.hdd_home { crate::mount::HDD_OPS_MAX as usize } else { usize::MAX };
+        self.steps.completing_max.min(max)
+    }
 }
 
 impl Default for EngineConfig {
@@ -91,6 +102,7 @@ impl Default for EngineConfig {
             mount_above: 0,
             reuse_at_once: false,
             redirect_min: None,
+            hdd_home: false,
             steps: StepLimits::default(),
         }
     }

@@ -131,6 +131,7 @@ pub struct Engine {
     /// The OSD's loop has no space left to grant.
     pub(crate) space_wanted: bool,
     pub(crate) progress: crate::progress::Progress,
+    pub(crate) pacing: crate::pacing::Pacing,
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     /// End of the last round that was not one of merges alone.
@@ -189,6 +190,7 @@ impl Engine {
             round_releases: false,
             space_wanted: false,
             progress: crate::progress::Progress::default(),
+            pacing: crate::pacing::Pacing::default(),
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             last_destage: Time::ZERO,
@@ -578,14 +580,27 @@ impl Engine {
         log.map_or(Duration::ZERO, |log| self.now.since(log.batch_begun))
     }
 
-    /// Returns how near the limits are; see [`Pressure`].
-    pub fn pressure(&self) -> Pressure {
-        let Some(log) = &self.log else { return Pressure::default() };
-        let home = self.home_stats();
+    /// Returns the bytes of the log that are in use, and those that there are.
+    pub(crate) fn log_use(&self) -> Option<(u64, u64)> {
+        let log = self.log.as_ref()?;
         // Bytes that freeing will append: a block, its record and the copy of that for each block that is covered in part (R9).
         let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 200);
         let used = log.ring.used_from(self.freeable) + completing;
-        let usable = (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes();
+        Some((used, (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes()))
+    }
+
+    /// Returns how many bytes a second the log may grow, because a slow home takes no more (ADR 0035); `None`: any.
+    pub fn pace(&mut self, now: Time) -> Option<u64> {
+        let (true, State::Running) = (self.config.hdd_home, &self.state) else { return None };
+        let progress = self.home.as_ref().map_or(0.0, Home::round_progress);
+        let log = self.log_use()?;
+        self.pacing.rate(now, log, progress)
+    }
+
+    /// Returns how near the limits are; see [`Pressure`].
+    pub fn pressure(&self) -> Pressure {
+        let Some((used, usable)) = self.log_use() else { return Pressure::default() };
+        let home = self.home_stats();
         let pending_free_max = (home.capacity_bytes / 50).max(1);
         Pressure {
             log: used as f32 / usable as f32,

@@ -32,6 +32,7 @@ mod mount;
 mod mount_places;
 pub mod offline;
 mod overlay;
+mod pacing;
 mod payload;
 mod placed;
 mod poison;

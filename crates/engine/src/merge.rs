@@ -199,6 +199,11 @@ impl Engine {
         true
     }
 
+    /// Most reads for merges in flight: a rotating disk has two requests of background work at most.
+    fn reads_max(&self) -> usize {
+        if self.config.hdd_home { READS_MAX.min(crate::mount::HDD_OPS_MAX as usize) } else { READS_MAX }
+    }
+
     fn may_merge(&self) -> bool {
         self.merges.due
             && !self.merges.held
@@ -216,7 +221,7 @@ impl Engine {
         if self.merges.plan.is_empty() && !self.merges.forgets {
             self.plan_merges();
         }
-        while self.merges.reading < READS_MAX
+        while self.merges.reading < self.reads_max()
             && let Some((replica, chunk, range)) = self.merges.left.pop_front()
         {
             // M3: a block that was repaired meanwhile is in the overlay.
@@ -236,7 +241,7 @@ impl Engine {
             return self.merge_round_at();
         }
         let plans = merges.plan.is_empty() && !merges.forgets;
-        let reads = !merges.left.is_empty() && merges.reading < READS_MAX;
+        let reads = !merges.left.is_empty() && merges.reading < self.reads_max();
         match merges.due && !merges.held && !self.rounds_held && self.is_round_idle() && (plans || reads) {
             true if self.pressure().log < LOG_MAX => merges.not_before.max(self.now),
             _ => Time::NEVER,

@@ -22,6 +22,9 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
 
+/// Requests of background work in flight on a rotating disk: one that it does, and one that it may begin at once.
+pub(crate) const HDD_OPS_MAX: u32 = 2;
+
 /// Most reads of the log that one mount repeats because of errors that are none of the medium.
 const RETRIES_MAX: u32 = 64;
 
@@ -182,9 +185,11 @@ impl Engine {
         let (of_log, of_home) = (superblocks[0], superblocks[superblocks.len() - 1]);
         let log = Log::new(&of_log, self.disks.log.align_bytes);
         let region = HomeRegion { start: of_home.home_start, len_bytes: of_home.home_bytes };
+        let ops_max = if self.config.hdd_home { HDD_OPS_MAX } else { self.config.steps.home_ops_max };
         let limits = HomeLimits {
             reuse_at_once: self.config.reuse_at_once,
-            background_ops_max: self.config.steps.home_ops_max,
+            background_ops_max: ops_max.min(self.config.steps.home_ops_max),
+            elevator: self.config.hdd_home,
             io_bytes_max: self.config.steps.home_io_bytes_max,
             step_blocks: self.config.steps.round_blocks as u32,
             ..HomeLimits::default()

@@ -262,6 +262,9 @@ impl Engine {
             self.round_releases = self.releasing;
             self.releasing &= self.round_replicas_max != usize::MAX;
         }
+        if let Some((used, _)) = self.log_use().filter(|_| !only_merges) {
+            self.pacing.begin(now, used);
+        }
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());
         let run =
@@ -336,7 +339,7 @@ impl Engine {
         let mut room = steps.completed_queue_max.saturating_sub(queued);
         while room > 0 {
             let RoundStep::Completing { left, reading, .. } = &mut self.round else { return };
-            if *reading >= steps.completing_max {
+            if *reading >= self.config.completing_max() {
                 return;
             }
             let Some((replica, chunk, block)) = left.pop_front() else { break };
@@ -498,6 +501,7 @@ impl Engine {
             panic!("a verdict outside its phase")
         };
         self.merges.round_full();
+        self.pacing.end(self.now, false);
         if let Some(replica) = run.install {
             return self.install_full(replica, run.begins);
         }
@@ -570,6 +574,7 @@ impl Engine {
         }
         self.forget_taken_relics();
         self.prune_tombstones();
+        self.pacing.end(self.now, run.install.is_none() && !run.only_merges);
         self.horizon = run.horizon;
         self.maybe_dirty = self.find_dirty();
         self.last_round = self.now;

@@ -345,12 +345,16 @@ impl Group {
         let entries_max = free.min(limits.propose_entries_max as u64) as usize;
         let mut batch = Vec::new();
         while batch.len() < entries_max {
-            let Some(admitted) = self.queue.next(room, !self.blocked) else { break };
+            let may_write = !self.blocked && self.write_room != Some(0);
+            let Some(admitted) = self.queue.next(room, may_write) else { break };
             if !self.fills.pass(&admitted.command, &admitted.waiter) {
                 admitted.waiter.busy(actions);
                 continue;
             }
             room -= admitted.payload.len() as u64;
+            let cost = (admitted.payload.len() as u64).max(types::BLOCK);
+            self.write_room = self.write_room.map(|left| left.saturating_sub(cost));
+            self.proposed += cost;
             batch.push(admitted);
         }
         if batch.is_empty() {

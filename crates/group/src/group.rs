@@ -62,6 +62,10 @@ pub struct Group {
     pub(crate) leader_recently_heard: bool,
     pub(crate) full: bool,
     pub(crate) blocked: bool,
+    /// Payload that may be proposed now, for the pace of slow homes; one write may exceed it. `None`: any.
+    pub(crate) write_room: Option<u64>,
+    /// Payload proposed since the loop took the count.
+    pub(crate) proposed: u64,
     pub(crate) quarantine: Option<String>,
     /// All contents at the checkpoint index are here. A replica without them votes and acknowledges, but does not serve (R16).
     pub(crate) whole: bool,
@@ -134,6 +138,8 @@ impl Group {
             leader_recently_heard: false,
             full: false,
             blocked: false,
+            write_room: None,
+            proposed: 0,
             quarantine: None,
             whole: !fills,
             ready: Ready::default(),
@@ -286,6 +292,21 @@ impl Group {
     pub fn set_pressure(&mut self, full: bool, blocked: bool) {
         self.full = full;
         self.blocked = blocked;
+    }
+
+    /// Sets what may be proposed until this is set again, in bytes; one write may exceed it. Zero holds all writes back. `None`: any.
+    pub fn set_write_room(&mut self, bytes: Option<u64>) {
+        self.write_room = bytes;
+    }
+
+    /// Returns what was proposed since the last call, in bytes; each write counts as a block at least.
+    pub fn take_proposed(&mut self) -> u64 {
+        std::mem::take(&mut self.proposed)
+    }
+
+    /// Whether changes wait to be proposed.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Sets the payload that this PG may hold before it commits (R9): in the log here, and in the smallest share of

@@ -80,7 +80,7 @@ impl Pairs {
     pub fn ack(renewal: &LeaseRenewal, renewed: impl Iterator<Item = (PgId, Contents)>) -> LeaseAck {
         let terms: BTreeMap<PgId, types::Term> = renewal.items.iter().map(|item| (item.pg, item.term)).collect();
         let renewed = renewed.filter_map(|(pg, contents)| terms.get(&pg).map(|term| (pg, *term, contents))).collect();
-        LeaseAck { sent_at: renewal.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
+        LeaseAck { sent_at: renewal.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, pace: 0, renewed }
     }
 
     /// Whether `ack` must be sent to `osd`. One that renews nothing tells its reader only that this OSD lives and what

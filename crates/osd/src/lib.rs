@@ -21,6 +21,7 @@ mod limits;
 mod log_share;
 mod metrics;
 mod node;
+mod pace;
 mod pgs;
 mod recover;
 mod reports;

@@ -104,6 +104,7 @@ pub struct Osd {
     pub(crate) log_shares: LogShares,
     pub(crate) limits: crate::limits::Limits,
     pub(crate) devices: crate::devices::Devices,
+    pub(crate) paces: crate::pace::Paces,
 }
 
 impl Osd {
@@ -139,6 +140,7 @@ impl Osd {
             log_shares: LogShares::new(config.tuning.uncommitted_min),
             limits: crate::limits::Limits::default(),
             devices,
+            paces: crate::pace::Paces::default(),
             config,
         }
     }
@@ -174,6 +176,7 @@ impl Osd {
         self.step_let_in();
         self.renew_promises();
         self.pgs.touch_due(self.now);
+        self.pace_writes();
         self.settle(env)?;
         self.step_recovery();
         self.destage();
@@ -378,7 +381,9 @@ impl Osd {
             let touched = self.pgs.take_touched();
             for key in touched.iter().copied() {
                 self.heed_failure(key);
+                self.open_pace(key);
                 self.with_slot(key, Touch::Never, |group, now, actions| group.poll(now, actions));
+                self.charge_pace(key);
                 self.pgs.arm(key);
             }
             self.pgs.reuse(touched);
@@ -448,6 +453,7 @@ impl Osd {
             self.recovery.next_deadline(),
             self.stop_deadline(),
             self.limits.next_deadline(),
+            self.paces.next_deadline(),
         ]
         .into_iter()
         .min()

@@ -85,6 +85,7 @@ impl Osd {
                 let sent_at = Time(ack.sent_at);
                 self.space.handle_granted(self.now, from, ack.granted_aus, ack.device_full);
                 self.hear_log_share(from, ack.log_share_mib);
+                self.hear_pace(from, ack.pace);
                 for (pg, term, contents) in ack.renewed {
                     self.with_pg(pg, |group, now, actions| {
                         group.handle_lease_ack(now, from, sent_at, (term, contents), actions);
@@ -219,7 +220,8 @@ impl Osd {
         let granted_aus = self.space.handle_spent(from, renewal.spent_aus);
         let device_full = self.space.is_full();
         let log_share_mib = self.log_shares.mib();
-        let ack = wire::LeaseAck { sent_at: renewal.sent_at, granted_aus, device_full, log_share_mib, renewed };
+        let (sent_at, pace) = (renewal.sent_at, self.told_pace());
+        let ack = wire::LeaseAck { sent_at, granted_aus, device_full, log_share_mib, pace, renewed };
         if self.pairs.owes_ack(self.now, from, every, &ack) {
             self.bus.send(link, Message::LeaseAck(ack));
         }

@@ -46,6 +46,8 @@ pub struct Shape {
     /// Daemons are of the build that has failpoints.
     pub failpoints: bool,
     pub devices: Devices,
+    /// Each OSD has its log on a file of its own, and the device is its home.
+    pub log_apart: bool,
     /// Further flags of `osd run`.
     pub osd_flags: Vec<String>,
 }
@@ -64,6 +66,7 @@ impl Default for Shape {
             proxies: None,
             failpoints: false,
             devices: Devices::Fresh,
+            log_apart: false,
             osd_flags: Vec::new(),
         }
     }
@@ -243,11 +246,21 @@ impl Cluster {
         let block_device = self.shape.devices.prepare(&file, self.shape.device_bytes)?;
         let device = block_device.as_ref().map_or_else(|| file.display().to_string(), |device| device.path.clone());
         let mut flags = vec!["--device", &device, "--log-size", &log];
+        let log_file = self.dir.join("next.log-device");
+        let log_path = log_file.display().to_string();
+        if self.shape.log_apart {
+            // The superblocks take the rest.
+            std::fs::File::create(&log_file)?.set_len(self.shape.log_bytes + (4 << 20))?;
+            flags.extend(["--log-device", &log_path]);
+        }
         if block_device.is_none() {
             flags.extend(["--size", &size]);
         }
         let made = self.basalt.json(&[&["osd"], command, &flags].concat())?;
         let id = u32::try_from(made["osd"].as_u64().context("the id of the OSD")?)?;
+        if self.shape.log_apart {
+            std::fs::rename(&log_file, self.log_device(id))?;
+        }
         match block_device {
             None => std::fs::rename(&file, self.device(id))?,
             Some(block_device) => {
@@ -295,6 +308,9 @@ impl Cluster {
         if self.shape.assume_plp {
             args.push("--assume-plp".to_owned());
         }
+        if self.shape.log_apart {
+            args.extend(["--log-device".to_owned(), self.log_device(n).display().to_string()]);
+        }
         args.extend(self.shape.osd_flags.iter().cloned());
         if self.sky.is_some() {
             args.push(format!("--advertise={}", self.proxy_addr(n)));
@@ -326,6 +342,10 @@ impl Cluster {
     /// Returns the TCP address of an NBD server.
     pub fn export_addr(&self) -> SocketAddr {
         local(self.ports + EXPORT_AT)
+    }
+
+    fn log_device(&self, n: u32) -> PathBuf {
+        self.dir.join(format!("osd.{n}.log-device"))
     }
 
     pub fn device(&self, n: u32) -> PathBuf {

@@ -264,6 +264,8 @@ registry! {
         "a flatten ends the kinship of a head before it knows that all it shows was copied";
     }
     unreached {
+    WritesJoinedOverGap, "writes-joined-over-gap", "R8",
+        "a round on a rotating disk joins two writes with a block between them, so the second one lands a block too low";
     MergeFreesEarly, "merge-frees-early", "R8",
         "the AU of a merged chunk is free before the checkpoint is durable";
     RepairByGeneration, "repair-by-generation", "R15",

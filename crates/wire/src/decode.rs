@@ -243,7 +243,6 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
         kind::LEASE_RENEWAL => read_lease_renewal(input).map(Message::LeaseRenewal),
         kind::LEASE_ACK => {
             let r: LeaseAckRecord = input.take("lease ack")?;
-            zero("lease ack", r.reserved == [0; 2])?;
             let device_full = flag("a device's state", r.device_full)?;
             let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
             let renewed = input.list("lease ack", r.count.get() as usize, |r: RenewedRecord| {
@@ -256,8 +255,8 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
                 };
                 Ok((pg_id(r.pg), Term(r.term.get()), contents))
             })?;
-            let log_share_mib = r.log_share_mib;
-            Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, renewed }))
+            let (log_share_mib, pace) = (r.log_share_mib, r.pace.get());
+            Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, pace, renewed }))
         }
         kind::LEASE_RELEASE => {
             let r: LeaseReleaseRecord = input.take("lease release")?;

@@ -262,7 +262,7 @@ fn put_lease_ack(out: &mut Out<'_>, len: usize, ack: &LeaseAck) {
         count: count(ack.renewed.len()),
         device_full: u8::from(ack.device_full),
         log_share_mib: ack.log_share_mib,
-        ..LeaseAckRecord::default()
+        pace: U16::new(ack.pace),
     });
     for (pg, term, contents) in &ack.renewed {
         let (contents, room_kib) = match *contents {

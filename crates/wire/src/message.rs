@@ -256,6 +256,8 @@ pub struct LeaseAck {
     pub device_full: bool,
     /// Most MiB that one PG may leave uncommitted in the sender's log (R9); 0: unknown.
     pub log_share_mib: u8,
+    /// Rate at which the sender's log may grow, because its home takes no more, in units of 4 KiB a second; 0: any (ADR 0035).
+    pub pace: u16,
     /// The PGs, the terms of their leaders, and the state of the sender's contents.
     pub renewed: Vec<(PgId, Term, Contents)>,
 }

@@ -83,7 +83,7 @@ records! {
     RenewalItemRecord 48 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64, complete: U64 }
 
     /// Tail: `count` items.
-    LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
+    LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, pace: U16 }
 
     RenewedRecord 24 { pg: PgRecord, term: U64, contents: u8, reserved: [u8; 3], room_kib: U32 }
 

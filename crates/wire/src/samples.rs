@@ -320,6 +320,7 @@ pub fn message(rng: &mut Rng) -> Message {
             granted_aus: number(rng),
             device_full: rng.chance(1, 2),
             log_share_mib: rng.below(256) as u8,
+            pace: rng.below(1 << 16) as u16,
             renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)), contents(rng))).collect(),
         }),
         _ => Message::LeaseRelease((0..rng.below(30)).map(|_| pg(rng)).collect()),

@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::args::OsdRun;
 use crate::errors::{UserError, refused};
+use crate::osd_args::HomeClass;
 use crate::role::advertised::{self, Advertised};
 use crate::role::format::format_error;
 use crate::role::{self, Stop, env_error, http, memory, process, tools};
@@ -262,13 +263,37 @@ fn config(
             after_restore,
             mount_above,
             redirect_min: redirect_min(args.redirect_min, disks.home.kind).filter(|_| !disks.are_apart()),
-            ..EngineConfig::default()
+            ..home_config(args.home_class, disks)?
         },
         behind,
         timing: group::Timing::default(),
         tuning: OsdTuning::default(),
         lease_reads: !args.no_lease_reads,
     })
+}
+
+/// Returns the settings of the engine for this home. A rotating disk is slow for each write, so a round is as large as the log allows: it begins
+/// at a quarter of the log, and admission leaves room for as much again (ADR 0035).
+fn home_config(class: HomeClass, disks: &Disks) -> Result<EngineConfig> {
+    let rotates = disks.home.capabilities.is_rotational == Some(true);
+    let hdd_home = match class {
+        HomeClass::Hdd if !disks.are_apart() => {
+            let what = "--home-class hdd: the log is on the same device as home";
+            let next = "format the OSD with --log-device on a faster device, or leave --home-class out";
+            return Err(UserError::new(codes::BAD_USAGE, what.to_owned(), next).into());
+        }
+        HomeClass::Hdd => true,
+        HomeClass::Auto => rotates && disks.are_apart(),
+        HomeClass::Ssd => false,
+    };
+    let default = EngineConfig::default();
+    if hdd_home {
+        tracing::info!(
+            "home counts as a rotating disk: rounds go over it in one direction, and writes have its pace (--home-class ssd ends that)"
+        );
+    }
+    let round_pressure = if hdd_home { 0.25 } else { default.round_pressure };
+    Ok(EngineConfig { hdd_home, round_pressure, ..default })
 }
 
 /// Returns the smallest payload that is written once, if any is. A file has holes, whose first writes are slow and need a flush.

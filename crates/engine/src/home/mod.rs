@@ -20,6 +20,7 @@ mod keep;
 mod merge;
 mod mount;
 mod placed;
+mod queue;
 mod read;
 mod round;
 mod space;
@@ -52,6 +53,8 @@ pub struct HomeLimits {
     pub round_bytes_max: u64,
     /// Most bytes of a single operation.
     pub io_bytes_max: u64,
+    /// The disk rotates: the writes of a round go in ascending order, and one at a time while blocks are read.
+    pub elevator: bool,
     /// Blocks of a round that one step verifies.
     pub step_blocks: u32,
     /// Slots of a home without a checkpoint; `None` computes them from its size.
@@ -66,6 +69,7 @@ impl Default for HomeLimits {
             background_ops_max: 32,
             round_bytes_max: 4 << 20,
             io_bytes_max: 1 << 20,
+            elevator: false,
             step_blocks: 256,
             slot_count: None,
             reuse_at_once: false,

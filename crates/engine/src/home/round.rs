@@ -10,6 +10,7 @@
 
 use super::chunk::{BlockSet, Replica};
 use super::inherit::Heirs;
+use super::queue;
 use super::stage::verified;
 use super::{Home, HomeLimits, InFlight};
 use crate::home_api::{BlockData, ChunkDirty, ChunkMerge, HomeEvent, Round, RoundState};
@@ -75,6 +76,10 @@ pub(super) struct RoundRun {
     pub(super) ready: VecDeque<ReadyWrite>,
     /// Pages of adjacent slots that wait to become one write.
     pub(super) pages: Option<ReadyWrite>,
+    /// All writes of the round are in `ready`, in their order on the disk.
+    is_ordered: bool,
+    /// Cost of all writes of an ordered round, and of those that are done.
+    costs: (u64, u64),
     ops_in_flight: u32,
     bytes_in_flight: u64,
     /// Blocks that the overlay answers for until the flip.
@@ -95,9 +100,25 @@ pub(super) struct RoundRun {
 
 impl RoundRun {
     /// Whether the device takes another write of the round.
-    fn has_room(&self, limits: &HomeLimits) -> bool {
+    fn has_room(&self, limits: &HomeLimits, reads: bool) -> bool {
+        let yields = limits.elevator && reads;
         self.ops_in_flight == 0
-            || self.ops_in_flight < limits.background_ops_max && self.bytes_in_flight < limits.round_bytes_max
+            || !yields
+                && self.ops_in_flight < limits.background_ops_max
+                && self.bytes_in_flight < limits.round_bytes_max
+    }
+
+    /// Whether its writes may be submitted: in ascending order only when all of them are known.
+    fn may_write(&self, limits: &HomeLimits) -> bool {
+        !limits.elevator || self.is_ordered
+    }
+
+    /// Puts all writes into their order on the disk.
+    fn order(&mut self, bytes_max: u64) {
+        self.ready.extend(self.pages.take());
+        self.ready = queue::ascending(std::mem::take(&mut self.ready), bytes_max);
+        self.costs.0 = self.ready.iter().map(|write| queue::cost(write.bytes)).sum();
+        self.is_ordered = true;
     }
 
     /// Returns the blocks of the chunk that this round has staged.
@@ -166,6 +187,8 @@ impl Home {
             work,
             ready: VecDeque::new(),
             pages: None,
+            is_ordered: false,
+            costs: (0, 0),
             ops_in_flight: 0,
             bytes_in_flight: 0,
             rewritten: BTreeMap::new(),
@@ -313,7 +336,11 @@ impl Home {
 
     /// Whether [`Home::step_round`] has work to do: the round is to be staged further, and the device takes more.
     pub fn wants_step(&self) -> bool {
-        let waits = |run: &RoundRun| !run.work.is_empty() && run.ready.is_empty() && run.has_room(&self.limits);
+        let reads = !self.reads.is_empty();
+        let waits = |run: &RoundRun| match self.limits.elevator {
+            true => !run.work.is_empty(),
+            false => !run.work.is_empty() && run.ready.is_empty() && run.has_room(&self.limits, reads),
+        };
         !self.poisoned && self.round.as_ref().is_some_and(waits)
     }
 
@@ -330,9 +357,12 @@ impl Home {
     /// Submits writes while there is room; moves to the next phase when all is done.
     fn pump_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         while !self.poisoned {
-            let limits = self.limits;
+            let (limits, reads) = (self.limits, !self.reads.is_empty());
             let run = self.running();
-            if !run.has_room(&limits) {
+            if limits.elevator && !run.is_ordered && run.work.is_empty() {
+                run.order(limits.io_bytes_max);
+            }
+            if !run.may_write(&limits) || !run.has_room(&limits, reads) {
                 return;
             }
             if let Some(write) = run.ready.pop_front() {
@@ -353,6 +383,12 @@ impl Home {
                 return;
             }
         }
+    }
+
+    /// Returns the share of the running round's writes that is done, by what they cost a rotating disk; zero before all are known.
+    pub fn round_progress(&self) -> f64 {
+        let share = |run: &RoundRun| if run.is_ordered { run.costs.1 as f64 / run.costs.0.max(1) as f64 } else { 0.0 };
+        self.round.as_ref().map_or(0.0, share)
     }
 
     /// Measures the rest of the running round: the value changes with every step and every completion of the round.
@@ -420,6 +456,7 @@ impl Home {
         let run = self.running();
         run.ops_in_flight -= 1;
         run.bytes_in_flight -= bytes;
+        run.costs.1 += queue::cost(bytes);
         match result {
             Ok(()) => self.pump_round(ops, out),
             Err(source) => self.fail("writing home", source, out),

@@ -28,6 +28,10 @@ impl<T> Table<T> {
         (cell.0, key)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.cells.len()
+    }
+
     /// Takes the item out.
     ///
     /// # Panics

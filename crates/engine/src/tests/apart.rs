@@ -37,6 +37,14 @@ fn home_on_a_file_survives_power_cuts_beside_a_log_on_a_device() {
 }
 
 #[test]
+fn home_on_a_rotating_disk_survives_power_cuts_behind_its_log() {
+    check(300..306, |seed| {
+        let config = EngineConfig { hdd_home: true, ..config(seed) };
+        Rig::apart(seed, (seed % 2 == 0, true, DiskKind::Block), config)
+    });
+}
+
+#[test]
 fn home_that_is_older_than_its_log_gives_no_old_bytes() {
     let (mut failed, mut whole) = (0, 0);
     for seed in 0..12 {

@@ -128,6 +128,7 @@ impl Peers {
                 granted_aus: 1000,
                 device_full: false,
                 log_share_mib: 4,
+                pace: 0,
                 renewed: renewal.items.iter().map(|item| (item.pg, item.term, wire::Contents::Whole)).collect(),
             }),
             Message::Repair(RepairMsg { pg, from, to, body }) => {

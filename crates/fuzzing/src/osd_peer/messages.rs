@@ -41,6 +41,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             granted_aus: source.number(100),
             device_full: source.flag(),
             log_share_mib: source.byte(),
+            pace: u16::from(source.byte()) << 8,
             renewed: (0..source.below(4)).map(|_| (pg, term, source.contents())).collect(),
         }),
         5 => Message::LeaseRelease((0..source.below(4)).map(|_| pg).collect()),

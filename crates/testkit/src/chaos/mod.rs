@@ -19,7 +19,7 @@ mod points;
 pub mod proxy;
 mod report;
 mod rot;
-mod slow;
+pub(crate) mod slow;
 mod streams;
 mod volume;
 

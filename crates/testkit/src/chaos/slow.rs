@@ -59,13 +59,18 @@ impl SlowDisks {
     /// Makes the loop device and the group of an OSD. Returns the loop device.
     pub fn add(&mut self, osd: u32, file: &Path) -> Result<String> {
         let device = sh("losetup", &["--find", "--show", &file.display().to_string()])?;
+        self.adopt(osd, &device)?;
+        Ok(device)
+    }
+
+    /// Makes the group of an OSD on a loop device, and takes the device over.
+    pub fn adopt(&mut self, osd: u32, device: &str) -> Result<()> {
         let group = Path::new(CONTROLLER).join(format!("basalt-chaos-{}-{osd}", std::process::id()));
         // It is known from here on, so that it is taken down whatever follows.
-        let disk = Disk { device: device.clone(), number: String::new(), group: group.clone() };
+        let disk = Disk { device: device.to_owned(), number: String::new(), group: group.clone() };
         let disk = self.0.entry(osd).insert_entry(disk).into_mut();
-        disk.number = sh("lsblk", &["--noheadings", "--nodeps", "--output", "MAJ:MIN", &device])?.trim().to_owned();
-        std::fs::create_dir(&group).with_context(|| group.display().to_string())?;
-        Ok(device)
+        disk.number = sh("lsblk", &["--noheadings", "--nodeps", "--output", "MAJ:MIN", device])?.trim().to_owned();
+        std::fs::create_dir(&group).with_context(|| group.display().to_string())
     }
 
     /// Takes down the loop device and the group of an OSD that is gone.
@@ -82,9 +87,19 @@ impl SlowDisks {
 
     /// Limits the writes of an OSD's device; 0: no limit.
     pub fn limit(&self, osd: u32, bytes_per_s: u64) -> Result<()> {
+        self.throttle(osd, "write_bps_device", bytes_per_s)
+    }
+
+    /// Limits the requests of an OSD's device, reads and writes each; 0: no limit.
+    pub fn limit_iops(&self, osd: u32, per_s: u64) -> Result<()> {
+        self.throttle(osd, "read_iops_device", per_s)?;
+        self.throttle(osd, "write_iops_device", per_s)
+    }
+
+    fn throttle(&self, osd: u32, what: &str, per_s: u64) -> Result<()> {
         let Disk { number, group, .. } = &self.0[&osd];
-        let path = group.join("blkio.throttle.write_bps_device");
-        std::fs::write(&path, format!("{number} {bytes_per_s}")).with_context(|| path.display().to_string())
+        let path = group.join(format!("blkio.throttle.{what}"));
+        std::fs::write(&path, format!("{number} {per_s}")).with_context(|| path.display().to_string())
     }
 }
 

@@ -11,6 +11,7 @@ mod devices;
 pub(crate) mod difference;
 mod full;
 mod hurt_each;
+mod hybrid;
 mod kill_all;
 mod metas;
 mod names;
@@ -90,11 +91,14 @@ pub const ALL: &[(&str, &str, Run)] = &[
 ];
 
 /// Scenarios that run by name only: they take long, and their limits mean a release build on a quiet machine.
-pub const BY_NAME: &[(&str, &str, Run)] = &[(
-    "streamed-kill",
-    "kill -9 of a leader while another OSD is being streamed to: stalls of a client",
-    streamed_kill::run,
-)];
+pub const BY_NAME: &[(&str, &str, Run)] = &[
+    (
+        "streamed-kill",
+        "kill -9 of a leader while another OSD is being streamed to: stalls of a client",
+        streamed_kill::run,
+    ),
+    ("hybrid", "logs on fast files, homes of 200 IOPS: fast until the dirty limit, then smooth", hybrid::run),
+];
 
 /// Returns every scenario.
 pub fn known() -> impl Iterator<Item = &'static (&'static str, &'static str, Run)> {

@@ -103,7 +103,8 @@ fn messages() -> Vec<(&'static str, Message)> {
     let renewal = LeaseRenewal { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
     all.push(("lease renewal", Message::LeaseRenewal(renewal)));
     let renewed = vec![(PG, Term(0xa2), Contents::Filling { room_kib: 0xa6, is_short: true })];
-    let ack = LeaseAck { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
+    let ack =
+        LeaseAck { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, pace: 0xa6a7, renewed };
     all.push(("lease ack", Message::LeaseAck(ack)));
     all.push(("lease release", Message::LeaseRelease(vec![PG])));
     all.push(("passed on", Message::PassedOn(passed_on())));

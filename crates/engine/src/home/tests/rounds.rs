@@ -191,6 +191,25 @@ fn a_dense_chunk_is_written_in_long_runs_with_bounded_depth() {
 }
 
 #[test]
+fn rotating_disk_gets_few_long_writes_two_at_a_time() {
+    let limits = HomeLimits { background_ops_max: 2, elevator: true, ..HomeLimits::default() };
+    let mut rig = Rig::new(1, 40 * MIB, limits);
+    // Two chunks whose parts take turns on the device.
+    for part in 0..4 {
+        let blocks = part * 256..(part + 1) * 256;
+        let plan = Plan::states(&[1], 2 + 2 * u64::from(part));
+        rig.round(plan.put(1, chunk(1, 0), blocks.clone(), 7).put(1, chunk(1, 1), blocks, 8));
+    }
+    let before = rig.disk.ended;
+    rig.round(Plan::states(&[1], 20).put(1, chunk(1, 0), 0..1024, 9).put(1, chunk(1, 1), 0..1024, 10));
+    // 8 MiB of data side by side are eight writes, whatever chunks they are of; the pages take a few more.
+    let writes = rig.disk.ended - before;
+    assert!((8..=12).contains(&writes), "{writes} writes");
+    assert_eq!((rig.disk.most_in_flight, rig.disk.longest_bytes as u64), (2, MIB));
+    rig.check_base(|_| false);
+}
+
+#[test]
 fn a_disk_with_4k_alignment_gets_aligned_memory() {
     let mut rig = Rig::on(1, (DiskKind::Block, 4096, false), 16 * MIB, small(64));
     let plan = (1..9).fold(Plan::states(&[1], 2), |plan, stamp| plan.put(1, chunk(1, 0), [stamp as u16], stamp));

@@ -1,0 +1,188 @@
+//! The pace of admission over a slow home (ADR 0035).
+//!
+//! Input: how much of the log is used, and how far the running round has come. Output: the rate at which the log may grow; `None`: any.
+//!
+//! A round frees the log at its end, and what it has written by now is as good as free. The *debt* is what home still has to write. It moves smoothly where the use of the
+//! log is a sawtooth. Below [`FREE_DEBT`] the rate is free. From there on it falls from several times the drain rate of home to nothing at [`DEBT_MAX`], and equals the drain
+//! rate in between: there the debt stays.
+//!
+//! Invariant: [`DEBT_MAX`] is half of the log. A round that begins with a debt of at most that, and as much new data at its end, fit into the log together.
+
+use std::time::Duration;
+use types::Time;
+
+/// Debt below which the rate is free, as a share of the log.
+const FREE_DEBT: f64 = 0.30;
+/// Debt at which nothing more is admitted.
+const DEBT_MAX: f64 = 0.50;
+/// Share of a round after which its own drain rate counts.
+const SAMPLE_SHARE: f64 = 0.002;
+/// Time after which it counts at the earliest.
+const SAMPLE_TIME: Duration = Duration::from_millis(500);
+/// Drain rate of a home that has told none, in bytes a second.
+const DRAIN_GUESS: f64 = 2097152.0;
+
+/// The running round as the pace sees it.
+#[derive(Clone, Copy, Debug)]
+struct Draining {
+    began: Time,
+    /// When its first write was done, and the share that was written by then.
+    writing: Option<(Time, f64)>,
+    /// Bytes of the log that its end frees.
+    bytes: u64,
+}
+
+/// The pace of one engine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pacing {
+    round: Option<Draining>,
+    /// Bytes of the log that home takes in a second, by the last round that told.
+    drain: Option<f64>,
+}
+
+impl Pacing {
+    /// Notes that a round begins over `used` bytes of the log.
+    pub fn begin(&mut self, now: Time, used: u64) {
+        self.round = Some(Draining { began: now, writing: None, bytes: used });
+    }
+
+    /// Notes that the round has freed its part of the log, or was given up.
+    pub fn end(&mut self, now: Time, done: bool) {
+        if let Some(round) = self.round.take().filter(|round| done && now >= round.began + SAMPLE_TIME) {
+            self.drain = Some(round.bytes as f64 / now.since(round.began).as_secs_f64());
+        }
+    }
+
+    /// Measures the drain rate while the round runs.
+    fn learn(&mut self, now: Time, progress: f64) {
+        let Some(round) = self.round.as_mut().filter(|_| progress > 0.0) else { return };
+        let (since, before) = *round.writing.get_or_insert((now, progress));
+        let (took, share) = (now.since(since), progress - before);
+        if share >= SAMPLE_SHARE && took >= SAMPLE_TIME {
+            self.drain = Some(round.bytes as f64 * share / took.as_secs_f64());
+        }
+    }
+
+    /// Returns how many bytes a second may be admitted. `used` of `usable` bytes of the log are in use, and a share `progress` of the round's
+    /// writes is done.
+    pub fn rate(&mut self, now: Time, (used, usable): (u64, u64), progress: f64) -> Option<u64> {
+        self.learn(now, progress);
+        let written = self.round.map_or(0.0, |round| round.bytes as f64 * progress);
+        let debt = (used as f64 - written).max(0.0) / usable as f64;
+        if debt < FREE_DEBT {
+            return None;
+        }
+        let drain = self.drain.unwrap_or(DRAIN_GUESS);
+        let left = ((DEBT_MAX - debt) / (DEBT_MAX - FREE_DEBT)).max(0.0);
+        // A home that stands still must not end all proposals before the log is full.
+        Some((drain * (2.0 * left).powi(2)).max(drain / 8.0) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: f64 = 1048576.0;
+
+    /// A log of 1 GiB, a home that drains at a steady rate, and clients that send all that is admitted.
+    struct Model {
+        pacing: Pacing,
+        now: Time,
+        used: f64,
+        /// Bytes of the round, and bytes of it that are written.
+        round: Option<(f64, f64)>,
+        drain: f64,
+        offered: f64,
+    }
+
+    const LOG: f64 = 1024.0 * MIB;
+    const STEP: Duration = Duration::from_millis(50);
+
+    impl Model {
+        fn new(drain: f64, offered: f64) -> Model {
+            let now = Time::ZERO + Duration::from_secs(1);
+            Model { pacing: Pacing::default(), now, used: 0.0, round: None, drain, offered }
+        }
+
+        /// Runs for a second; returns the rate that was admitted.
+        fn second(&mut self) -> f64 {
+            let mut admitted = 0.0;
+            for _ in 0..20 {
+                self.now = self.now + STEP;
+                let dt = STEP.as_secs_f64();
+                if let Some((all, done)) = &mut self.round {
+                    *done += self.drain * dt;
+                    if done >= all {
+                        self.used -= *all;
+                        self.round = None;
+                        self.pacing.end(self.now, true);
+                    }
+                } else if self.used >= 0.25 * LOG {
+                    self.round = Some((self.used, 0.0));
+                    self.pacing.begin(self.now, self.used as u64);
+                }
+                let progress = self.round.map_or(0.0, |(all, done)| done / all);
+                let rate = self.pacing.rate(self.now, (self.used as u64, LOG as u64), progress);
+                let rate = rate.map_or(self.offered, |rate| self.offered.min(rate as f64));
+                self.used += rate * dt;
+                admitted += rate * dt;
+                assert!(self.used <= LOG, "the log is never full");
+            }
+            admitted
+        }
+    }
+
+    #[test]
+    fn rate_is_free_until_the_debt_and_then_goes_over_to_what_home_takes() {
+        for (drain, offered) in [(4.0 * MIB, 50.0 * MIB), (0.8 * MIB, 20.0 * MIB), (30.0 * MIB, 100.0 * MIB)] {
+            let mut model = Model::new(drain, offered);
+            let fast: Vec<f64> = (0..).map(|_| model.second()).take_while(|rate| *rate > 0.99 * offered).collect();
+            let sent = fast.iter().sum::<f64>();
+            assert!(sent > 0.25 * LOG, "{} MiB went at once", sent / MIB);
+            // It settles within the time of two rounds, and then stays for five.
+            let round = (0.4 * LOG / drain) as usize;
+            for _ in 0..2 * round {
+                model.second();
+            }
+            for second in 0..5 * round {
+                let rate = model.second();
+                assert!((0.7 * drain..1.3 * drain).contains(&rate), "{} MiB/s in second {second}", rate / MIB);
+            }
+        }
+    }
+
+    #[test]
+    fn first_paced_round_admits_what_home_takes_and_not_half() {
+        let mut model = Model::new(4.0 * MIB, 400.0 * MIB);
+        let mut paced = Vec::new();
+        while paced.len() < 100 {
+            let rate = model.second();
+            if rate < 0.5 * model.offered {
+                paced.push(rate);
+            }
+        }
+        let least = paced[5..].iter().copied().fold(f64::MAX, f64::min);
+        assert!(least > 0.7 * model.drain, "{} MiB/s", least / MIB);
+    }
+
+    #[test]
+    fn load_below_the_drain_rate_is_never_paced() {
+        let mut model = Model::new(10.0 * MIB, 8.0 * MIB);
+        for _ in 0..600 {
+            let rate = model.second();
+            assert!((rate - model.offered).abs() < MIB / 100.0, "{} MiB/s", rate / MIB);
+        }
+    }
+
+    #[test]
+    fn home_that_stands_still_ends_admission_before_the_log_is_full() {
+        let mut model = Model::new(4.0 * MIB, 40.0 * MIB);
+        for _ in 0..60 {
+            model.second();
+        }
+        model.drain = 0.0;
+        let rates: Vec<f64> = (0..300).map(|_| model.second()).collect();
+        assert!(rates[250..].iter().all(|rate| *rate <= 0.6 * MIB), "{:?}", &rates[290..]);
+    }
+}
