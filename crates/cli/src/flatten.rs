@@ -30,7 +30,7 @@ pub fn run(admin: &Admin, name: &str, (cancel, no_wait): (bool, bool), as_json: 
         return json("volume.flatten", to_value(&volume)?);
     }
     match (cancel, &volume.parent) {
-        (true, Some(parent)) => out!("volume {name} keeps its parent {parent}; what was copied stays"),
+        (true, Some(parent)) => out!("volume {name} keeps its parent {parent}; PGs that are done stay so"),
         (false, Some(parent)) => {
             out!("volume {name} gets copies of what it shows of {parent}: basalt volume info {name}");
         }

@@ -110,7 +110,7 @@ pub enum Volume {
         /// POOL/VOLUME
         #[arg(add = completion::volumes())]
         name: String,
-        /// Stop it; what was copied stays
+        /// Stop it; PGs that are done stay so
         #[arg(long)]
         cancel: bool,
         /// Do not wait for its end: `basalt volume info` shows the progress

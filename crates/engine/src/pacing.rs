@@ -19,6 +19,10 @@ const DEBT_MAX: f64 = 0.50;
 const SAMPLE_SHARE: f64 = 0.002;
 /// Time after which it counts at the earliest.
 const SAMPLE_TIME: Duration = Duration::from_millis(500);
+/// Bytes of the log from which on a round tells the rate: a small one may last long for another reason.
+const SAMPLE_BYTES: u64 = 8 << 20;
+/// The least drain rate, in bytes a second: that of a disk with few small writes.
+const DRAIN_MIN: f64 = 262144.0;
 /// Drain rate of a home that has told none, in bytes a second.
 const DRAIN_GUESS: f64 = 2097152.0;
 
@@ -48,14 +52,17 @@ impl Pacing {
 
     /// Notes that the round has freed its part of the log, or was given up.
     pub fn end(&mut self, now: Time, done: bool) {
-        if let Some(round) = self.round.take().filter(|round| done && now >= round.began + SAMPLE_TIME) {
+        let tells = |round: &Draining| done && now >= round.began + SAMPLE_TIME && round.bytes >= SAMPLE_BYTES;
+        if let Some(round) = self.round.take().filter(tells) {
             self.drain = Some(round.bytes as f64 / now.since(round.began).as_secs_f64());
         }
     }
 
     /// Measures the drain rate while the round runs.
     fn learn(&mut self, now: Time, progress: f64) {
-        let Some(round) = self.round.as_mut().filter(|_| progress > 0.0) else { return };
+        let Some(round) = self.round.as_mut().filter(|round| progress > 0.0 && round.bytes >= SAMPLE_BYTES) else {
+            return;
+        };
         let (since, before) = *round.writing.get_or_insert((now, progress));
         let (took, share) = (now.since(since), progress - before);
         if share >= SAMPLE_SHARE && took >= SAMPLE_TIME {
@@ -72,7 +79,7 @@ impl Pacing {
         if debt < FREE_DEBT {
             return None;
         }
-        let drain = self.drain.unwrap_or(DRAIN_GUESS);
+        let drain = self.drain.unwrap_or(DRAIN_GUESS).max(DRAIN_MIN);
         let left = ((DEBT_MAX - debt) / (DEBT_MAX - FREE_DEBT)).max(0.0);
         // A home that stands still must not end all proposals before the log is full.
         Some((drain * (2.0 * left).powi(2)).max(drain / 8.0) as u64)

@@ -48,8 +48,10 @@ impl Bucket {
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
     buckets: BTreeMap<OsdId, Bucket>,
-    /// Groups have a room that was set.
-    is_told: bool,
+    /// Since the last turn a group had no room, or a bucket was empty: groups may wait.
+    held: bool,
+    /// The slot of the group that was the last to propose under a pace: others come before it.
+    last: usize,
 }
 
 impl Paces {
@@ -71,6 +73,13 @@ impl Paces {
         self.buckets.values_mut().for_each(|bucket| bucket.fill(now));
     }
 
+    /// Begins a turn. True: groups that had no room may have some now.
+    fn turn(&mut self, now: Time) -> bool {
+        self.fill(now);
+        let is_empty = self.buckets.values().any(|bucket| bucket.level <= 0.0);
+        std::mem::replace(&mut self.held, is_empty)
+    }
+
     /// Returns how many bytes may go to the logs of these OSDs now. `None`: none of them has a pace.
     fn room(&self, osds: impl Iterator<Item = OsdId>) -> Option<u64> {
         let paced = osds.filter_map(|osd| self.buckets.get(&osd));
@@ -82,6 +91,7 @@ impl Paces {
         for osd in osds {
             if let Some(bucket) = self.buckets.get_mut(&osd) {
                 bucket.level -= bytes as f64;
+                self.held |= bucket.level <= 0.0;
             }
         }
     }
@@ -113,24 +123,18 @@ impl Osd {
         self.paces.set(self.now, osd, heard(units));
     }
 
-    /// Updates the rates, and polls groups that may go on. It comes before the groups are polled.
+    /// Updates the rates, and polls groups that may go on, those first that went on longest ago. It comes before the groups are polled.
     pub(crate) fn pace_writes(&mut self) {
         let own = self.engine.pace(self.now);
         self.paces.set(self.now, self.config.osd, own);
-        let was_empty = self.paces.buckets.values().any(|bucket| bucket.level <= 0.0);
-        self.paces.fill(self.now);
-        let is_told = !self.paces.buckets.is_empty();
-        if !std::mem::replace(&mut self.paces.is_told, is_told) && !is_told {
+        if !self.paces.turn(self.now) {
             return;
         }
-        for key in self.pgs.keys() {
-            let waits = self.pgs.group(key).is_some_and(|group| {
-                if !is_told {
-                    group.set_write_room(None);
-                }
-                group.has_queued()
-            });
-            if waits && (was_empty || !is_told) {
+        let keys = self.pgs.keys();
+        let first = keys.iter().position(|key| *key == self.paces.last).map_or(0, |at| at + 1);
+        for key in keys[first..].iter().chain(&keys[..first]).copied() {
+            let waits = self.pgs.group(key).is_some_and(|group| group.has_queued());
+            if waits && self.room_of(key) != Some(0) {
                 self.pgs.touch(key);
             }
         }
@@ -145,10 +149,8 @@ impl Osd {
     /// Tells a group what it may propose, before it is polled. The last write may exceed that: the buckets owe the rest then, so
     /// large writes get through.
     pub(crate) fn open_pace(&mut self, key: usize) {
-        if !self.paces.is_told {
-            return;
-        }
-        let room = self.room_of(key);
+        let room = if self.paces.buckets.is_empty() { None } else { self.room_of(key) };
+        self.paces.held |= room == Some(0);
         if let Some(group) = self.pgs.group(key) {
             group.set_write_room(room);
         }
@@ -157,9 +159,10 @@ impl Osd {
     /// Charges what the group has proposed.
     pub(crate) fn charge_pace(&mut self, key: usize) {
         let proposed = self.pgs.group(key).map_or(0, |group| group.take_proposed());
-        if self.paces.is_told && proposed > 0 {
+        if !self.paces.buckets.is_empty() && proposed > 0 {
             let others = self.pgs.get(key).others().map(|member| member.osd);
             self.paces.charge(others.chain([self.config.osd]), proposed);
+            self.paces.last = key;
         }
     }
 }
@@ -198,6 +201,23 @@ mod tests {
         }
         assert!((sent as i64 - (1 << 20)).abs() < 64 << 10, "{sent} B in a second");
         assert!(paces.room(osds(&[3])) > Some(0), "the faster one has room for other PGs");
+    }
+
+    /// The end of an empty bucket is told once, also when a message of its OSD, or the end of its rate, came before the turn.
+    #[test]
+    fn groups_are_told_when_a_bucket_is_no_longer_empty() {
+        for gone in [false, true] {
+            let mut paces = Paces::default();
+            paces.set(at(0), OsdId(2), Some(1 << 20));
+            paces.fill(at(5));
+            assert!(!paces.turn(at(5)), "no group has waited");
+            paces.charge(osds(&[2]), 64 << 10);
+            assert!(paces.turn(at(10)) && paces.room(osds(&[2])) == Some(0), "it is still empty");
+            paces.set(at(200), OsdId(2), (!gone).then_some(1 << 20));
+            assert!(paces.room(osds(&[2])) != Some(0));
+            assert!(paces.turn(at(200)), "gone: {gone}");
+            assert!(!paces.turn(at(201)));
+        }
     }
 
     #[test]

@@ -24,10 +24,12 @@ const GOOD_WEIGHT: u32 = 20;
 const BEGIN_WINDOWS: u32 = 4;
 /// Good windows in a row that end it.
 const END_WINDOWS: u32 = 6;
+/// Windows in a row without a verdict behind which slow ones of before do not count.
+const FORGET_WINDOWS: u32 = 6;
 /// Windows in a row without a verdict that end it: an idle device tells nothing.
 const IDLE_WINDOWS: u32 = 60;
 /// No device is slow below this time: the scheduling of the host is part of what is measured.
-const SLOW_MIN_NS: u64 = 500_000;
+const SLOW_MIN_NS: u64 = 4_000_000;
 /// Longest request that has a class of its own, as a power of two of 4 KiB.
 const LEN_MAX: u8 = 10;
 /// Bytes that cost a device as much as one request more.
@@ -333,6 +335,10 @@ impl ServiceTimes {
     fn take(&mut self, verdict: Verdict, judged: &[Judged]) -> Option<Alarm> {
         let counted = |is: bool, windows: u32| if is { windows + 1 } else { 0 };
         self.idle_windows = counted(verdict == Verdict::Unknown, self.idle_windows);
+        if self.idle_windows >= FORGET_WINDOWS && self.slow.is_none() {
+            // Slow windows count in a row, and not over hours.
+            self.slow_windows = 0;
+        }
         if verdict != Verdict::Unknown {
             self.slow_windows = counted(verdict == Verdict::Slow, self.slow_windows);
             self.good_windows = counted(verdict == Verdict::Good, self.good_windows);

@@ -3,8 +3,8 @@
 //! Input: orders of meta, which are repeated while the flatten goes on; the head and its maps; results of reads and of copies. Output: reads, copies,
 //! which are entries of the PG, and the order to detach. Nothing is stored: another leader looks at the maps and goes on.
 //!
-//! Invariant: a head is detached after a pass over all its chunks that has found nothing to copy. What a pass has found to be the head's own
-//! stays so, because writes, discards and copies only add to it.
+//! Invariant: a head is detached when every block that was found to need a copy has got one by an entry of this leader. The maps here tell what
+//! is to be copied, and never what is: this replica may have completed a block that others have in part.
 
 use crate::stream::{Budget, LOG_WAIT_MAX};
 use crate::tuning::FlattenTuning;
@@ -17,10 +17,11 @@ use types::store::{Inherited, ReadData, ReadError};
 use types::units::{SECTOR, SECTORS_PER_BLOCK};
 use types::{ChunkKey, GenerationId, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk, VolumeId};
 
-/// Places that one flatten copies at once, of one part each.
-const COPIES_MAX: usize = 4;
-/// Steps of the walk over the chunks that one turn takes.
-const STEPS_MAX: usize = 4;
+/// Places that one OSD copies at once, of one part each, and those of one flatten among them.
+const PLACES_MAX: usize = 8;
+const PLACES_OF_ONE_MAX: usize = 4;
+/// Steps of the walks over chunks that all flattens take in one turn. A step looks at a few chunks.
+const LOOKS_MAX: usize = 4;
 /// Pause after a place that could not be copied, and while the volume is held or rounds need the device.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a block that cannot be read.
@@ -70,10 +71,10 @@ pub trait Heads {
     /// The PG is not led here, is busy, does not have the volume, or the volume has a snapshot of its own.
     fn head(&self, pg: PgId, volume: VolumeId) -> Result<Head, CutRefusal>;
 
-    /// Returns the next chunk in which the head shows data of older generations.
+    /// Returns the next chunk with blocks that are to be copied into the head.
     fn next_inherited(&self, replica: ReplicaId, head: GenerationId, from: u32) -> Inherited;
 
-    /// Returns runs of sectors of a range, `true` where it does.
+    /// Returns runs of sectors of a range, `true` where they are to be copied.
     fn inherited(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)>;
 
     /// Begins to copy a place: its number, its chunk, and the entry as of which it is to be read.
@@ -104,9 +105,10 @@ enum Copy {
     Reads {
         runs: Vec<SectorRange>,
     },
-    /// So many copies have not ended.
+    /// So many copies have not ended; `ok`: all others took effect.
     Proposed {
         left: usize,
+        ok: bool,
     },
 }
 
@@ -117,20 +119,33 @@ struct Place {
     copy: Copy,
 }
 
-/// One pass over the chunks of a head.
+/// The pass over the chunks of a head.
 #[derive(Debug, Default)]
 struct Pass {
     /// The next chunk; `None`: all were looked at.
     next: Option<u32>,
-    /// Places of the present chunk that are still to be copied.
+    /// Places that are still to be copied: those of the present chunk, and those whose copies did not take effect.
     parts: VecDeque<(u32, SectorRange)>,
-    /// It has found something to copy.
-    found: bool,
 }
 
 impl Pass {
     fn begin() -> Pass {
         Pass { next: Some(0), ..Pass::default() }
+    }
+
+    /// Takes a place back of which nothing was copied.
+    fn again(&mut self, place: &Place) {
+        self.parts.push_back((place.chunk.index, place.range));
+    }
+
+    /// Takes a place back in which a change came in between: in halves, so that a block that is written all the time holds up no others.
+    fn again_in_halves(&mut self, place: &Place) {
+        let (index, range) = (place.chunk.index, place.range);
+        let half = range.count / SECTORS_PER_BLOCK / 2 * SECTORS_PER_BLOCK;
+        if half > 0 {
+            self.parts.push_back((index, SectorRange::new(range.start, half)));
+        }
+        self.parts.push_back((index, SectorRange::new(range.start + half, range.count - half)));
     }
 }
 
@@ -147,16 +162,25 @@ struct Job {
     done: u32,
 }
 
+/// The work that the flattens may still do in this turn.
+struct Turn<'a> {
+    budget: &'a mut Budget,
+    looks: usize,
+    places: usize,
+}
+
 /// All flattens of one OSD.
 pub struct Flattens {
     tuning: FlattenTuning,
     budget: Budget,
     jobs: BTreeMap<(PgId, VolumeId), Job>,
+    /// The one that was the last to do something: the next turn begins behind it.
+    last: (PgId, VolumeId),
 }
 
 impl Flattens {
     pub fn new(tuning: FlattenTuning) -> Flattens {
-        Flattens { tuning, budget: Budget::new(tuning.bytes_per_s), jobs: BTreeMap::new() }
+        Flattens { tuning, budget: Budget::new(tuning.bytes_per_s), jobs: BTreeMap::new(), last: Default::default() }
     }
 
     /// Whether there is nothing to do. The hot path asks this before anything else.
@@ -176,7 +200,9 @@ impl Flattens {
     ) -> Result<FlattenStep, CutRefusal> {
         let head = host.head(pg, volume)?;
         if head.is_flat {
-            self.jobs.remove(&(pg, volume));
+            if let Some(mut job) = self.jobs.remove(&(pg, volume)) {
+                job.end(host);
+            }
             return Ok(FlattenStep::Flat);
         }
         let now = host.now();
@@ -196,11 +222,26 @@ impl Flattens {
         let now = host.now();
         let waits = host.log_wait() >= LOG_WAIT_MAX;
         self.budget.fill(now, waits, host.is_pressed());
-        let (patience, budget) = (self.tuning.patience, &mut self.budget);
-        self.jobs.retain(|(pg, volume), job| {
-            let heard = now < job.heard_at + patience;
-            heard && job.step(host, (*pg, *volume), budget) || job.end(host)
-        });
+        let places = PLACES_MAX.saturating_sub(self.places());
+        let keys: Vec<(PgId, VolumeId)> = self.jobs.keys().copied().collect();
+        let first = keys.partition_point(|key| *key <= self.last);
+        let mut turn = Turn { budget: &mut self.budget, looks: LOOKS_MAX, places };
+        for key in keys[first..].iter().chain(&keys[..first]) {
+            let job = self.jobs.get_mut(key).expect("it was just seen");
+            let before = (turn.looks, turn.places);
+            let heard = now < job.heard_at + self.tuning.patience;
+            if !(heard && job.step(host, *key, &mut turn)) {
+                job.end(host);
+                self.jobs.remove(key);
+            }
+            if (turn.looks, turn.places) != before {
+                self.last = *key;
+            }
+        }
+    }
+
+    fn places(&self) -> usize {
+        self.jobs.values().map(|job| job.places.len()).sum()
     }
 
     /// Takes the bytes of a place.
@@ -215,19 +256,20 @@ impl Flattens {
             Ok(ReadData::Bytes { crcs, payload }) => {
                 runs.into_iter().map(|run| part_of(run, whole, &payload, &crcs)).collect()
             }
-            // A client has discarded it meanwhile.
-            Ok(ReadData::Zeros) => Vec::new(),
+            // All replicas show zeros, also without the parent: it has no data here, or a client has discarded it.
+            Ok(ReadData::Zeros) => {
+                job.places.remove(&fill);
+                return host.end_fill(replica, fill);
+            }
             Err(error) => {
                 tracing::warn!(%replica, %volume, %error, "a flatten waits for a block that cannot be read");
                 job.paused_until = host.now() + PAUSE_DAMAGED;
-                Vec::new()
+                let place = job.places.remove(&fill).expect("it was just seen");
+                job.pass.again(&place);
+                return host.end_fill(replica, fill);
             }
         };
-        if parts.is_empty() {
-            job.places.remove(&fill);
-            return host.end_fill(replica, fill);
-        }
-        job.places.insert(fill, Place { chunk, range: whole, copy: Copy::Proposed { left: parts.len() } });
+        job.places.insert(fill, Place { chunk, range: whole, copy: Copy::Proposed { left: parts.len(), ok: true } });
         host.propose_fill((replica, fill), chunk, parts);
     }
 
@@ -235,29 +277,37 @@ impl Flattens {
     pub fn handle_refused(&mut self, now: Time, replica: ReplicaId, fill: u64) {
         let mut jobs = self.jobs.values_mut();
         if let Some(job) = jobs.find(|job| job.is_of(replica) && job.places.contains_key(&fill)) {
-            job.places.remove(&fill);
+            let place = job.places.remove(&fill).expect("it was just found");
+            job.pass.again(&place);
             job.paused_until = now + PAUSE_NO_ROOM;
         }
     }
 
-    /// Takes the end of a copy. One that was not carried out comes again with the next pass.
+    /// Takes the end of a copy. A place with one that was not carried out comes again.
     pub fn handle_filled(&mut self, now: Time, replica: ReplicaId, fill: u64, ok: bool) {
         let job = self.jobs.values_mut().find(|job| job.is_of(replica) && job.places.contains_key(&fill));
         let Some(job) = job else { return };
         if !ok {
             job.paused_until = job.paused_until.max(now + PAUSE);
         }
-        let Some(Place { copy: Copy::Proposed { left }, .. }) = job.places.get_mut(&fill) else { return };
+        let Some(Place { copy: Copy::Proposed { left, ok: all }, .. }) = job.places.get_mut(&fill) else { return };
         *left -= 1;
-        if *left == 0 {
-            job.places.remove(&fill);
+        *all &= ok;
+        let (is_last, is_copied) = (*left == 0, *all);
+        if is_last {
+            let place = job.places.remove(&fill).expect("it was just seen");
+            if !is_copied {
+                job.pass.again_in_halves(&place);
+            }
         }
     }
 
     /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
+        // The end of a place is an event.
+        let is_full = self.places() >= PLACES_MAX;
         let next = |job: &Job| {
-            let wants = job.places.is_empty();
+            let wants = job.places.is_empty() && !is_full;
             let waits = if self.budget.tokens <= 0 { self.budget.ready_at() } else { Time::ZERO };
             let detach = job.detached_at.map_or(Time::ZERO, |at| at + DETACH_AGAIN);
             let work = if wants { waits.max(job.paused_until).max(detach) } else { Time::NEVER };
@@ -293,15 +343,15 @@ impl Job {
         self.of.is_some_and(|(of, ..)| of == replica)
     }
 
-    /// Forgets all places; false.
-    fn end(&mut self, host: &mut impl Heads) -> bool {
-        let Some((replica, ..)) = self.of else { return false };
-        std::mem::take(&mut self.places).into_keys().for_each(|fill| host.end_fill(replica, fill));
-        false
+    /// Forgets all places.
+    fn end(&mut self, host: &mut impl Heads) {
+        if let Some((replica, ..)) = self.of {
+            std::mem::take(&mut self.places).into_keys().for_each(|fill| host.end_fill(replica, fill));
+        }
     }
 
     /// Does what can be done now; false when the flatten has ended here.
-    fn step(&mut self, host: &mut impl Heads, (pg, volume): (PgId, VolumeId), budget: &mut Budget) -> bool {
+    fn step(&mut self, host: &mut impl Heads, (pg, volume): (PgId, VolumeId), turn: &mut Turn<'_>) -> bool {
         let head = match host.head(pg, volume) {
             Ok(head) if !head.is_flat => head,
             Ok(_) | Err(CutRefusal::NotLeader { .. } | CutRefusal::Absent) => return false,
@@ -322,15 +372,16 @@ impl Job {
         if host.now() < self.paused_until {
             return true;
         }
-        self.look(host, &head, budget);
-        while self.places.len() < COPIES_MAX && budget.tokens > 0 {
+        self.look(host, &head, turn);
+        while self.places.len() < PLACES_OF_ONE_MAX && turn.places > 0 && turn.budget.tokens > 0 {
             let Some((index, range)) = self.pass.parts.pop_front() else { break };
             let Some((fill, chunk, after)) = host.begin_fill(head.replica, VolumeChunk { volume, index }, range) else {
                 self.pass.parts.push_front((index, range));
                 self.paused_until = host.now() + PAUSE;
                 break;
             };
-            budget.tokens -= range.len_bytes() as i64;
+            turn.budget.tokens -= range.len_bytes() as i64;
+            turn.places -= 1;
             self.places.insert(fill, Place { chunk, range, copy: Copy::Waits { after } });
         }
         // A place whose entry is applied already is read in this turn.
@@ -362,18 +413,15 @@ impl Job {
     }
 
     /// Looks for the next chunk with something to copy, when the present one is done.
-    fn look(&mut self, host: &mut impl Heads, head: &Head, budget: &Budget) {
-        for _ in 0..STEPS_MAX {
-            if !self.pass.parts.is_empty() || budget.tokens <= 0 {
-                return;
-            }
+    fn look(&mut self, host: &mut impl Heads, head: &Head, turn: &mut Turn<'_>) {
+        while self.pass.parts.len() < PLACES_OF_ONE_MAX && turn.looks > 0 && turn.budget.tokens > 0 {
             let Some(from) = self.pass.next else { return };
+            turn.looks -= 1;
             match host.next_inherited(head.replica, head.head, from) {
                 Inherited::Chunk { index, .. } if index >= head.chunks => self.pass.next = None,
                 Inherited::Chunk { index, runs } => {
-                    self.pass.found = true;
                     self.pass.next = index.checked_add(1);
-                    self.pass.parts = parts_of(&runs).into_iter().map(|range| (index, range)).collect();
+                    self.pass.parts.extend(parts_of(&runs).into_iter().map(|range| (index, range)));
                 }
                 Inherited::Further(index) => self.pass.next = Some(index),
                 Inherited::End => self.pass.next = None,
@@ -383,10 +431,6 @@ impl Job {
     }
 
     fn end_pass(&mut self, host: &mut impl Heads, volume: VolumeId, head: &Head) {
-        if self.pass.found && !on(Bug::DetachTooEarly) {
-            self.pass = Pass::begin();
-            return;
-        }
         let now = host.now();
         if self.detached_at.is_none_or(|at| now >= at + DETACH_AGAIN) {
             self.detached_at = Some(now);

@@ -261,9 +261,11 @@ registry! {
     FillOverNewer, "fill-over-newer", "§7.1",
         "a flatten copies bytes over those that a client has written since they were read";
     DetachTooEarly, "detach-too-early", "§7.1",
-        "a flatten ends the kinship of a head before it knows that all it shows was copied";
+        "a flatten ends the kinship of a head while copies are under way";
     }
     unreached {
+    CopyTrustsHome, "copy-trusts-home", "§7.4",
+        "a flatten leaves blocks out that a round of the leader alone has completed";
     WritesJoinedOverGap, "writes-joined-over-gap", "R8",
         "a round on a rotating disk joins two writes with a block between them, so the second one lands a block too low";
     MergeFreesEarly, "merge-frees-early", "R8",

@@ -125,7 +125,7 @@ pub enum ReadData {
 /// The next step of a walk over the chunks of a head, for the leader that copies what it shows of older generations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inherited {
-    /// Runs of sectors that tile the chunk, `true` where a block shows data, and not all of it is the head's own.
+    /// Runs of sectors that tile the chunk, `true` where a block is to be copied.
     Chunk { index: u32, runs: Vec<(u32, bool)> },
     /// There is no such block below this index; the walk goes on there.
     Further(u32),

@@ -96,10 +96,11 @@ impl Control {
                 continue;
             };
             // In the trash it waits, and goes on when the volume is restored.
-            if volume.state == VolumeState::Ready && !volume.recovering && self.is_flat(now, &volume, &mut flattening) {
+            let goes_on = volume.state == VolumeState::Ready && !volume.recovering;
+            if goes_on && self.is_flat(now, &volume, &mut flattening) {
                 continue;
             }
-            let next = flattening.left.values().map(|(aim, _)| aim.at).min();
+            let next = flattening.left.values().map(|(aim, _)| aim.at).min().filter(|_| goes_on);
             due = due.min(next.unwrap_or(now.mono + EVERY));
             self.flattens.volumes.insert(id, flattening);
         }

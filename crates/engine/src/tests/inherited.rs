@@ -57,24 +57,21 @@ fn detached_head_shows_all_that_was_not_named() {
                     let range = SectorRange::of_blocks(block as u16, 1);
                     let is_equal = model.expected(chunk, range) == alone.expected(chunk, range);
                     let is_named = found.contains(&(index, block));
-                    // A round has completed it; the model knows nothing of that.
-                    let own = model
-                        .sectors
-                        .get(&chunk)
-                        .map_or(&[][..], |all| &all[range.start as usize..range.end() as usize]);
-                    let in_part = own.iter().any(Option::is_some);
-                    assert!(is_equal || is_named || in_part, "seed {seed}: block {block} of {chunk} is not named");
+                    assert!(is_equal || is_named, "seed {seed}: block {block} of {chunk} is not named");
                     (differ, blocks) = (differ + usize::from(!is_equal), blocks + 1);
                 }
             }
         }
     }
-    assert!(heads > 60 && differ * 10 > named * 7, "{heads} heads, {blocks} blocks: {named} named, {differ} differ");
+    assert!(
+        heads > 60 && differ > 200 && blocks > 2 * named,
+        "{heads} heads, {blocks} blocks: {named} named, {differ} differ"
+    );
 }
 
-/// A block of which the head has a part counts until a copy, or a round, has made all of it the head's own.
+/// A block of which the head has a part is named also when a round has completed it: other replicas may not have done so.
 #[test]
-fn block_in_part_is_named_until_it_is_whole() {
+fn block_that_a_round_has_completed_is_named() {
     let mut rig = quiet(61);
     write(&mut rig, 0, 2 * SECTORS_PER_AU);
     branch(&mut rig, 2);
@@ -84,12 +81,13 @@ fn block_in_part_is_named_until_it_is_whole() {
     assert_eq!(first, 2 * SECTORS_PER_AU / SECTORS_PER_BLOCK);
     assert!(walk(&rig, GenerationId(1)).is_empty(), "it has no parent");
     assert!(walk(&rig, GenerationId(9)).is_empty(), "there is no such generation");
-    // The head of volume 1 gets a part of a block, and whole ones.
+    // The head of volume 1 gets a part of a block, a block where the parent has none, and zeros.
     write(&mut rig, 3, 2);
+    write(&mut rig, 2 * SECTORS_PER_AU, 8);
     zero(&mut rig, 8, 16);
-    let head = GenerationId(2);
-    let whole = |rig: &Rig| (walk(rig, head).contains(&(0, 0)), walk(rig, head).len() as u32);
-    assert_eq!(whole(&rig), (true, first - 2));
-    destage(&mut rig);
-    assert_eq!(whole(&rig), (false, first - 3), "the round has completed it");
+    for _ in 0..2 {
+        let found = walk(&rig, GenerationId(2));
+        assert!(found.contains(&(0, 0)) && !found.contains(&(0, 1)) && found.len() as u32 == first - 2);
+        destage(&mut rig);
+    }
 }

@@ -104,6 +104,8 @@ fn cancelled_flatten_keeps_the_parent_and_goes_on_where_it_was() {
     let orders = world.cut_pgs.flatten_orders;
     world.seconds(8, &[]);
     assert_eq!(world.cut_pgs.flatten_orders, orders);
+    let (wakes, now) = (world.control.next_deadline(world.now), world.now.mono);
+    assert!(wakes > now + Duration::from_millis(100), "nothing is to be done: {wakes:?} at {now:?}");
     world.admin(AdminAsk::TrashRestore { which: "p/c".into(), name: None }).expect("it is back");
     world.seconds(12, &[]);
     assert_eq!(info(&mut world, "p/c").parent, None);
