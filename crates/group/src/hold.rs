@@ -92,7 +92,8 @@ impl Group {
             SnapshotOrder::Release { cut, end, items } => {
                 self.push_once(Command::Release { cut, end, items }, Waiter::Cut { cut });
             }
-            SnapshotOrder::Flatten { .. } => unreachable!("the OSD takes it"),
+            // The loop gives it to `recovery`, which has the copies made: a group by itself copies nothing.
+            SnapshotOrder::Flatten { .. } => actions.push(Action::Snapshots(order.refuse(CutRefusal::Busy))),
             SnapshotOrder::Remove { volume, snapshot } => {
                 self.push_once(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
             }
