@@ -16,7 +16,7 @@ use types::store::Crcs;
 use types::{ChunkKey, GenerationId, Index, IoBuf, SectorRange, VolumeChunk, VolumeId};
 
 /// Most places of one PG that are being copied at once.
-pub const FILLS_MAX: usize = 16;
+const FILLS_MAX: usize = 16;
 
 /// A place that is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

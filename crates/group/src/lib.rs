@@ -33,7 +33,7 @@ pub mod window;
 pub use action::{Action, Origin};
 pub use config::{GroupConfig, GroupLimits, Timing};
 pub use consensus::NUMBER_MAX;
-pub use fills::{FILLS_MAX, FillPart, FillPoint};
+pub use fills::{FillPart, FillPoint};
 pub use group::{Group, GroupError};
 pub use members::members_in;
 pub use pairs::Pairs;

@@ -341,7 +341,7 @@ impl Families {
                 let shots = Vec::new();
                 self.lines.push(Line { name, volume, len_bytes, history, shots, is_clone: true, is_read: false });
                 self.counts.clones += 1;
-                if self.flattens && self.rng.chance(2, 3) {
+                if self.flattens && self.rng.chance(1, 3) {
                     self.flatten_some(cluster);
                 }
                 self.go_to(Stage::Choosing);
@@ -462,7 +462,12 @@ impl Families {
         let known = cluster.meta.records().and_then(|records| records.volumes.get(&taken.volume));
         // It takes no snapshots during a flatten.
         let is_flattened = known.is_some_and(|known| known.flatten.is_some());
-        if taken.shots.len() < SHOTS_MAX && !is_flattened && self.rng.chance(1, 3) {
+        if self.flattens && taken.is_clone && taken.shots.is_empty() && !is_flattened && self.rng.chance(1, 2) {
+            // Copies then meet the writes of the machine.
+            let name = taken.name.clone();
+            tracing::info!(name, "a clone is to be flattened while it is used");
+            cluster.admin(AdminAsk::VolumeFlatten { name, cancel: false });
+        } else if taken.shots.len() < SHOTS_MAX && !is_flattened && self.rng.chance(1, 3) {
             let name = format!("{}@s{}", taken.name, self.next);
             self.next += 1;
             let within = now.0..At::MAX;

@@ -50,13 +50,17 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Import, as_json: bool) -> R
         None => into.begin(&cluster)?,
         Some(base) => into.go_on(&cluster, base)?,
     };
-    let totals = fill(decoder, target, &into, as_json).inspect_err(|_| {
+    let (totals, target) = fill(decoder, target, &into, as_json).inspect_err(|_| {
         remark(&format!(
             "{} has a part of the contents; the same stream can be imported again, from its begin",
             into.name
         ));
     })?;
-    let snapshot = into.end()?;
+    // Before another writer can open the volume: the snapshot proves the contents.
+    let ended = into.end();
+    let closed = target.0.close();
+    let snapshot = ended?;
+    closed.map_err(refused)?;
     told(&into, totals, &snapshot, as_json)
 }
 
@@ -74,16 +78,25 @@ fn input(path: Option<&Path>) -> Result<File> {
     }
 }
 
-fn fill(decoder: Decoder<impl Read + Send + 'static>, target: New, into: &Into<'_>, as_json: bool) -> Result<Totals> {
+/// Writes the stream to the volume, which stays open.
+fn fill(
+    decoder: Decoder<impl Read + Send + 'static>,
+    target: New,
+    into: &Into<'_>,
+    as_json: bool,
+) -> Result<(Totals, Arc<New>)> {
     let target = Arc::new(target);
     let bar = bar(into.head.subject.len_bytes, as_json);
     let imported = crate::role::runtime()?.block_on(backup::import(decoder, target.clone(), &advance(&bar, "written")));
     bar.finish_and_clear();
-    // The next attempt need not wait for the lease of this one.
-    let closed = target.0.close();
-    let totals = imported.map_err(failed)?;
-    closed.map_err(refused)?;
-    Ok(totals)
+    match imported {
+        Ok(totals) => Ok((totals, target)),
+        Err(error) => {
+            // The next attempt need not wait for the lease of this one. The first error is the one that counts.
+            let _ = target.0.close();
+            Err(failed(error))
+        }
+    }
 }
 
 impl Into<'_> {

@@ -6,6 +6,7 @@ mod answers;
 mod deltas;
 mod digests;
 mod failures;
+mod flattens;
 mod force;
 mod let_in;
 mod limits;

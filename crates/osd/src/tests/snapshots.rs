@@ -9,23 +9,23 @@ use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
 use types::tree::Role;
 use types::{ChunkKey, CutId, GenerationId, Index, ReplicaId, SnapshotId, VolumeChunk, VolumeId};
 
-const VOLUME: VolumeId = VolumeId(1);
+pub(super) const VOLUME: VolumeId = VolumeId(1);
 /// The head that the cut begins; the snapshot has its number.
-const HEAD: GenerationId = GenerationId(12);
-const SNAPSHOT: SnapshotId = SnapshotId(12);
+pub(super) const HEAD: GenerationId = GenerationId(12);
+pub(super) const SNAPSHOT: SnapshotId = SnapshotId(12);
 
-fn key(generation: u64, index: u32) -> ChunkKey {
+pub(super) fn key(generation: u64, index: u32) -> ChunkKey {
     ChunkKey { generation: GenerationId(generation), index }
 }
 
-fn order(rig: &mut Rig, order: SnapshotOrder) {
+pub(super) fn order(rig: &mut Rig, order: SnapshotOrder) {
     let leader = rig.leader(pg(0));
     rig.tell(leader, OsdDown::Snapshots { pg: pg(0), order });
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     rig.run(ms(20));
 }
 
-fn cut(rig: &mut Rig) {
+pub(super) fn cut(rig: &mut Rig) {
     let items: Arc<[CutItem]> = [CutItem { volume: VOLUME, to: HEAD }].into();
     order(rig, SnapshotOrder::Cut(Cut { id: CutId(HEAD.0), created_ms: 1000, items: items.clone() }));
     order(rig, SnapshotOrder::Release { cut: CutId(HEAD.0), end: CutEnd::Release, items });
@@ -56,7 +56,7 @@ fn page(rig: &mut Rig) -> (Index, Vec<VolumeChunk>, Vec<(ChunkKey, Role)>) {
     pages.into_iter().next().expect("there are OSDs")
 }
 
-fn digests(rig: &mut Rig, chunk: ChunkKey, at: Index) -> Vec<ToolAnswer> {
+pub(super) fn digests(rig: &mut Rig, chunk: ChunkKey, at: Index) -> Vec<ToolAnswer> {
     rig.all().map(|i| ask(rig, i, ToolAsk::Digest { pg: pg(0), chunk, at })).collect()
 }
 
