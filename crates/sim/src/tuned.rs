@@ -8,7 +8,7 @@
 //! Invariant: every drawn value passes the checks of the product, and lets a healthy cluster serve within the times of
 //! [`crate::run`].
 
-use crate::aim::Aim;
+use crate::aim::{Aim, FLATTEN_FROM};
 use crate::faults::Class;
 use crate::overrides::Overrides;
 use client::ClientTuning;
@@ -106,6 +106,12 @@ pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     if !overrides.default_tunables && come_first(seed) {
         tuned.osd.streams.fill_decision_max = 0;
         lines.push("osd.streams.fill_decision_max = 0".to_owned());
+    }
+    let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"flattens"));
+    if !overrides.default_tunables && seed >= FLATTEN_FROM && rng.chance(2, 3) {
+        // Copies then go on while the machine writes.
+        tuned.osd.flatten.bytes_per_s = 64 << 10;
+        lines.push("osd.flatten.bytes_per_s = 65536".to_owned());
     }
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"recovery"));
     if overrides.default_tunables || seed < REPAIR_FROM || !rng.chance(REPAIR_PCT, 100) {

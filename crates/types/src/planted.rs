@@ -258,12 +258,12 @@ registry! {
         "a clone is opened before it has the segments of its parent";
     RollbackKeepsSession, "rollback-keeps-session", "R6",
         "a rollback takes a volume from its client, and leaves it the session";
-    FillOverNewer, "fill-over-newer", "§7.1",
-        "a flatten copies bytes over those that a client has written since they were read";
     DetachTooEarly, "detach-too-early", "§7.1",
         "a flatten ends the kinship of a head while copies are under way";
     }
     unreached {
+    FillOverNewer, "fill-over-newer", "§7.1",
+        "a flatten copies bytes over those that a client has written since they were read";
     CopyTrustsHome, "copy-trusts-home", "§7.4",
         "a flatten leaves blocks out that a round of the leader alone has completed";
     WritesJoinedOverGap, "writes-joined-over-gap", "R8",
