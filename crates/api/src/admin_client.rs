@@ -400,6 +400,7 @@ async fn send_osd(rpc: &mut Rpc, ask: AdminAsk) -> Called {
                 zone: r.zone,
                 capacity_bytes: r.capacity_bytes,
                 replaces: r.replaces.map(|osd| osd.0),
+                device_class: r.device_class,
             };
             let reply = rpc.osd_register(request).await?.into_inner();
             let cluster = uuid(&reply.cluster, "cluster").map(ClusterId);
@@ -430,6 +431,7 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
                 domain: p.domain,
                 pg_count: p.pg_count,
                 force: p.force,
+                device_class: p.device_class,
             };
             let reply = rpc.pool_create(request).await?.into_inner();
             let warning = reply.warning;
@@ -444,9 +446,15 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.pool_rename(pb::PoolRenameRequest { name, new }).await?.into_inner();
             Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))
         }
-        AdminAsk::PoolSet { name, limits, quota } => {
-            let (quota_bytes, quota_volumes) = (quota.bytes, quota.volumes);
-            let request = pb::PoolSetRequest { name, limits: change_out(limits), quota_bytes, quota_volumes };
+        AdminAsk::PoolSet(ask) => {
+            let request = pb::PoolSetRequest {
+                name: ask.name,
+                limits: change_out(ask.limits),
+                quota_bytes: ask.quota.bytes,
+                quota_volumes: ask.quota.volumes,
+                quota_overcommit_percent: ask.quota.overcommit_percent,
+                device_class: ask.device_class,
+            };
             let reply = rpc.pool_set(request).await?.into_inner();
             Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))
         }

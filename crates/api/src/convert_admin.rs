@@ -4,8 +4,8 @@ use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::convert_qos::{change_in, change_out, limits_in, limits_out};
 use crate::{convert_health, convert_moves, pb};
 use control::admin::{
-    FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, TrashView, VolumeText,
-    VolumeView,
+    FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolSet, PoolView, QuotaChange, Status,
+    TrashView, VolumeText, VolumeView,
 };
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
@@ -100,6 +100,7 @@ impl From<OsdView> for pb::OsdView {
             version: o.version,
             auto_out: o.auto_out,
             replaces: o.replaces.map(|osd| osd.0),
+            device_class: o.device_class,
         }
     }
 }
@@ -131,7 +132,21 @@ impl TryFrom<pb::OsdView> for OsdView {
             version: o.version,
             auto_out: o.auto_out,
             replaces: o.replaces.map(OsdId),
+            device_class: o.device_class,
         })
+    }
+}
+
+impl TryFrom<pb::PoolSetRequest> for PoolSet {
+    type Error = Malformed;
+
+    fn try_from(r: pb::PoolSetRequest) -> Result<Self, Malformed> {
+        let quota = QuotaChange {
+            bytes: r.quota_bytes,
+            volumes: r.quota_volumes,
+            overcommit_percent: r.quota_overcommit_percent,
+        };
+        Ok(PoolSet { name: r.name, limits: change_in(r.limits)?, quota, device_class: r.device_class })
     }
 }
 
@@ -151,6 +166,10 @@ impl From<PoolView> for pb::PoolView {
             provisioned_bytes: p.provisioned_bytes,
             quota_bytes: p.quota_bytes,
             quota_volumes: p.quota_volumes,
+            device_class: p.device_class,
+            quota_overcommit_percent: p.quota_overcommit_percent,
+            overcommit_percent: p.overcommit_percent,
+            available_bytes: p.available_bytes,
         }
     }
 }
@@ -173,6 +192,10 @@ impl TryFrom<pb::PoolView> for PoolView {
             provisioned_bytes: p.provisioned_bytes,
             quota_bytes: p.quota_bytes,
             quota_volumes: p.quota_volumes,
+            device_class: p.device_class,
+            quota_overcommit_percent: p.quota_overcommit_percent,
+            overcommit_percent: p.overcommit_percent,
+            available_bytes: p.available_bytes,
         })
     }
 }

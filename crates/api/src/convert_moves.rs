@@ -19,14 +19,15 @@ pub(crate) fn moves_in(m: pb::Moves) -> Moves {
 impl From<OsdSet> for pb::OsdSetRequest {
     fn from(ask: OsdSet) -> Self {
         let osds = ask.osds.iter().map(|osd| osd.0).collect();
-        pb::OsdSetRequest { osds, is_in: ask.is_in, drain: ask.drain, dry_run: ask.dry_run }
+        let OsdSet { is_in, drain, device_class, dry_run, .. } = ask;
+        pb::OsdSetRequest { osds, is_in, drain, device_class, dry_run }
     }
 }
 
 impl From<pb::OsdSetRequest> for OsdSet {
     fn from(r: pb::OsdSetRequest) -> Self {
         let osds = r.osds.into_iter().map(OsdId).collect();
-        OsdSet { osds, is_in: r.is_in, drain: r.drain, dry_run: r.dry_run }
+        OsdSet { osds, is_in: r.is_in, drain: r.drain, device_class: r.device_class, dry_run: r.dry_run }
     }
 }
 

@@ -1,21 +1,19 @@
 //! Requests to the leading meta from a command, one blocking call each.
 
 use crate::address::Address;
-use crate::args::Domain;
 use crate::errors::{UserError, refused};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView,
-    PlannedMove, PoolCreate, PoolView, QuotaChange, RecoverAsk, SnapshotChange, SnapshotView, Status, StoreRecovery,
+    PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, SnapshotChange, SnapshotView, Status, StoreRecovery,
     TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::qos::QosChange;
 use types::{ClusterId, OsdId, PgId, Stripe};
 
 /// Longest wait for an answer.
@@ -111,17 +109,8 @@ impl Admin {
     }
 
     /// Creates a pool. Returns it, with a warning if there is one.
-    pub fn create_pool(
-        &self,
-        name: &str,
-        replicas: u32,
-        pgs: u32,
-        domain: Domain,
-        force: bool,
-    ) -> Result<(PoolView, Option<String>)> {
-        let domain = format!("{domain:?}").to_lowercase();
-        let create = PoolCreate { name: name.to_owned(), replicas, domain, pg_count: pgs, force };
-        expect!(self, AdminAsk::PoolCreate(create), AdminAnswer::PoolCreated { pool, warning } => (pool, warning))
+    pub fn create_pool(&self, ask: PoolCreate) -> Result<(PoolView, Option<String>)> {
+        expect!(self, AdminAsk::PoolCreate(ask), AdminAnswer::PoolCreated { pool, warning } => (pool, warning))
     }
 
     pub fn remove_pool(&self, name: &str) -> Result<()> {
@@ -133,8 +122,8 @@ impl Admin {
         expect!(self, ask, AdminAnswer::Pool(pool) => pool)
     }
 
-    pub fn set_pool(&self, name: &str, limits: QosChange, quota: QuotaChange) -> Result<PoolView> {
-        expect!(self, AdminAsk::PoolSet { name: name.to_owned(), limits, quota }, AdminAnswer::Pool(pool) => pool)
+    pub fn set_pool(&self, ask: PoolSet) -> Result<PoolView> {
+        expect!(self, AdminAsk::PoolSet(ask), AdminAnswer::Pool(pool) => pool)
     }
 
     pub fn pgs(&self, pool: Option<&str>) -> Result<Vec<PgView>> {

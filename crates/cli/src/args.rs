@@ -513,6 +513,9 @@ pub enum Pool {
         /// Replicas of a PG never share one of these
         #[arg(long, value_enum, default_value_t = Domain::Host)]
         domain: Domain,
+        /// On OSDs of this device class alone, as hdd or ssd; `basalt osd ls` shows theirs [default: any]
+        #[arg(long, value_name = "CLASS")]
+        device_class: Option<String>,
         /// Also with more than 400 PGs an OSD
         #[arg(long)]
         force: bool,
@@ -536,9 +539,11 @@ pub enum Pool {
         /// Its new name
         new: String,
     },
-    /// Change the quota of a pool, and the limits of its volumes that have none of their own
+    /// Change the quota of a pool, its device class, and the limits of its volumes that have none of their own
     #[command(after_help = "Examples:
   basalt pool set main --quota-bytes 10TiB --quota-volumes 500
+  basalt pool set main --quota-overcommit 300
+  basalt pool set main --device-class nvme
   basalt pool set main --iops 5000 --bandwidth 200MiB/s")]
     Set {
         /// The pool
@@ -550,6 +555,12 @@ pub enum Pool {
         /// Most volumes, with those in the trash; 0: no such quota
         #[arg(long, value_name = "N")]
         quota_volumes: Option<u64>,
+        /// Most that its volumes may take on any OSD together with those of other pools, in percent of what the OSD has; 0: no such quota
+        #[arg(long, value_name = "PERCENT")]
+        quota_overcommit: Option<u64>,
+        /// Its replicas move to OSDs of this device class; `any`: it does not matter
+        #[arg(long, value_name = "CLASS")]
+        device_class: Option<String>,
         #[command(flatten)]
         limits: Box<crate::limit_args::Limits>,
     },

@@ -130,22 +130,9 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Disk(command) => disk::run(*command, common.json),
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(command) => meta(*command, &common),
-        Command::Osd(Osd::Format(args)) => osd_intent::format(args, &metas(&common)?, common.json),
-        Command::Osd(Osd::Replace(args)) => osd_intent::replace(args, &metas(&common)?, common.json),
-        Command::Osd(Osd::Out(args)) => osd_intent::run(&connect(&common)?, Intent::Out, &args, common.json),
-        Command::Osd(Osd::In(args)) => osd_intent::run(&connect(&common)?, Intent::In, &args, common.json),
-        Command::Osd(Osd::Drain(args)) => osd_intent::run(&connect(&common)?, Intent::Drain, &args, common.json),
-        Command::Osd(Osd::Set { flag }) => settings::flag(&connect(&common)?, flag, true, common.json),
-        Command::Osd(Osd::Unset { flag }) => settings::flag(&connect(&common)?, flag, false, common.json),
+        Command::Osd(command) => osd(command, &common),
         Command::Config(command) => settings::run(&connect(&common)?, &command, common.json),
-        Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
-        Command::Osd(Osd::Rm { osd }) => show::remove_osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
-        Command::Osd(Osd::Info { osd }) => device_info::osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
-        Command::Osd(Osd::Ls(args)) => {
-            let admin = connect(&common)?;
-            watch::run(&args, || show::osds(&admin, common.json).map(|()| Exit::Done))
-        }
         Command::Status(args) => {
             let metas = metas(&common)?;
             let admin = Admin::connect(&metas)?;
@@ -190,6 +177,27 @@ fn run(cli: Cli) -> Result<Exit> {
             Ok(Exit::Done)
         }
         Command::Version => explain::version(common.json).map(|()| Exit::Done),
+    }
+}
+
+/// Runs `basalt osd ...`.
+fn osd(command: Osd, common: &Common) -> Result<Exit> {
+    match command {
+        Osd::Format(args) => osd_intent::format(args, &metas(common)?, common.json),
+        Osd::Replace(args) => osd_intent::replace(args, &metas(common)?, common.json),
+        Osd::Out(args) => osd_intent::run(&connect(common)?, &Intent::Out, &args, common.json),
+        Osd::In(args) => osd_intent::run(&connect(common)?, &Intent::In, &args, common.json),
+        Osd::SetClass { class, osds } => osd_intent::run(&connect(common)?, &Intent::Class(class), &osds, common.json),
+        Osd::Drain(args) => osd_intent::run(&connect(common)?, &Intent::Drain, &args, common.json),
+        Osd::Set { flag } => settings::flag(&connect(common)?, flag, true, common.json),
+        Osd::Unset { flag } => settings::flag(&connect(common)?, flag, false, common.json),
+        Osd::Run(args) => role::osd::run(&args, &metas(common)?, common.json).map(|()| Exit::Done),
+        Osd::Rm { osd } => show::remove_osd(&connect(common)?, osd, common.json).map(|()| Exit::Done),
+        Osd::Info { osd } => device_info::osd(&connect(common)?, osd, common.json).map(|()| Exit::Done),
+        Osd::Ls(args) => {
+            let admin = connect(common)?;
+            watch::run(&args, || show::osds(&admin, common.json).map(|()| Exit::Done))
+        }
     }
 }
 

@@ -32,6 +32,15 @@ pub enum Osd {
     #[command(after_help = "Examples:\n  basalt osd replace 7 --device /dev/nvme1n1 --dry-run\n  \
         basalt osd replace 7 --device /dev/nvme1n1 --meta 10.0.0.1:7300")]
     Replace(OsdReplace),
+    /// Set the device class of OSDs, as hdd or ssd; replicas of pools that ask for another one leave them
+    #[command(after_help = "Example:\n  basalt osd set-class nvme 7 8 --dry-run")]
+    SetClass {
+        /// The class: a name of your choice
+        #[arg(value_name = "CLASS")]
+        class: String,
+        #[command(flatten)]
+        osds: OsdIntent,
+    },
     /// Set a flag of the cluster: noout, norebalance
     #[command(after_help = "Example:\n  basalt osd set noout")]
     Set {
@@ -96,6 +105,9 @@ pub struct OsdFormat {
     /// With --force: the uuid of the OSD that is erased; once for each, if the log device is of another one. An OSD that holds PGs is never erased
     #[arg(long, value_name = "UUID", requires = "force")]
     pub erase_osd: Vec<String>,
+    /// Device class, for pools that ask for one [default: hdd or ssd, if the device is a disk and the kernel tells; else none]
+    #[arg(long, value_name = "CLASS")]
+    pub device_class: Option<String>,
     /// Failure domain: the machine [default: its host name]
     #[arg(long, value_name = "NAME", value_parser = location)]
     pub host: Option<String>,

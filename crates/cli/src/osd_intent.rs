@@ -19,43 +19,46 @@ use types::codes;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The intent for some OSDs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Intent {
     Out,
     In,
     Drain,
+    Class(String),
 }
 
 impl Intent {
-    fn thing(self) -> &'static str {
+    fn thing(&self) -> &'static str {
         match self {
             Intent::Out => "osd.out",
             Intent::In => "osd.in",
             Intent::Drain => "osd.drain",
+            Intent::Class(_) => "osd.set-class",
         }
     }
 
-    fn words(self, many: bool) -> &'static str {
-        match (self, many) {
-            (Intent::Out, false) => "is out",
-            (Intent::Out, true) => "are out",
-            (Intent::In, false) => "is in",
-            (Intent::In, true) => "are in",
-            (Intent::Drain, false) => "is being drained",
-            (Intent::Drain, true) => "are being drained",
-        }
+    fn words(&self, many: bool) -> String {
+        let what = match self {
+            Intent::Out => "out",
+            Intent::In => "in",
+            Intent::Drain => "being drained",
+            Intent::Class(class) => &format!("of device class {class}"),
+        };
+        format!("{} {what}", if many { "are" } else { "is" })
     }
 }
 
-/// Runs `basalt osd out`, `in` or `drain`.
-pub fn run(admin: &Admin, intent: Intent, args: &OsdIntent, as_json: bool) -> Result<Exit> {
+/// Runs `basalt osd out`, `in`, `drain` or `set-class`.
+pub fn run(admin: &Admin, intent: &Intent, args: &OsdIntent, as_json: bool) -> Result<Exit> {
     let osds: Vec<OsdId> = args.osds.iter().map(|n| OsdId(*n)).collect();
-    let (is_in, drain) = match intent {
-        Intent::Out => (Some(false), None),
-        Intent::In => (Some(true), Some(false)),
-        Intent::Drain => (None, Some(true)),
+    let (is_in, drain, device_class) = match intent {
+        Intent::Out => (Some(false), None, None),
+        Intent::In => (Some(true), Some(false), None),
+        Intent::Drain => (None, Some(true), None),
+        Intent::Class(class) => (None, None, Some(class.clone())),
     };
-    let moves = admin.set_osds(OsdSet { osds: osds.clone(), is_in, drain, dry_run: args.dry_run })?;
+    let ask = OsdSet { osds: osds.clone(), is_in, drain, device_class, dry_run: args.dry_run };
+    let moves = admin.set_osds(ask)?;
     let names = osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(", ");
     if !as_json && args.dry_run {
         show_plan(&moves);
@@ -63,7 +66,7 @@ pub fn run(admin: &Admin, intent: Intent, args: &OsdIntent, as_json: bool) -> Re
         out!("{names} {}: {}", intent.words(osds.len() > 1), summary(&moves));
     }
     if args.wait {
-        let empty = if intent == Intent::In { &[] } else { &osds[..] };
+        let empty = if matches!(intent, Intent::Out | Intent::Drain) { &osds[..] } else { &[] };
         wait(admin, Goal { empty, runs: None }, as_json)?;
     } else if !as_json && !args.dry_run && !moves.is_empty() {
         out!("`basalt status` shows the progress");
@@ -186,7 +189,7 @@ fn stuck(status: &Status, views: &[OsdView], osds: &[OsdId]) -> UserError {
 
 /// Runs `basalt osd format`.
 pub fn format(args: OsdFormat, metas: &[Address], as_json: bool) -> Result<Exit> {
-    let formatted = format::format(&options(args, (Place::default(), None), metas, as_json))?;
+    let formatted = format::format(&options(args, Defaults::default(), metas, as_json))?;
     format::show(&formatted, as_json).map(|()| Exit::Done)
 }
 
@@ -194,10 +197,14 @@ pub fn format(args: OsdFormat, metas: &[Address], as_json: bool) -> Result<Exit>
 pub fn replace(args: OsdReplace, metas: &[Address], as_json: bool) -> Result<Exit> {
     let OsdReplace { osd, format: args, dry_run, wait: waits } = args;
     let (old, admin) = (OsdId(osd), Admin::connect(metas)?);
-    // The new one is where the old one was, unless the command says otherwise.
-    let place = admin.osds()?.into_iter().find(|osd| osd.osd == old);
-    let place = place.map_or_else(Place::default, |old| Place { host: old.host, rack: old.rack, zone: old.zone });
-    let format = options(args, (place, Some(old)), metas, as_json);
+    // The new one is where the old one was, and of its class, unless the command says otherwise.
+    let known = admin.osds()?.into_iter().find(|osd| osd.osd == old);
+    let defaults = known.map_or_else(Defaults::default, |old| Defaults {
+        place: Place { host: old.host, rack: old.rack, zone: old.zone },
+        device_class: old.device_class,
+        replaces: None,
+    });
+    let format = options(args, Defaults { replaces: Some(old), ..defaults }, metas, as_json);
     if dry_run {
         format::check(&format)?;
         return plan_replacement(&admin, old, &format, as_json);
@@ -212,7 +219,7 @@ pub fn replace(args: OsdReplace, metas: &[Address], as_json: bool) -> Result<Exi
 
 /// Shows the replicas that a new OSD takes over.
 fn plan_replacement(admin: &Admin, old: OsdId, format: &Format, as_json: bool) -> Result<Exit> {
-    let ask = OsdSet { osds: vec![old], is_in: Some(false), drain: None, dry_run: true };
+    let ask = OsdSet { osds: vec![old], is_in: Some(false), dry_run: true, ..OsdSet::default() };
     let mut moves = admin.set_osds(ask)?;
     moves.retain(|planned| planned.from == old);
     if as_json {
@@ -234,13 +241,23 @@ fn plan_replacement(admin: &Admin, old: OsdId, format: &Format, as_json: bool) -
     Ok(Exit::Done)
 }
 
-fn options(args: OsdFormat, (default, replaces): (Place, Option<OsdId>), metas: &[Address], quiet: bool) -> Format {
+/// Values of options that are not given.
+#[derive(Default)]
+struct Defaults {
+    place: Place,
+    device_class: Option<String>,
+    replaces: Option<OsdId>,
+}
+
+fn options(args: OsdFormat, defaults: Defaults, metas: &[Address], quiet: bool) -> Format {
+    let Defaults { place: default, device_class: class_before, replaces } = defaults;
     let place = Place {
         host: args.host.unwrap_or(default.host),
         rack: args.rack.unwrap_or(default.rack),
         zone: args.zone.unwrap_or(default.zone),
     };
-    let OsdFormat { device, size, log_device, log_size, force, erase_osd, .. } = args;
+    let OsdFormat { device, size, log_device, log_size, force, erase_osd, device_class, .. } = args;
+    let device_class = device_class.or(class_before);
     let (metas, reuse) = (metas.to_vec(), false);
-    Format { device, size, log_device, log_size, force, erase_osd, reuse, metas, quiet, place, replaces }
+    Format { device, size, log_device, log_size, force, erase_osd, reuse, metas, quiet, place, device_class, replaces }
 }

@@ -6,7 +6,7 @@ use crate::errors::UserError;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{OsdView, PgView, PoolView, QuotaChange};
+use control::admin::{OsdView, PgView, PoolCreate, PoolSet, PoolView, QuotaChange};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
 use types::codes;
@@ -45,12 +45,13 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
             state.join(" "),
             o.addr.map_or_else(String::new, |a| a.to_string()),
             format!("{}/{}/{}", o.zone, o.rack, o.host),
+            o.device_class.unwrap_or_else(|| "-".to_owned()),
             format!("{} of {} ({fill} %)", show(o.used_bytes), show(o.capacity_bytes)),
             format!("{} ({} led)", o.pgs, o.leads),
             if o.version.is_empty() { "-".to_owned() } else { o.version },
         ]
     });
-    table(&["osd", "state", "address", "zone/rack/host", "used", "pgs", "version"], rows);
+    table(&["osd", "state", "address", "zone/rack/host", "class", "used", "pgs", "version"], rows);
     Ok(())
 }
 
@@ -109,8 +110,16 @@ fn pg_row(pg: &PgView) -> Vec<String> {
 /// Runs `basalt pool ...`.
 pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
     match command {
-        Pool::Create { name, replicas, pgs, domain, force } => {
-            let (pool, warning) = admin.create_pool(name, *replicas, *pgs, *domain, *force)?;
+        Pool::Create { name, replicas, pgs, domain, device_class, force } => {
+            let ask = PoolCreate {
+                name: name.clone(),
+                replicas: *replicas,
+                domain: format!("{domain:?}").to_lowercase(),
+                pg_count: *pgs,
+                force: *force,
+                device_class: device_class.clone(),
+            };
+            let (pool, warning) = admin.create_pool(ask)?;
             if as_json {
                 return json("pool.create", json!({ "pool": pool, "warning": warning }));
             }
@@ -133,9 +142,11 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             Ok(())
         }
         Pool::Info { name } => pool_info(&known_pool(admin, name)?, as_json),
-        Pool::Set { name, quota_bytes, quota_volumes, limits } => {
-            let quota = QuotaChange { bytes: *quota_bytes, volumes: *quota_volumes };
-            let pool = admin.set_pool(name, limits.change(false), quota)?;
+        Pool::Set { name, quota_bytes, quota_volumes, quota_overcommit, device_class, limits } => {
+            let quota =
+                QuotaChange { bytes: *quota_bytes, volumes: *quota_volumes, overcommit_percent: *quota_overcommit };
+            let (name, device_class) = (name.clone(), device_class.clone());
+            let pool = admin.set_pool(PoolSet { name, limits: limits.change(false), quota, device_class })?;
             if as_json {
                 return json("pool.set", to_value(&pool)?);
             }
@@ -179,16 +190,22 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
         pool.pg_count.saturating_sub(1)
     );
     out!("state      {}", pool.state);
-    out!("replicas   {}, each in a different {}", pool.replicas, pool.domain);
+    let class = pool.device_class.as_ref().map(|class| format!(", on OSDs of device class {class}"));
+    out!("replicas   {}, each in a different {}{}", pool.replicas, pool.domain, class.unwrap_or_default());
     out!("pgs        {}", pool.pg_count);
     let trashed =
         if pool.trashed > 0 { format!(", {} in the trash (basalt trash ls)", pool.trashed) } else { String::new() };
     out!("limits     {} (of volumes without their own)", crate::limit_args::in_words(&pool.limits));
     out!("volumes    {}{trashed}; {} segments of 1 GiB", pool.volumes, pool.segments);
-    out!("sizes      {} together", show(pool.provisioned_bytes));
+    let of = pool.overcommit_percent.map_or_else(String::new, |percent| {
+        format!("; with other pools, they could take {percent} % of what the OSDs have")
+    });
+    out!("sizes      {} together{of}", show(pool.provisioned_bytes));
+    out!("available  {}", pool.available_bytes.map_or_else(|| "unknown: no OSD has reported".to_owned(), show));
     let bytes = pool.quota_bytes.map(show);
     let volumes = pool.quota_volumes.map(|most| format!("{most} volumes"));
-    let quota: Vec<String> = bytes.into_iter().chain(volumes).collect();
+    let overcommit = pool.quota_overcommit_percent.map(|percent| format!("over-commit of {percent} %"));
+    let quota: Vec<String> = bytes.into_iter().chain(volumes).chain(overcommit).collect();
     out!("quota      {}", if quota.is_empty() { "none".to_owned() } else { quota.join(", ") });
     Ok(())
 }

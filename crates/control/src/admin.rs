@@ -43,12 +43,7 @@ pub enum AdminAsk {
     },
     PoolCreate(PoolCreate),
     PoolList,
-    /// Changes the limits of the volumes of a pool that have none of their own, and its quota.
-    PoolSet {
-        name: String,
-        limits: QosChange,
-        quota: QuotaChange,
-    },
+    PoolSet(PoolSet),
     PoolRename {
         name: String,
         new: String,
@@ -160,16 +155,18 @@ pub struct OsdRegister {
     pub rack: String,
     pub zone: String,
     pub capacity_bytes: u64,
+    pub device_class: Option<String>,
     /// The OSD whose replicas it takes over.
     pub replaces: Option<OsdId>,
 }
 
-/// Membership and intent of OSDs; a field that is `None` stays.
+/// Membership, device class and intent of OSDs; a field that is `None` stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsdSet {
     pub osds: Vec<OsdId>,
     pub is_in: Option<bool>,
     pub drain: Option<bool>,
+    pub device_class: Option<String>,
     /// Change nothing: only say what would move.
     pub dry_run: bool,
 }
@@ -177,7 +174,7 @@ pub struct OsdSet {
 impl OsdSet {
     /// Sets one OSD.
     pub fn one(osd: OsdId, is_in: Option<bool>, drain: Option<bool>) -> OsdSet {
-        OsdSet { osds: vec![osd], is_in, drain, dry_run: false }
+        OsdSet { osds: vec![osd], is_in, drain, ..OsdSet::default() }
     }
 }
 
@@ -254,6 +251,19 @@ pub struct PoolCreate {
     pub pg_count: u32,
     /// Makes the pool even when an OSD gets more PGs than the limit.
     pub force: bool,
+    /// Its replicas lie on OSDs of this device class alone.
+    pub device_class: Option<String>,
+}
+
+/// Change of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSet {
+    pub name: String,
+    /// The limits of its volumes that have none of their own.
+    pub limits: QosChange,
+    pub quota: QuotaChange,
+    /// Its replicas move to OSDs of this class; `any`: the class of an OSD does not matter.
+    pub device_class: Option<String>,
 }
 
 /// Change of the quota of a pool. `None`: it stays; 0: no bound.
@@ -261,6 +271,7 @@ pub struct PoolCreate {
 pub struct QuotaChange {
     pub bytes: Option<u64>,
     pub volumes: Option<u64>,
+    pub overcommit_percent: Option<u64>,
 }
 
 /// The removal of a volume: to the trash, or for good with `now`.
@@ -561,6 +572,9 @@ pub struct OsdView {
     /// The OSD whose replicas it takes over.
     #[serde(default)]
     pub replaces: Option<OsdId>,
+    /// Absent: it has none, so it holds replicas of pools that ask for none.
+    #[serde(default)]
+    pub device_class: Option<String>,
 }
 
 /// One pool.
@@ -590,6 +604,18 @@ pub struct PoolView {
     /// Most volumes, with those in the trash; absent: no bound.
     #[serde(default)]
     pub quota_volumes: Option<u64>,
+    /// Device class of the OSDs that its replicas lie on; absent: any.
+    #[serde(default)]
+    pub device_class: Option<String>,
+    /// Most that `overcommit_percent` may be; absent: no bound.
+    #[serde(default)]
+    pub quota_overcommit_percent: Option<u64>,
+    /// The most that all volumes could take on one of its OSDs, in percent of what that OSD has. Above 100 the pool can become full.
+    #[serde(default)]
+    pub overcommit_percent: Option<u64>,
+    /// Bytes that can be written before the first of its OSDs is full; absent: none has reported.
+    #[serde(default)]
+    pub available_bytes: Option<u64>,
 }
 
 /// One PG.

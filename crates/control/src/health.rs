@@ -11,6 +11,8 @@ use types::{OsdId, PgId};
 pub const ENTITIES_MAX: usize = 100;
 /// An OSD that is filled to this many percent is nearly full.
 pub const NEARFULL_PERCENT: u64 = 85;
+/// A pool that is promised more than it has is nearly full when an OSD of it is filled to this many percent.
+pub const POOL_NEARFULL_PERCENT: u64 = 70;
 /// An OSD is filled unevenly when it is this many percent points above the mean.
 const UNBALANCED_POINTS: u64 = 20;
 /// A pool that is being created counts as work in progress for this long.
@@ -150,6 +152,12 @@ pub const RULES: &[Rule] = &[
         "add OSDs, empty the trash, remove volumes (`basalt volume rm --now`), or discard inside them",
     ),
     rule(
+        "POOL_NEARFULL",
+        Severity::Warning,
+        "the volumes of the pool were promised more than its OSDs have, and one of these is filled to 70 % or more",
+        "add OSDs, empty the trash, remove volumes or snapshots, or discard inside volumes; `basalt pool info` shows what can be written",
+    ),
+    rule(
         "OSD_DESTAGE_STUCK",
         Severity::Warning,
         "the OSD's log is under pressure, and a PG on it has not been destaged for 10 s",
@@ -273,6 +281,17 @@ pub struct PoolFacts {
     pub created_ms: u64,
 }
 
+/// A pool whose volumes were promised more than its OSDs have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFill {
+    pub name: String,
+    /// Its fullest OSD.
+    pub osd: OsdId,
+    pub fill_percent: u64,
+    pub overcommit_percent: u64,
+    pub available_bytes: u64,
+}
+
 /// A cluster at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
@@ -290,6 +309,8 @@ pub struct Facts<'a> {
     pub slow: &'a [(OsdId, String)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
+    /// Pools that are nearly full, and how much.
+    pub filling: &'a [PoolFill],
     /// Replicas that have to leave their OSD and that no OSD can take.
     pub unplaced: &'a [(PgId, OsdId)],
     /// Flags that an administrator has set.
@@ -450,6 +471,16 @@ fn pools(board: &mut Board, facts: &Facts<'_>) {
     };
     let (late, changing): (Vec<&PoolFacts>, Vec<&PoolFacts>) = facts.pools.iter().partition(|pool| is_late(pool));
     let late = late.into_iter().map(line).collect();
+    let filling = |of: &PoolFill| {
+        let (name, left) = (of.name.clone(), crate::plan::shown(of.available_bytes));
+        let (osd, fill, promised) = (of.osd, of.fill_percent, of.overcommit_percent);
+        let line = format!(
+            "pool {name}: {left} can be written before an OSD is full; {osd} is filled to {fill} %, and the volumes could take {promised} % of what there is"
+        );
+        (name, line)
+    };
+    let filling = facts.filling.iter().map(filling).collect();
+    board.add("POOL_NEARFULL", filling, |n| format!("{} nearly full", counted(n, "pool is", "pools are")));
     board.add("POOL_UNFINISHED", late, |n| format!("{} completed", counted(n, "pool cannot be", "pools cannot be")));
     let changing = changing.into_iter().map(line).collect();
     board

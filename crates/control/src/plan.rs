@@ -16,6 +16,7 @@ mod pools;
 mod quota;
 mod rollback;
 mod snapshots;
+mod space;
 mod trash;
 mod volumes;
 
@@ -24,7 +25,7 @@ pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, knows_parent, volume_cl
 pub use flatten::{flatten_cancel, flatten_end, volume_flatten};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use labels::{label_changes, text_changes};
-pub use limits::{limit_changes, limit_words, pool_set};
+pub use limits::{limit_changes, limit_words};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub use osds::{
     HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,
@@ -32,14 +33,16 @@ pub use osds::{
 };
 pub(crate) use osds::{MOUNT_LEAP, log_is_behind};
 pub(crate) use pools::placed;
-pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, unmake_pgs};
+pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, pool_set, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
 pub use rollback::snapshot_rollback;
 pub use snapshots::{
     CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
     snapshot_remove, snapshot_set, snapshots_of_cut,
 };
+pub use space::{available_bytes, overcommit_percent};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
+pub(crate) use volumes::shown;
 pub use volumes::{
     InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open,
     pgs_of_volume, settle, unpend, volume_create, volume_remove,

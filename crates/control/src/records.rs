@@ -5,6 +5,7 @@
 
 mod loads;
 mod pg;
+mod pool;
 mod snapshot;
 mod volume;
 mod watch;
@@ -28,6 +29,7 @@ use types::{
 
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
+pub use pool::{PoolQuota, PoolRecord, PoolState};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
 pub use volume::{Flatten, Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
 pub use watch::{MuteRecord, WatchRecord};
@@ -145,6 +147,9 @@ pub struct OsdRecord {
     /// The OSD whose replicas it takes over, until that one is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<OsdId>,
+    /// Kind of its devices, as `ssd`; pools may ask for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class: Option<String>,
 }
 
 impl OsdRecord {
@@ -174,12 +179,24 @@ impl OsdRecord {
             auto_out: false,
             down_since_ms: None,
             replaces: None,
+            device_class: None,
         }
     }
 
     /// Whether its replicas have to move to other OSDs.
     pub fn leaves(&self) -> bool {
         !self.is_in || self.drain
+    }
+
+    /// Whether replicas of a pool that asks for this device class may come to it.
+    pub fn is_of(&self, class: Option<&str>) -> bool {
+        class.is_none() || self.device_class.as_deref() == class
+    }
+
+    /// Whether replicas of a pool that asks for this device class have to leave it. An OSD that was registered again after a loss
+    /// of records has no class: its replicas stay.
+    pub fn is_wrong_for(&self, class: Option<&str>) -> bool {
+        !self.is_of(class) && self.device_class.is_some()
     }
 
     /// Whether the OSD was formatted and has never started.
@@ -193,49 +210,6 @@ impl OsdRecord {
 pub struct Poisoned {
     pub incarnation: Incarnation,
     pub reason: String,
-}
-
-/// Life cycle of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolState {
-    Creating,
-    Ready,
-    Deleting,
-}
-
-/// A pool. `pgs_made` counts up to `pg_count` while it is being created.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolRecord {
-    pub id: PoolId,
-    pub name: String,
-    pub replicas: u32,
-    pub domain: String,
-    pub pg_count: u32,
-    pub pgs_made: u32,
-    pub state: PoolState,
-    pub created_ms: u64,
-    /// Limits of its volumes that have none of their own.
-    #[serde(default, skip_serializing_if = "QosLimits::is_none")]
-    pub limits: QosLimits,
-    #[serde(default, skip_serializing_if = "PoolQuota::is_none")]
-    pub quota: PoolQuota,
-}
-
-/// Most that the volumes of a pool may be together; those in the trash count. `None`: no bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolQuota {
-    /// Sum of the sizes, as a user sees them: without replicas, and whether data was written or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub volumes: Option<u64>,
-}
-
-impl PoolQuota {
-    pub fn is_none(&self) -> bool {
-        *self == PoolQuota::default()
-    }
 }
 
 /// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be
@@ -738,6 +712,12 @@ impl Records {
     /// Returns the share of a volume's segments that lies in a PG.
     pub fn load_of_volume(&self, volume: VolumeId, pg: PgId) -> VolumeLoad {
         self.loads.of_volume_in(volume, pg)
+    }
+
+    /// Whether replicas of a pool have to leave an OSD: it is out or drained, or of another device class than the pool asks for.
+    pub fn must_leave(&self, pool: PoolId, osd: &OsdRecord) -> bool {
+        let class = self.pools.get(&pool).and_then(|pool| pool.device_class.as_deref());
+        osd.leaves() || osd.is_wrong_for(class)
     }
 
     /// Returns the PGs of a pool, ascending.

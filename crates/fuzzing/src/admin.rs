@@ -9,7 +9,7 @@ use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
 use control::admin::{
-    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeClone, VolumeRemove,
+    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, SnapshotChange, VolumeClone, VolumeRemove,
 };
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
@@ -178,20 +178,20 @@ impl Meta {
                 let r = decoded::<pb::OsdRegisterRequest>(bytes)?;
                 let uuid = OsdUuid(r.uuid.as_slice().try_into().ok()?);
                 let (host, rack, zone, capacity_bytes) = (r.host, r.rack, r.zone, r.capacity_bytes);
-                let (osd, replaces) = (r.osd.map(OsdId), r.replaces.map(OsdId));
-                AdminAsk::OsdRegister(OsdRegister { osd, uuid, host, rack, zone, capacity_bytes, replaces })
+                let (osd, replaces, device_class) = (r.osd.map(OsdId), r.replaces.map(OsdId), r.device_class);
+                let ask = OsdRegister { osd, uuid, host, rack, zone, capacity_bytes, device_class, replaces };
+                AdminAsk::OsdRegister(ask)
             }
             2 => AdminAsk::OsdSet(decoded::<pb::OsdSetRequest>(bytes)?.into()),
             3 => {
                 let r = decoded::<pb::PoolCreateRequest>(bytes)?;
-                let (name, replicas, domain, pg_count) = (r.name, r.replicas, r.domain, r.pg_count);
-                AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count, force: false })
+                let pb::PoolCreateRequest { name, replicas, domain, pg_count, device_class, .. } = r;
+                AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count, force: false, device_class })
             }
             4 => match bytes.split_first()? {
                 (0, bytes) => {
                     let r = decoded::<pb::PoolSetRequest>(bytes)?;
-                    let quota = QuotaChange { bytes: r.quota_bytes, volumes: r.quota_volumes };
-                    AdminAsk::PoolSet { name: r.name, limits: api::change_in(r.limits).ok()?, quota }
+                    AdminAsk::PoolSet(PoolSet::try_from(r).ok()?)
                 }
                 (1, bytes) => {
                     let r = decoded::<pb::PoolRenameRequest>(bytes)?;
@@ -332,13 +332,21 @@ fn some_limits(rng: &mut Rng) -> Option<pb::QosChange> {
     rng.chance(1, 2).then(|| pb::QosChange { base: rng.below(4) as i32, rates })
 }
 
+fn device_class(rng: &mut Rng) -> Option<String> {
+    rng.chance(1, 3).then(|| ["ssd", "any", "", "A"][rng.below(4) as usize].to_owned())
+}
+
 /// Returns a change or the removal of a pool; its first byte says which one it is.
 fn pool_message(rng: &mut Rng) -> Vec<u8> {
     let (kind, bytes) = match rng.below(3) {
         0 => {
             let (limits, quota_volumes) = (some_limits(rng), rng.chance(1, 2).then(|| rng.below(3)));
             let quota_bytes = rng.chance(1, 2).then(|| [0, 5 << 30, u64::MAX][rng.below(3) as usize]);
-            (0, pb::PoolSetRequest { name: name(rng), limits, quota_bytes, quota_volumes }.encode_to_vec())
+            let quota_overcommit_percent = rng.chance(1, 3).then(|| rng.below(300));
+            let (name, device_class) = (name(rng), device_class(rng));
+            let ask =
+                pb::PoolSetRequest { name, limits, quota_bytes, quota_volumes, quota_overcommit_percent, device_class };
+            (0, ask.encode_to_vec())
         }
         1 => (1, pb::PoolRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec()),
         _ => (2, pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec()),
@@ -386,6 +394,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             zone: String::new(),
             capacity_bytes: rng.next_u64(),
             replaces: rng.chance(1, 3).then(|| rng.below(6) as u32),
+            device_class: device_class(rng),
         }
         .encode_to_vec(),
         2 => pb::OsdSetRequest {
@@ -393,6 +402,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             is_in: Some(rng.chance(1, 2)),
             drain: rng.chance(1, 3).then(|| rng.chance(1, 2)),
             dry_run: rng.chance(1, 3),
+            device_class: device_class(rng),
         }
         .encode_to_vec(),
         3 => pb::PoolCreateRequest {
@@ -400,6 +410,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             replicas: rng.below(6) as u32,
             domain: ["osd", "host", "rack", "moon"][rng.below(4) as usize].into(),
             pg_count: [0, 1, 8, 100_000, u32::MAX][rng.below(5) as usize],
+            device_class: device_class(rng),
             force: rng.chance(1, 2),
         }
         .encode_to_vec(),

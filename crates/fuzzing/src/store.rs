@@ -223,6 +223,7 @@ fn sample_osd(n: u32) -> OsdRecord {
         auto_out: n == 2,
         down_since_ms: (n == 2).then_some(8),
         replaces: (n == 3).then_some(OsdId(2)),
+        device_class: (n == 1).then(|| "ssd".to_owned()),
     }
 }
 
@@ -278,7 +279,8 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         state: PoolState::Ready,
         created_ms: 6,
         limits: some_limits(),
-        quota: PoolQuota { bytes: Some(7 << 40), volumes: source.flag().then_some(8) },
+        quota: PoolQuota { bytes: Some(7 << 40), volumes: source.flag().then_some(8), overcommit_percent: Some(300) },
+        device_class: source.flag().then(|| "ssd".to_owned()),
     };
     let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
     let pg = |n: u32| PgId { pool: PoolId(1), n };

@@ -6,7 +6,7 @@ use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
 use control::admin::{
-    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, QuotaChange, SnapshotChange, VolumeClone,
+    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, SnapshotChange, VolumeClone,
     VolumeRemove,
 };
 use tonic::{Request, Response, Status};
@@ -104,6 +104,7 @@ impl admin_server::Admin for Gate {
             rack: r.rack,
             zone: r.zone,
             capacity_bytes: r.capacity_bytes,
+            device_class: r.device_class,
             replaces: r.replaces.map(OsdId),
         };
         expect!(
@@ -145,8 +146,8 @@ impl admin_server::Admin for Gate {
     ) -> Result<Response<pb::PoolCreateReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let ask =
-            PoolCreate { name: r.name, replicas: r.replicas, domain: r.domain, pg_count: r.pg_count, force: r.force };
+        let pb::PoolCreateRequest { name, replicas, domain, pg_count, force, device_class } = r;
+        let ask = PoolCreate { name, replicas, domain, pg_count, force, device_class };
         expect!(
             self.admin_of(by, AdminAsk::PoolCreate(ask)).await?,
             AdminAnswer::PoolCreated { pool, warning } => pb::PoolCreateReply { pool: Some(pool.into()), warning }
@@ -163,9 +164,8 @@ impl admin_server::Admin for Gate {
     async fn pool_set(&self, request: Request<pb::PoolSetRequest>) -> Result<Response<pb::PoolSetReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let limits = api::change_in(r.limits).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let quota = QuotaChange { bytes: r.quota_bytes, volumes: r.quota_volumes };
-        let ask = AdminAsk::PoolSet { name: r.name, limits, quota };
+        let ask = PoolSet::try_from(r).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::PoolSet(ask);
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Pool(pool) => pb::PoolSetReply { pool: Some(pool.into()) })
     }
 

@@ -91,6 +91,9 @@ pub fn pool<'py>(py: Python<'py>, view: &PoolView) -> PyResult<Bound<'py, PyDict
         provisioned: view.provisioned_bytes,
         quota: view.quota_bytes,
         quota_volumes: view.quota_volumes,
+        device_class: view.device_class.as_deref(),
+        overcommit_percent: view.overcommit_percent,
+        available: view.available_bytes,
     ))
 }
 

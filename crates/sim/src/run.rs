@@ -358,7 +358,14 @@ impl Run {
         self.until(SETUP, "all OSDs reach meta", |c| c.osds_in_touch() == osds)?;
         let options = &self.cluster.options;
         let (name, domain) = ("main".to_owned(), "osd".to_owned());
-        let pool = PoolCreate { name, replicas: options.replicas, domain, pg_count: options.pgs, force: false };
+        let pool = PoolCreate {
+            name,
+            replicas: options.replicas,
+            domain,
+            pg_count: options.pgs,
+            force: false,
+            device_class: None,
+        };
         self.cluster.admin(AdminAsk::PoolCreate(pool));
         self.until(SETUP, "the pool is made", |c| {
             c.meta.records().is_some_and(|r| r.pools.values().any(|p| p.state == PoolState::Ready))

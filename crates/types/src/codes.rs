@@ -365,10 +365,10 @@ codes! {
              0 removes a limit or a burst";
         POOL_QUOTA = 2072:
             "the quota of the pool is used up",
-            "A pool may have a quota: a number of volumes, and a sum of their sizes. Sizes count as they were created, whether data was \
-             written or not. Volumes in the trash count until they are erased.",
+            "A pool may have a quota: a number of volumes, a sum of their sizes, and how much they may be together in percent of what its \
+             OSDs have. Sizes count as they were created, whether data was written or not. Volumes in the trash count until they are erased.",
             "remove volumes (`basalt volume rm`, then `basalt trash purge`), or raise the quota with `basalt pool set NAME \
-             --quota-bytes SIZE --quota-volumes N`; 0 removes it";
+             --quota-bytes SIZE --quota-volumes N --quota-overcommit PERCENT`; 0 removes it";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

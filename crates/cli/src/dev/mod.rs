@@ -115,6 +115,7 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
             metas: vec![cluster.meta_addr(0).into()],
             quiet: true,
             place: crate::role::format::Place { host: format!("dev{n}"), ..Default::default() },
+            device_class: None,
             replaces: None,
         })?;
         std::fs::write(cluster.osd_dir(n).join("formatted"), "")?;

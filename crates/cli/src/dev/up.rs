@@ -7,7 +7,7 @@ use crate::dev::{AFTER_POISON, LOG_SIZE, READY_MAX, after_poison, not_ready, ser
 use crate::errors::{UserError, refused};
 use crate::{hint, output, size};
 use anyhow::Result;
-use control::admin::{VolumeText, VolumeView};
+use control::admin::{PoolCreate, VolumeText, VolumeView};
 use serde_json::json;
 use std::time::Duration;
 use types::codes;
@@ -132,7 +132,14 @@ fn start(cluster: &Cluster) -> Result<Admin> {
         // An OSD that listens may not have said Hello yet.
         let up = || admin.status().is_ok_and(|status| status.osds_up >= cluster.record.osds);
         let _ = procs::wait_until(READY_MAX, || up() || ended(cluster).is_some());
-        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd, false)?;
+        admin.create_pool(PoolCreate {
+            name: POOL.to_owned(),
+            replicas: cluster.record.osds.min(3),
+            domain: "osd".to_owned(),
+            pg_count: POOL_PGS,
+            force: false,
+            device_class: None,
+        })?;
     }
     wait_active(cluster, &admin)?;
     // Followers match a new leader a moment later. A follower that must catch up first is not awaited.

@@ -15,7 +15,7 @@ use anyhow::Result;
 use control::admin::{OsdRegister, OsdView};
 use engine::{DeviceContents, DevicePart, Disks, FormatError, FormatParams};
 use env::real::{RealConfig, RealEnv};
-use env::{DiskError, DiskInfo, DiskSpec, Env};
+use env::{DiskError, DiskInfo, DiskKind, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::superblock::{DeviceIds, MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
 use std::io::{BufRead, IsTerminal, Write};
@@ -39,6 +39,8 @@ pub struct Format {
     pub metas: Vec<Address>,
     pub quiet: bool,
     pub place: Place,
+    /// `None`: the kernel tells, if the device is a disk.
+    pub device_class: Option<String>,
     /// The OSD whose replicas it takes over.
     pub replaces: Option<OsdId>,
 }
@@ -366,6 +368,12 @@ fn write_device(
     Ok(superblock)
 }
 
+/// Returns the device class of a disk, if the kernel tells. A file may be on anything.
+fn detected_class(disk: &DiskInfo) -> Option<String> {
+    let rotates = disk.capabilities.is_rotational.filter(|_| disk.kind != DiskKind::File)?;
+    Some(if rotates { "hdd" } else { "ssd" }.to_owned())
+}
+
 fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskInfo) -> Result<()> {
     let place = &args.place;
     admin.register_osd(OsdRegister {
@@ -375,6 +383,7 @@ fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskIn
         rack: place.rack.clone(),
         zone: place.zone.clone(),
         capacity_bytes: disk.size_bytes,
+        device_class: args.device_class.clone().or_else(|| detected_class(disk)),
         replaces: args.replaces,
     })?;
     let Some(old) = args.replaces else { return Ok(()) };
@@ -620,6 +629,7 @@ mod tests {
             metas: Vec::new(),
             quiet: true,
             place: Place::default(),
+            device_class: None,
             replaces: None,
         };
         let foreign = || DeviceContents::Foreign { place: "first" };

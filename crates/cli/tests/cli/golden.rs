@@ -173,6 +173,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("osd.unset", &["osd", "unset", "noout"]);
     golden("osd.out", &["osd", "out", "2", "--dry-run"]);
     golden("osd.drain", &["osd", "drain", "2", "--dry-run"]);
+    golden("osd.set-class", &["osd", "set-class", "ssd", "1", "--dry-run"]);
     golden("osd.in", &["osd", "in", "1", "2", "3", "--wait"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);

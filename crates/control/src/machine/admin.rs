@@ -28,7 +28,8 @@ impl Control {
             AdminAsk::Status => return Ok(Some(AdminAnswer::Status(self.status(now)))),
             AdminAsk::OsdList => return Ok(Some(AdminAnswer::Osds(self.osd_views(now.mono)))),
             AdminAsk::PoolList => {
-                return Ok(Some(AdminAnswer::Pools(self.records.pools.values().map(|p| self.pool_view(p)).collect())));
+                let pools = self.records.pools.values().map(|p| self.pool_view(now.mono, p));
+                return Ok(Some(AdminAnswer::Pools(pools.collect())));
             }
             AdminAsk::PgList { pool } => return Ok(Some(AdminAnswer::Pgs(self.pg_views(now.mono, &pool)?))),
             AdminAsk::VolumeList { pool } => {
@@ -51,7 +52,7 @@ impl Control {
                 return self.create_volume(now, &name, (len_bytes, stripe), &text).map(Some);
             }
             AdminAsk::PoolRename { name, new } => return self.rename_pool(now, &name, &new).map(Some),
-            AdminAsk::PoolSet { name, limits, quota } => return self.set_pool(now, &name, &limits, &quota).map(Some),
+            AdminAsk::PoolSet(ask) => return self.set_pool(now, &ask).map(Some),
             AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
             AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),
             AdminAsk::VolumeResize { name, len_bytes } => return self.resize_volume(now, token, &name, len_bytes),

@@ -373,7 +373,7 @@ impl Control {
             WaitFor::PoolReady { pool, warning } => match self.records.pools.get(pool) {
                 Some(pool) if pool.state == PoolState::Creating => None,
                 Some(pool) => {
-                    let pool = self.pool_view(pool);
+                    let pool = self.pool_view(now.mono, pool);
                     Some(Outcome::Admin(Ok(AdminAnswer::PoolCreated { pool, warning: warning.clone() })))
                 }
                 None => Some(Outcome::Admin(Err(refuse(codes::POOL_UNKNOWN, "the pool was removed meanwhile")))),

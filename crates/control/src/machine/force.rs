@@ -313,7 +313,8 @@ impl Control {
         let vacant: Vec<PgId> = self.records.pgs.values().filter(|r| !r.vacant.is_empty()).map(|r| r.pg).collect();
         for pg in vacant {
             let Some(record) = self.records.pgs.get(&pg).filter(|_| self.is_led(now.mono, pg)) else { continue };
-            let stays = |osd: &OsdId| self.records.osds.get(osd).is_some_and(|known| !known.leaves());
+            let known = |osd: &OsdId| self.records.osds.get(osd);
+            let stays = |osd: &OsdId| known(osd).is_some_and(|known| !self.records.must_leave(pg.pool, known));
             let has_room = |osd: &OsdId| filling.get(osd).copied().unwrap_or(0) < backfills;
             // A copy on a device whose replicas fail again and again takes the PG down each time.
             let waits =

@@ -8,7 +8,7 @@ use super::{Control, Now};
 use crate::admin::{PgChangeView, PgMove, PlannedMove};
 use crate::events::Note;
 use crate::plan;
-use crate::records::{ChangeReason, ChangeRecord, PgRecord};
+use crate::records::{ChangeReason, ChangeRecord, OsdRecord, PgRecord};
 use placement::ReplicaMove;
 use std::time::Duration;
 use types::control::{OsdDown, PgReport, Refusal};
@@ -128,14 +128,15 @@ impl Control {
             // Its device had not recorded yet that it failed.
             return runs || self.liveness(now, change.to) == Liveness::Down;
         }
+        let must_leave = |osd: &OsdRecord| self.records.must_leave(record.pg.pool, osd);
         let stays = change.reason == ChangeReason::Leaving
-            && self.records.osds.get(&change.from).is_some_and(|osd| !osd.leaves())
+            && self.records.osds.get(&change.from).is_some_and(|osd| !must_leave(osd))
             && self.is_up(now, change.from)
             && runs;
         let is_gone = self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
             && !self.is_up(now, change.to);
         let is_full = self.osds.get(&change.to).is_some_and(|live| live.full);
-        stays || target.leaves() && !on(Bug::MovesToLeaving) || is_gone || is_full
+        stays || must_leave(target) && !on(Bug::MovesToLeaving) || is_gone || is_full
     }
 
     /// Whether a leader that can change the members serves the PG.

@@ -382,7 +382,7 @@ impl Control {
                     | AdminAsk::PgMoveCancel { .. }
                     | AdminAsk::PgForce(PgForce { dry_run: false, .. })
                     | AdminAsk::PoolCreate(_)
-                    | AdminAsk::PoolSet { .. }
+                    | AdminAsk::PoolSet(_)
                     | AdminAsk::PoolRename { .. }
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }

@@ -13,7 +13,8 @@ use crate::health::NEARFULL_PERCENT;
 use crate::plan;
 use crate::records::{ChangeReason, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Write};
 use crate::settings::{NOOUT, NOREBALANCE};
-use placement::{Domain, Place, PlacedPg, ReplicaMove};
+use placement::{Domain, Osd, Place, PlacedPg, ReplicaMove};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::Refusal;
@@ -29,6 +30,22 @@ const AWAY_SHARE: usize = 4;
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(600);
 /// A cluster in which nothing is to move is planned at this multiple of the interval.
 const SETTLED_FACTOR: u32 = 5;
+
+/// Returns the OSDs as a pool sees them that asks for a device class.
+fn of_class<'a>(places: &'a [Place], osds: &BTreeMap<OsdId, OsdRecord>, class: Option<&str>) -> Cow<'a, [Place]> {
+    if class.is_none() {
+        return Cow::Borrowed(places);
+    }
+    let of = |place: &Place| {
+        let is = |of: &dyn Fn(&OsdRecord) -> bool| osds.get(&place.osd.id).is_some_and(of);
+        if is(&|o| o.is_of(class)) {
+            return place.clone();
+        }
+        let leaves = place.leaves || is(&|o| o.is_wrong_for(class));
+        Place { osd: Osd { usable: false, ..place.osd.clone() }, leaves, live: place.live, takes_over: None }
+    };
+    Cow::Owned(places.iter().map(of).collect())
+}
 
 /// A move of the plan.
 #[derive(Clone, Copy, Debug)]
@@ -241,11 +258,12 @@ impl Control {
         for pool in self.records.pools.values().filter(|pool| pool.state != PoolState::Deleting) {
             let Some(domain) = Domain::from_name(&pool.domain) else { continue };
             let mut pgs = self.placed_pgs(now, pool);
+            let places = of_class(&places, osds, pool.device_class.as_deref());
             let leaving = placement::leaving_moves(&places, domain, &mut pgs);
             let planned =
                 |of: ReplicaMove| Planned { of, reason: ChangeReason::Leaving, live: self.live_members(now, of.pg) };
             moves.extend(leaving.into_iter().map(planned));
-            pools.push((domain, pgs));
+            pools.push((domain, places, pgs));
         }
         moves.sort_by_key(|planned| planned.live);
         // Balance can wait until every replica is where it may stay.
@@ -253,7 +271,7 @@ impl Control {
         if !moves.is_empty() || !all_up || self.records.config.is_on(NOREBALANCE) {
             return moves;
         }
-        for (domain, mut pgs) in pools {
+        for (domain, places, mut pgs) in pools {
             let room = BALANCE_MAX - moves.len();
             let balancing = placement::balancing_moves(&places, domain, &mut pgs, room);
             moves.extend(balancing.into_iter().map(|of| Planned { of, reason: ChangeReason::Balance, live: 0 }));
@@ -348,7 +366,7 @@ impl Control {
         }
     }
 
-    /// Sets membership and intent of OSDs. Returns the moves that follow.
+    /// Sets membership, device class and intent of OSDs. Returns the moves that follow.
     pub(super) fn set_osds(&mut self, now: Now, ask: &OsdSet) -> Result<Vec<PlannedMove>, Refusal> {
         let (writes, changed) = plan::osd_set(&self.records, ask, now.wall_ms)?;
         if ask.dry_run {
@@ -375,7 +393,8 @@ impl Control {
             let names = changed.iter().map(OsdId::to_string).collect::<Vec<_>>().join(", ");
             let are = if changed.len() == 1 { "is" } else { "are" };
             let subject = if changed.len() == 1 { names.clone() } else { "cluster".to_owned() };
-            self.note(now, Note::info("osd.set", subject, format!("{names} {are} {place} by command{drain}")));
+            let class = ask.device_class.as_ref().map(|class| format!(", of device class {class}")).unwrap_or_default();
+            self.note(now, Note::info("osd.set", subject, format!("{names} {are} {place} by command{drain}{class}")));
         }
         Ok(self.planned_moves(&self.plan_moves(now.mono, &self.records.osds)))
     }

@@ -3,9 +3,11 @@
 use super::osds::{Lead, Liveness, OsdLive};
 use super::{Control, Now};
 use crate::admin::{IoRates, OsdView, Recovery, Status};
-use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
-use crate::records::{PgRecord, PoolState};
+use crate::health::{self, Check, Facts, Finding, POOL_NEARFULL_PERCENT, PgFacts, PoolFacts, PoolFill, Severity};
+use crate::plan;
+use crate::records::{PgRecord, PoolRecord, PoolState};
 use crate::settings::{NOOUT, NOREBALANCE};
+use std::collections::BTreeSet;
 use types::control::PgReport;
 use types::map::Member;
 use types::{OsdId, PgId, Time};
@@ -128,6 +130,7 @@ impl Control {
             created_ms: p.created_ms,
         };
         let pools: Vec<PoolFacts> = unfinished.map(pool).collect();
+        let filling = self.filling_pools(now.mono, osds);
         let unheard: Vec<OsdId> = osds.iter().filter(|o| o.live == "down").map(|o| o.osd).collect();
         let serving = if unheard.is_empty() { Default::default() } else { self.unheard_leaders(now.mono) };
         let unheard: Vec<OsdId> = unheard.into_iter().filter(|osd| serving.contains(osd)).collect();
@@ -143,11 +146,33 @@ impl Control {
         let flags = [NOOUT, NOREBALANCE].into_iter().filter(|flag| self.records.config.is_on(flag)).collect::<Vec<_>>();
         let (stuck, slow, pools) = (&stuck[..], &slow[..], &pools[..]);
         let (now_ms, unplaced, flags) = (now.wall_ms, &unplaced[..], &flags[..]);
-        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, slow, pools, unplaced, flags, now_ms };
+        let filling = &filling[..];
+        let facts =
+            Facts { osds, pgs, unreachable, unheard, paths, stuck, slow, pools, filling, unplaced, flags, now_ms };
         // Findings about the records themselves come first: all others rest on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));
         found
+    }
+
+    /// Returns the pools that are nearly full, and whose volumes can fill them.
+    fn filling_pools(&self, now: Time, osds: &[OsdView]) -> Vec<PoolFill> {
+        let fill = |osd: OsdId| {
+            let view = osds.iter().find(|view| view.osd == osd && view.live == "up")?;
+            Some((if view.full { 100 } else { health::fill_percent(view) }, osd))
+        };
+        let near = |pool: &PoolRecord| {
+            let members = self.records.pgs_of(pool.id).flat_map(|pg| &pg.members).map(|m| m.osd);
+            let (fill_percent, osd) = members.collect::<BTreeSet<_>>().into_iter().filter_map(fill).max()?;
+            if fill_percent < POOL_NEARFULL_PERCENT {
+                return None;
+            }
+            let overcommit_percent = plan::overcommit_percent(&self.records, pool, 0)?;
+            let available_bytes = self.available_bytes(now, pool)?;
+            let (name, is_promised) = (pool.name.clone(), overcommit_percent > 100);
+            is_promised.then_some(PoolFill { name, osd, fill_percent, overcommit_percent, available_bytes })
+        };
+        self.records.pools.values().filter_map(near).collect()
     }
 
     /// Returns the findings, with since when they hold and whether they are muted.

@@ -1,6 +1,7 @@
 //! Rules of meta, tested against simple models of OSDs and of a store.
 
 mod chaos;
+mod classes;
 mod clones;
 mod cuts;
 mod events;
@@ -349,7 +350,14 @@ fn order_that_the_pg_has_seen_is_drawn_again_above_it() {
 fn invalid_admin_request_is_refused_with_its_code() {
     let mut world = with_volume(2);
     let pool = |replicas, domain: &str, pg_count| {
-        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })
+        AdminAsk::PoolCreate(PoolCreate {
+            name: "q".into(),
+            replicas,
+            domain: domain.into(),
+            pg_count,
+            force: false,
+            device_class: None,
+        })
     };
     let create = |name: &str, len_bytes| AdminAsk::VolumeCreate {
         name: name.into(),
@@ -385,6 +393,7 @@ fn invalid_admin_request_is_refused_with_its_code() {
             rack: String::new(),
             zone: String::new(),
             capacity_bytes: 1,
+            device_class: None,
             replaces: None,
         })
     };
@@ -396,7 +405,14 @@ fn invalid_admin_request_is_refused_with_its_code() {
 fn pool_that_overloads_its_osds_needs_force() {
     let mut world = with_volume(2);
     let ask = |force| {
-        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 1200, force })
+        AdminAsk::PoolCreate(PoolCreate {
+            name: "q".into(),
+            replicas: 3,
+            domain: "host".into(),
+            pg_count: 1200,
+            force,
+            device_class: None,
+        })
     };
     let refusal = world.admin(ask(false)).expect_err("too many");
     assert_eq!(refusal.code, codes::BAD_POOL);

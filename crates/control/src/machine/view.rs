@@ -15,7 +15,17 @@ use types::{CHUNK, OsdId, SEGMENT, Stripe, Time};
 const RANGES_SHOWN: usize = 4;
 
 impl Control {
-    pub(super) fn pool_view(&self, pool: &PoolRecord) -> PoolView {
+    /// Returns how many bytes can be written into volumes of a pool before the first of its OSDs is full.
+    pub(super) fn available_bytes(&self, now: Time, pool: &PoolRecord) -> Option<u64> {
+        let told = |osd: OsdId| {
+            let live =
+                self.osds.get(&osd).filter(|live| self.is_up(now, osd) && live.used_bytes + live.free_bytes > 0)?;
+            Some(if live.full { 0 } else { live.free_bytes })
+        };
+        plan::available_bytes(&self.records, pool, &told)
+    }
+
+    pub(super) fn pool_view(&self, now: Time, pool: &PoolRecord) -> PoolView {
         let state = match pool.state {
             PoolState::Creating => "creating",
             PoolState::Ready => "ready",
@@ -38,6 +48,10 @@ impl Control {
             provisioned_bytes: plan::provisioned(&self.records, pool).bytes,
             quota_bytes: pool.quota.bytes,
             quota_volumes: pool.quota.volumes,
+            device_class: pool.device_class.clone(),
+            quota_overcommit_percent: pool.quota.overcommit_percent,
+            overcommit_percent: plan::overcommit_percent(&self.records, pool, 0),
+            available_bytes: self.available_bytes(now, pool),
         }
     }
 
@@ -143,6 +157,7 @@ impl Control {
             version: live.map_or_else(String::new, |l| l.version.clone()),
             auto_out: osd.auto_out,
             replaces: osd.replaces,
+            device_class: osd.device_class.clone(),
             heard_ms_ago: heard.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
         }
     }

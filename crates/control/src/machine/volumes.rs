@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, QuotaChange, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
+use crate::admin::{AdminAnswer, PoolSet, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -10,7 +10,6 @@ use crate::refusal::refuse;
 use crate::settings::time_words;
 use types::codes;
 use types::control::Refusal;
-use types::qos::QosChange;
 use types::{PgId, SEGMENT, Stripe, Time, VolumeId};
 
 /// PGs that a refusal names.
@@ -138,17 +137,12 @@ impl Control {
             let text = format!("pool {name} is now {new}");
             self.note(now, Note::info("pool.renamed", format!("pool {new}"), text));
         }
-        Ok(AdminAnswer::Pool(self.pool_view(&self.records.pools[&id])))
+        Ok(AdminAnswer::Pool(self.pool_view(now.mono, &self.records.pools[&id])))
     }
 
-    pub(super) fn set_pool(
-        &mut self,
-        now: Now,
-        name: &str,
-        change: &QosChange,
-        quota: &QuotaChange,
-    ) -> Result<AdminAnswer, Refusal> {
-        let (writes, id) = plan::pool_set(&self.records, name, change, quota)?;
+    pub(super) fn set_pool(&mut self, now: Now, ask: &PoolSet) -> Result<AdminAnswer, Refusal> {
+        let up = |osd| self.is_up(now.mono, osd);
+        let (writes, id) = plan::pool_set(&self.records, ask, &up)?;
         let before = self.records.pools.get(&id).expect("a plan names a pool that exists").clone();
         self.write(writes);
         let pool = &self.records.pools[&id];
@@ -159,10 +153,17 @@ impl Control {
         if pool.quota != before.quota {
             words.push(plan::quota_words(&pool.quota));
         }
-        let view = self.pool_view(pool);
+        if pool.device_class != before.device_class {
+            words.push(match &pool.device_class {
+                Some(class) => format!("on OSDs of device class {class}"),
+                None => "on OSDs of any device class".to_owned(),
+            });
+            self.moves_at = Time::ZERO;
+        }
+        let view = self.pool_view(now.mono, pool);
         if !words.is_empty() {
-            let text = format!("pool {name}: {}", words.join(", "));
-            self.note(now, Note::info("pool.changed", format!("pool {name}"), text));
+            let text = format!("pool {}: {}", ask.name, words.join(", "));
+            self.note(now, Note::info("pool.changed", format!("pool {}", ask.name), text));
         }
         Ok(AdminAnswer::Pool(view))
     }

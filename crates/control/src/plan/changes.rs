@@ -3,7 +3,8 @@
 use super::Plan;
 use super::labels::changed;
 use super::limits::changed_limits;
-use super::quota::{Provisioned, check_quota};
+use super::quota::Provisioned;
+use super::space::check_promise;
 use super::volumes::{check_recovered, is_len, shown};
 use crate::admin::VolumeText;
 use crate::names;
@@ -92,7 +93,7 @@ pub fn volume_resize(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         None => {}
     }
     let pool = records.pools.get(&volume.pool).ok_or_else(|| refuse(codes::POOL_UNKNOWN, "its pool is gone"))?;
-    check_quota(records, pool, Provisioned { bytes: len_bytes - volume.len_bytes, volumes: 0 })?;
+    check_promise(records, pool, Provisioned { bytes: len_bytes - volume.len_bytes, volumes: 0 })?;
     let record = match records.segments_of(volume.id).next() {
         None => VolumeRecord { len_bytes, ..volume.clone() },
         Some(_) => {

@@ -7,8 +7,9 @@
 use super::changes::live;
 use super::labels::changed;
 use super::limits::changed_limits;
-use super::quota::{Provisioned, check_quota};
+use super::quota::Provisioned;
 use super::snapshots::ready;
+use super::space::check_promise;
 use super::volumes::check_recovered;
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
@@ -53,7 +54,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
     }
     let (description, labels) = changed("", &BTreeMap::new(), text)?;
     let limits = changed_limits(None, &text.limits)?;
-    check_quota(records, pool, Provisioned { bytes: snapshot.len_bytes, volumes: 1 })?;
+    check_promise(records, pool, Provisioned { bytes: snapshot.len_bytes, volumes: 1 })?;
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
     counters.next_volume += 1;

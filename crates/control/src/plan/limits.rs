@@ -1,14 +1,11 @@
 //! Limits of the I/O of volumes: their bounds, their changes, and which ones are in force.
 
-use super::Plan;
-use super::quota::changed_quota;
-use crate::admin::QuotaChange;
-use crate::records::{PoolRecord, Record, Records, VolumeRecord, Write};
+use crate::records::{PoolRecord, VolumeRecord};
 use crate::refusal::refuse;
 use types::control::Refusal;
 use types::limits::{BANDWIDTH_MAX, BANDWIDTH_MIN, BURST_SECONDS_MAX, IOPS_MAX, IOPS_MIN};
 use types::qos::{QosBase, QosChange, RateChange};
-use types::{LimitKind, PoolId, QosLimits, RateLimit, codes};
+use types::{LimitKind, QosLimits, RateLimit, codes};
 
 /// Seconds of a burst whose command names none.
 const BURST_SECONDS: u32 = 1;
@@ -88,23 +85,17 @@ pub(super) fn changed_limits(own: Option<QosLimits>, change: &QosChange) -> Resu
     }
 }
 
-/// Changes the limits of the volumes of a pool that have none of their own, and its quota.
+/// Returns the limits of a pool after a change.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2070.
-pub fn pool_set(records: &Records, name: &str, change: &QosChange, quota: &QuotaChange) -> Plan<PoolId> {
-    let pool = records.pool(name)?;
+/// BSLT-2070.
+pub(super) fn changed_pool_limits(pool: &PoolRecord, change: &QosChange) -> Result<QosLimits, Refusal> {
     let before = match change.base {
         QosBase::Kept => pool.limits,
         QosBase::Unlimited => QosLimits::NONE,
-        QosBase::Pool => return Err(wrong(format!("pool {name:?} has no pool above it"))),
+        QosBase::Pool => return Err(wrong(format!("pool {:?} has no pool above it", pool.name))),
     };
-    let (limits, quota) = (changed_rates(before, change)?, changed_quota(pool.quota, quota));
-    if (limits, quota) == (pool.limits, pool.quota) {
-        return Ok((Vec::new(), pool.id));
-    }
-    let record = PoolRecord { limits, quota, ..pool.clone() };
-    Ok((vec![Write::Put(Record::Pool(record))], pool.id))
+    changed_rates(before, change)
 }
 
 fn words(kind: LimitKind, limit: RateLimit) -> String {

@@ -57,6 +57,10 @@ pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -
     if !target.is_in || target.drain {
         return Err(cannot(format!("{to} is out, or is being drained")));
     }
+    let class = records.pools.get(&pg.pool).and_then(|pool| pool.device_class.as_deref());
+    if let Some(class) = class.filter(|_| !target.is_of(class)) {
+        return Err(cannot(format!("{to} is not of device class {class}, which the pool asks for")));
+    }
     let domain = records.pools.get(&pg.pool).and_then(|pool| Domain::from_name(&pool.domain)).unwrap_or(Domain::Osd);
     let place = |osd: OsdId| records.osds.get(&osd).map(|record| super::pools::placed(record, true).domain(domain));
     let neighbour = osds.iter().filter(|osd| **osd != from).find(|osd| place(**osd) == place(to));

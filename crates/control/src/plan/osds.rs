@@ -1,5 +1,6 @@
 //! OSDs: ids, addresses, and the administrator's intent.
 
+use super::pools::checked_class;
 use super::{Plan, checked_size};
 use crate::admin::{OsdRegister, OsdSet};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
@@ -41,7 +42,7 @@ pub fn osd_reserve(records: &Records) -> Plan<OsdId> {
 /// Registers a device under its reserved id, or a new one; the same uuid gets the same id again.
 ///
 /// # Errors
-/// BSLT-2029 when the name of a host, a rack or a zone is too long; BSLT-2024 for an id that was never reserved;
+/// BSLT-2014 for the name of a device class, BSLT-2029 when the name of a host, a rack or a zone is too long; BSLT-2024 for an id that was never reserved;
 /// BSLT-2028 for an id that another device has; BSLT-2024 and BSLT-2047 when it cannot take over the OSD that it is to replace.
 pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<OsdId> {
     if let Some(known) = records.osds.values().find(|o| o.uuid == ask.uuid) {
@@ -63,6 +64,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         return Ok((vec![out_for_good(old), Write::Put(Record::Osd(new))], known.id));
     }
     check_location([&ask.host, &ask.rack, &ask.zone])?;
+    checked_class(ask.device_class.as_deref())?;
     let (mut writes, id) = match ask.osd {
         None => osd_reserve(records)?,
         Some(id) if id.0 == 0 || id.0 >= records.counters.next_osd => {
@@ -77,7 +79,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
     let place = [ask.host.clone(), ask.rack.clone(), ask.zone.clone()];
     let judged_at = records.counters.revision;
     let new = OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms);
-    let mut record = OsdRecord { judged_at, replaces: ask.replaces, ..new };
+    let mut record = OsdRecord { judged_at, replaces: ask.replaces, device_class: ask.device_class.clone(), ..new };
     if let Some(old) = replaced {
         record.weight = old.weight;
         writes.extend((!on(Bug::ReplacedStaysIn)).then(|| out_for_good(old)));
@@ -289,14 +291,15 @@ pub fn osd_poisoned(records: &Records, osd: OsdId, reason: &str) -> Vec<Write> {
     vec![Write::Put(Record::Osd(OsdRecord { poisoned, ..known.clone() }))]
 }
 
-/// Sets membership and intent of OSDs, by command. Returns the OSDs that this changes.
+/// Sets membership, device class and intent of OSDs, by command. Returns the OSDs that this changes.
 ///
 /// # Errors
-/// BSLT-2024; BSLT-2004 for none or too many OSDs.
+/// BSLT-2014 for the name of a device class; BSLT-2024; BSLT-2004 for none or too many OSDs.
 pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>> {
     if ask.osds.is_empty() || ask.osds.len() > OSDS_SET_MAX {
         return Err(refuse(codes::BAD_REQUEST, format!("name from 1 to {OSDS_SET_MAX} OSDs at once")));
     }
+    checked_class(ask.device_class.as_deref())?;
     let mut new: BTreeMap<OsdId, OsdRecord> = BTreeMap::new();
     let mut changed = Vec::new();
     for osd in &ask.osds {
@@ -309,7 +312,8 @@ pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>
         // The time after which an OSD that is down goes out begins again.
         let down_since_ms = known.down_since_ms.map(|since| if ask.is_in == Some(true) { wall_ms } else { since });
         let drain = ask.drain.unwrap_or(known.drain);
-        let after = OsdRecord { is_in, auto_out, drain, down_since_ms, ..known.clone() };
+        let device_class = ask.device_class.clone().or_else(|| known.device_class.clone());
+        let after = OsdRecord { is_in, auto_out, drain, down_since_ms, device_class, ..known.clone() };
         if after == known || changed.contains(osd) {
             continue;
         }
@@ -370,6 +374,7 @@ mod tests {
             rack,
             zone,
             capacity_bytes: 1 << 40,
+            device_class: None,
             replaces: None,
         }
     }

@@ -1,7 +1,9 @@
 //! Pools: made and unmade a few PGs at a time, so that each step fits one transaction.
 
+use super::limits::changed_pool_limits;
+use super::quota::changed_quota;
 use super::{Plan, checked_size};
-use crate::admin::PoolCreate;
+use crate::admin::{PoolCreate, PoolSet};
 use crate::names;
 use crate::records::{Key, OsdRecord, PgRecord, PoolQuota, PoolRecord, PoolState, Record, Records, Write};
 use crate::refusal::refuse;
@@ -22,6 +24,8 @@ const PG_COUNT_DEFAULT_MIN: u32 = 32;
 /// Replicas of one OSD beyond which a pool is made only when the administrator insists. Each replica costs memory, a
 /// line in every state block of the log, and elections after a failure.
 const PGS_PER_OSD_MAX: u32 = 400;
+/// The word for no device class in a change of a pool; no class has this name.
+const ANY_CLASS: &str = "any";
 /// PGs that an OSD should carry by default.
 const PGS_PER_OSD: u32 = 32;
 
@@ -29,12 +33,7 @@ const PGS_PER_OSD: u32 = 32;
 ///
 /// # Errors
 /// BSLT-2012, BSLT-2014, BSLT-2016, and BSLT-2017 when the replicas cannot be kept apart.
-pub fn pool_create(
-    records: &Records,
-    ask: &PoolCreate,
-    up: &dyn Fn(OsdId) -> bool,
-    wall_ms: u64,
-) -> Plan<(PoolId, Option<String>)> {
+pub fn pool_create(records: &Records, ask: &PoolCreate, up: Up<'_>, wall_ms: u64) -> Plan<(PoolId, Option<String>)> {
     names::checked("pool", &ask.name)?;
     if records.has_pool(&ask.name) {
         return Err(refuse(codes::POOL_EXISTS, format!("pool {:?} exists", ask.name)));
@@ -43,10 +42,12 @@ pub fn pool_create(
         let shown: String = ask.domain.chars().take(40).collect();
         return Err(refuse(codes::BAD_POOL, format!("{shown:?} is not a failure domain")));
     };
-    let (osds, policy) = (osds(records, up), Policy { replicas: ask.replicas as usize, domain });
+    checked_class(ask.device_class.as_deref())?;
+    let class = ask.device_class.as_deref();
+    let policy = Policy { replicas: ask.replicas as usize, domain };
     let first = PgId { pool: PoolId(records.counters.next_pool), n: 0 };
-    placement::place_pgs(&osds, policy, &[], &[first]).map_err(cannot_place)?;
-    let pg_count = pg_count(records, ask, &osds, policy)?;
+    placement::place_pgs(&osds(records, up, class), policy, &[], &[first]).map_err(|e| cannot_place(e, class))?;
+    let pg_count = pg_count(records, ask, up, policy)?;
     let mut counters = records.counters.clone();
     let id = PoolId(counters.next_pool);
     counters.next_pool += 1;
@@ -61,6 +62,7 @@ pub fn pool_create(
         created_ms: wall_ms,
         limits: QosLimits::NONE,
         quota: PoolQuota::default(),
+        device_class: ask.device_class.clone(),
     };
     let warning = match ask.replicas {
         1 => Some("one replica: a lost device is lost data".to_string()),
@@ -71,6 +73,33 @@ pub fn pool_create(
         _ => None,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
+}
+
+/// Changes the limits of the volumes of a pool that have none of their own, its quota and its device class. Replicas follow to OSDs of
+/// the new class; there have to be enough of them.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2014, BSLT-2017, BSLT-2070.
+pub fn pool_set(records: &Records, ask: &PoolSet, up: Up<'_>) -> Plan<PoolId> {
+    let pool = records.pool(&ask.name)?;
+    let device_class = match ask.device_class.as_deref() {
+        None => pool.device_class.clone(),
+        Some(ANY_CLASS) => None,
+        class => checked_class(class)?.map(str::to_owned),
+    };
+    let (limits, quota) = (changed_pool_limits(pool, &ask.limits)?, changed_quota(pool.quota, &ask.quota));
+    let record = PoolRecord { limits, quota, device_class, ..pool.clone() };
+    if record == *pool {
+        return Ok((Vec::new(), pool.id));
+    }
+    if let Some(class) = record.device_class.as_deref().filter(|_| record.device_class != pool.device_class) {
+        let domain = Domain::from_name(&pool.domain).unwrap_or(Domain::Osd);
+        let policy = Policy { replicas: pool.replicas as usize, domain };
+        let one = PgId { pool: pool.id, n: 0 };
+        placement::place_pgs(&osds(records, up, Some(class)), policy, &[], &[one])
+            .map_err(|e| cannot_place(e, Some(class)))?;
+    }
+    Ok((vec![Write::Put(Record::Pool(record))], pool.id))
 }
 
 /// Gives a pool another name. Clients that have its volumes open go on: they know them by their ids.
@@ -93,22 +122,37 @@ pub fn pool_rename(records: &Records, name: &str, new: &str) -> Plan<PoolId> {
     Ok((vec![Write::Put(Record::Pool(record))], pool.id))
 }
 
+/// Returns the name of a device class if it is legal.
+///
+/// # Errors
+/// BSLT-2014.
+pub(super) fn checked_class(class: Option<&str>) -> Result<Option<&str>, Refusal> {
+    if class == Some(ANY_CLASS) {
+        return Err(refuse(
+            codes::BAD_NAME,
+            "a device class cannot have the name \"any\", which stands for all of them",
+        ));
+    }
+    class.map(|class| names::checked("device class", class)).transpose()
+}
+
 /// Returns how many PGs the pool gets. A default that would overload an OSD is halved: only a number that an
 /// administrator chose is a reason to refuse.
 ///
 /// # Errors
 /// BSLT-2016.
-fn pg_count(records: &Records, ask: &PoolCreate, osds: &[Osd], policy: Policy) -> Result<u32, Refusal> {
-    let mut count = if ask.pg_count == 0 { default_pg_count(records, ask.replicas) } else { ask.pg_count };
+fn pg_count(records: &Records, ask: &PoolCreate, up: Up<'_>, policy: Policy) -> Result<u32, Refusal> {
+    let mut count = if ask.pg_count == 0 { default_pg_count(records, ask) } else { ask.pg_count };
     if count > PG_COUNT_MAX {
         return Err(refuse(codes::BAD_POOL, format!("{count} PGs are too many")));
     }
     if ask.force {
         return Ok(count);
     }
-    let held = loads_expected(records, osds);
+    let held = loads_expected(records, up);
+    let osds = osds(records, up, ask.device_class.as_deref());
     loop {
-        match check_load(records, osds, policy, &held, count) {
+        match check_load(records, &osds, policy, &held, count) {
             Err(_) if ask.pg_count == 0 && count > PG_COUNT_DEFAULT_MIN => count /= 2,
             checked => return checked.map(|()| count),
         }
@@ -116,7 +160,7 @@ fn pg_count(records: &Records, ask: &PoolCreate, osds: &[Osd], policy: Policy) -
 }
 
 /// Returns the replicas on each OSD, with those of pools that are being made.
-fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
+fn loads_expected(records: &Records, up: Up<'_>) -> BTreeMap<OsdId, u32> {
     let mut held: BTreeMap<OsdId, u32> = BTreeMap::new();
     for pool in records.pools.values() {
         let mut sets = sets_of(records, pool.id);
@@ -124,7 +168,8 @@ fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
             let policy = Policy { replicas: pool.replicas as usize, domain };
             let unmade: Vec<PgId> = (pool.pgs_made..pool.pg_count).map(|n| PgId { pool: pool.id, n }).collect();
             // A pool that cannot be completed now counts with the PGs that it has.
-            sets.extend(placement::place_pgs(osds, policy, &sets, &unmade).unwrap_or_default());
+            let osds = osds(records, up, pool.device_class.as_deref());
+            sets.extend(placement::place_pgs(&osds, policy, &sets, &unmade).unwrap_or_default());
         }
         for (osd, load) in placement::loads_of(sets.iter().map(Vec::as_slice)) {
             *held.entry(osd).or_default() += load.replicas;
@@ -144,7 +189,7 @@ fn check_load(
 ) -> Result<(), Refusal> {
     let pool = PoolId(records.counters.next_pool);
     let pgs: Vec<PgId> = (0..pg_count).map(|n| PgId { pool, n }).collect();
-    let sets = placement::place_pgs(osds, policy, &[], &pgs).map_err(cannot_place)?;
+    let sets = placement::place_pgs(osds, policy, &[], &pgs).map_err(|e| cannot_place(e, None))?;
     let loads = placement::loads_of(sets.iter().map(Vec::as_slice));
     let all = loads.iter().map(|(osd, load)| (load.replicas + held.get(osd).copied().unwrap_or(0), *osd));
     match all.max_by_key(|(count, osd)| (*count, std::cmp::Reverse(*osd))) {
@@ -160,16 +205,20 @@ fn check_load(
     }
 }
 
-fn default_pg_count(records: &Records, replicas: u32) -> u32 {
-    let osds = u32::try_from(records.osds.values().filter(|o| o.is_in).count()).unwrap_or(u32::MAX);
-    let wanted = osds.saturating_mul(PGS_PER_OSD) / replicas.max(1);
+fn default_pg_count(records: &Records, ask: &PoolCreate) -> u32 {
+    let serves = |o: &&OsdRecord| o.is_in && o.is_of(ask.device_class.as_deref());
+    let osds = u32::try_from(records.osds.values().filter(serves).count()).unwrap_or(u32::MAX);
+    let wanted = osds.saturating_mul(PGS_PER_OSD) / ask.replicas.max(1);
     wanted.next_power_of_two().clamp(PG_COUNT_DEFAULT_MIN, 1024)
 }
 
-fn cannot_place(refusal: placement::Refusal) -> Refusal {
-    match refusal {
-        placement::Refusal::Replicas { .. } => refuse(codes::BAD_POOL, refusal),
-        placement::Refusal::Domains { .. } => refuse(codes::CANNOT_PLACE, refusal),
+fn cannot_place(refusal: placement::Refusal, class: Option<&str>) -> Refusal {
+    match (&refusal, class) {
+        (placement::Refusal::Replicas { .. }, _) => refuse(codes::BAD_POOL, refusal),
+        (placement::Refusal::Domains { .. }, None) => refuse(codes::CANNOT_PLACE, refusal),
+        (placement::Refusal::Domains { .. }, Some(class)) => {
+            refuse(codes::CANNOT_PLACE, format!("on OSDs of device class {class:?}, {refusal}"))
+        }
     }
 }
 
@@ -178,8 +227,13 @@ fn sets_of(records: &Records, pool: PoolId) -> Vec<Vec<OsdId>> {
     records.pgs_of(pool).map(|pg| pg.everyone().map(|m| m.osd).collect()).collect()
 }
 
-fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
-    let usable = |o: &OsdRecord| up(o.id) && o.poisoned.is_none() && (o.is_in && !o.drain || on(Bug::FlagsIgnored));
+/// Whether an OSD is up.
+type Up<'a> = &'a dyn Fn(OsdId) -> bool;
+
+/// Returns the OSDs, of which those that serve and are of the device class are usable.
+fn osds(records: &Records, up: Up<'_>, class: Option<&str>) -> Vec<Osd> {
+    let stays = |o: &OsdRecord| o.is_in && !o.drain || on(Bug::FlagsIgnored);
+    let usable = |o: &OsdRecord| up(o.id) && o.poisoned.is_none() && stays(o) && o.is_of(class);
     records.osds.values().map(|o| placed(o, usable(o))).collect()
 }
 
@@ -193,7 +247,7 @@ pub(crate) fn placed(o: &OsdRecord, usable: bool) -> Osd {
 ///
 /// # Errors
 /// BSLT-2017 when OSDs went away meanwhile: nothing is written, and a later try continues.
-pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool) -> Plan<Vec<PgId>> {
+pub fn make_pgs(records: &Records, pool: &PoolRecord, up: Up<'_>) -> Plan<Vec<PgId>> {
     assert_eq!(pool.state, PoolState::Creating, "pool {} is not being created", pool.name);
     let count = (pool.pg_count - pool.pgs_made).min(PGS_PER_STEP as u32);
     let pgs: Vec<PgId> = (pool.pgs_made..pool.pgs_made + count).map(|n| PgId { pool: pool.id, n }).collect();
@@ -202,7 +256,9 @@ pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool
     let domain =
         domain.ok_or_else(|| refuse(codes::BAD_POOL, format!("pool {} has an invalid failure domain", pool.name)))?;
     let policy = Policy { replicas: pool.replicas as usize, domain };
-    let sets = placement::place_pgs(&osds(records, up), policy, &existing, &pgs).map_err(cannot_place)?;
+    let class = pool.device_class.as_deref();
+    let osds = osds(records, up, class);
+    let sets = placement::place_pgs(&osds, policy, &existing, &pgs).map_err(|e| cannot_place(e, class))?;
     let mut counters = records.counters.clone();
     let mut writes = Vec::with_capacity(pgs.len() + 2);
     for (pg, set) in pgs.iter().zip(sets) {
@@ -270,7 +326,16 @@ mod tests {
         for (n, host) in on.enumerate() {
             let (host, rack, zone) = (format!("h{host}"), String::new(), String::new());
             let uuid = OsdUuid([n as u8 + 1; 16]);
-            let ask = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40, replaces: None };
+            let ask = OsdRegister {
+                osd: None,
+                uuid,
+                host,
+                rack,
+                zone,
+                capacity_bytes: 1 << 40,
+                device_class: None,
+                replaces: None,
+            };
             let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");
             writes.iter().for_each(|write| records.apply(write));
         }
@@ -278,7 +343,7 @@ mod tests {
     }
 
     fn ask(name: &str, pg_count: u32, force: bool) -> PoolCreate {
-        PoolCreate { name: name.into(), replicas: 3, domain: "host".into(), pg_count, force }
+        PoolCreate { name: name.into(), replicas: 3, domain: "host".into(), pg_count, force, device_class: None }
     }
 
     fn make(records: &mut Records, ask: &PoolCreate) -> Result<PoolRecord, Refusal> {
@@ -323,6 +388,7 @@ mod tests {
                 rack,
                 zone,
                 capacity_bytes: 1 << 40,
+                device_class: None,
                 replaces: None,
             };
             let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");

@@ -60,13 +60,18 @@ pub(super) fn check_quota(records: &Records, pool: &PoolRecord, more: Provisione
 /// Returns a quota after a change: 0 removes a bound.
 pub(super) fn changed_quota(before: PoolQuota, change: &QuotaChange) -> PoolQuota {
     let changed = |before, change: Option<u64>| change.map_or(before, |most| Some(most).filter(|most| *most > 0));
-    PoolQuota { bytes: changed(before.bytes, change.bytes), volumes: changed(before.volumes, change.volumes) }
+    PoolQuota {
+        bytes: changed(before.bytes, change.bytes),
+        volumes: changed(before.volumes, change.volumes),
+        overcommit_percent: changed(before.overcommit_percent, change.overcommit_percent),
+    }
 }
 
 /// Returns a quota in words.
 pub fn quota_words(quota: &PoolQuota) -> String {
     let bytes = quota.bytes.map(shown);
     let volumes = quota.volumes.map(|volumes| format!("{volumes} volumes"));
-    let words: Vec<String> = bytes.into_iter().chain(volumes).collect();
+    let overcommit = quota.overcommit_percent.map(|percent| format!("an over-commit of {percent} %"));
+    let words: Vec<String> = bytes.into_iter().chain(volumes).chain(overcommit).collect();
     if words.is_empty() { "no quota".to_owned() } else { format!("a quota of {}", words.join(" and ")) }
 }

@@ -7,8 +7,9 @@
 use super::clones::check_clones;
 use super::labels::changed;
 use super::limits::changed_limits;
-use super::quota::{Provisioned, check_quota};
+use super::quota::Provisioned;
 use super::snapshots::{check_snapshots, erase_snapshots, ready};
+use super::space::check_promise;
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
@@ -59,7 +60,7 @@ pub fn volume_create(
         let text = format!("{columns} columns of volume {name:?} need a PG each, and pool {pool_name:?} has {pgs} PGs");
         return Err(refuse(codes::BAD_STRIPE, text));
     }
-    check_quota(records, pool, Provisioned { bytes: len_bytes, volumes: 1 })?;
+    check_promise(records, pool, Provisioned { bytes: len_bytes, volumes: 1 })?;
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
     counters.next_volume += 1;
@@ -97,7 +98,7 @@ pub(super) fn is_len(len_bytes: u64) -> bool {
 }
 
 /// Returns a size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
-pub(super) fn shown(bytes: u64) -> String {
+pub(crate) fn shown(bytes: u64) -> String {
     let unit = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter();
     let unit = unit.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{}{name}", bytes / unit))

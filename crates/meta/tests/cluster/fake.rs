@@ -72,6 +72,7 @@ impl Cluster {
                 rack: "rack".into(),
                 zone: "zone".into(),
                 capacity_bytes: 4 << 30,
+                device_class: None,
                 replaces: None,
             };
             let answer = admin.ask(AdminAsk::OsdRegister(register)).await.expect("registered");

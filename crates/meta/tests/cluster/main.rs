@@ -60,7 +60,8 @@ pub(crate) async fn volume(admin: &AdminClient, name: &str) -> VolumeView {
 }
 
 pub(crate) async fn make_pool(admin: &AdminClient, name: &str, replicas: u32, pg_count: u32) -> Option<String> {
-    let pool = PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count, force: false };
+    let pool =
+        PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count, force: false, device_class: None };
     match admin.ask(AdminAsk::PoolCreate(pool)).await.expect("a pool") {
         AdminAnswer::PoolCreated { pool, warning } => {
             assert_eq!((pool.state.as_str(), pool.pg_count), ("ready", pg_count));
@@ -148,8 +149,14 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         let metas = [meta.addr];
         let admin = admin(&metas);
         let cluster = Cluster::start(&admin, &metas, 3).await;
-        let too_wide =
-            PoolCreate { name: "wide".into(), replicas: 5, domain: "host".into(), pg_count: 8, force: false };
+        let too_wide = PoolCreate {
+            name: "wide".into(),
+            replicas: 5,
+            domain: "host".into(),
+            pg_count: 8,
+            force: false,
+            device_class: None,
+        };
         let refused = admin.ask(AdminAsk::PoolCreate(too_wide)).await.expect_err("three hosts");
         assert_eq!(refused.code(), codes::CANNOT_PLACE, "{refused}");
         assert!(make_pool(&admin, "two", 2, 8).await.is_some_and(|w| w.contains("two replicas")));

@@ -156,6 +156,12 @@ class PoolInfo:
     #: Most that this sum may be; ``None``: no bound.
     quota: int | None
     quota_volumes: int | None
+    #: Class of the OSDs that its replicas lie on; ``None``: any.
+    device_class: str | None
+    #: What all volumes on its OSDs could take, in percent of what these have; ``None``: not known.
+    overcommit_percent: int | None
+    #: Bytes that can be written before the first of its OSDs is full; ``None``: no OSD has reported.
+    available: int | None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ impl Cluster {
         let (id, uuid) = (self.osds[i].id, self.osds[i].uuid);
         let (host, capacity_bytes) = (format!("host{}", id.0), self.options.device_bytes);
         let (rack, zone) = (String::new(), String::new());
-        let ask = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes, replaces: Some(old) };
+        let ask =
+            OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes, device_class: None, replaces: Some(old) };
         self.admin(AdminAsk::OsdRegister(ask));
     }
 

@@ -194,7 +194,8 @@ fn change(s: &mut Strike<'_>) {
     let n = s.rng.below(NAMES);
     if s.rng.chance(1, 3) {
         let (name, replicas) = (format!("lost{n}"), s.cluster.options.replicas);
-        let pool = PoolCreate { name, replicas, domain: "osd".to_owned(), pg_count: 2, force: false };
+        let pool =
+            PoolCreate { name, replicas, domain: "osd".to_owned(), pg_count: 2, force: false, device_class: None };
         s.cluster.admin(AdminAsk::PoolCreate(pool));
     } else {
         let len_bytes = s.rng.between(1, 4096) << 20;

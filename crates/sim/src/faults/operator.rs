@@ -36,7 +36,14 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::Pools => {
             let name = format!("spare{}", s.rng.below(NAMES));
             let replicas = s.cluster.options.replicas;
-            let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 1, force: false };
+            let pool = PoolCreate {
+                name: name.clone(),
+                replicas,
+                domain: "osd".to_owned(),
+                pg_count: 1,
+                force: false,
+                device_class: None,
+            };
             s.cluster.admin(AdminAsk::PoolCreate(pool));
             let delay = Duration::from_millis(s.rng.between(0, 3000));
             s.after(delay, move |s| s.cluster.admin(AdminAsk::PoolRemove { name }));
@@ -77,7 +84,14 @@ fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
     // The pool has as many replicas as all pools, or the budget for lies would not fit it. Without an OSD to spare it
     // is refused.
     let replicas = s.cluster.options.replicas;
-    let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 4, force: false };
+    let pool = PoolCreate {
+        name: name.clone(),
+        replicas,
+        domain: "osd".to_owned(),
+        pg_count: 4,
+        force: false,
+        device_class: None,
+    };
     s.cluster.admin(AdminAsk::PoolCreate(pool));
     let delay = Duration::from_millis(s.rng.between(200, 3000));
     s.after(delay, move |s| {

@@ -303,8 +303,16 @@ impl Metas {
     /// Registers an OSD, as its format does. Ids are given out in the order of the calls.
     pub fn register(&mut self, now: Time, uuid: OsdUuid, osd: OsdId, capacity_bytes: u64, post: &mut Post) {
         let (rack, zone) = (String::new(), String::new());
-        let ask =
-            OsdRegister { osd: None, uuid, host: format!("host{}", osd.0), rack, zone, capacity_bytes, replaces: None };
+        let ask = OsdRegister {
+            osd: None,
+            uuid,
+            host: format!("host{}", osd.0),
+            rack,
+            zone,
+            capacity_bytes,
+            device_class: None,
+            replaces: None,
+        };
         self.admin(now, AdminAsk::OsdRegister(ask), post);
     }
 

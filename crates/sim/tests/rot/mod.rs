@@ -39,7 +39,14 @@ pub fn begun(seed: u64, change: impl FnOnce(&mut Options)) -> (Cluster, Vec<Volu
     let mut cluster = Cluster::new(seed, options);
     until(&mut cluster, 30, "OSDs reach meta", |c| c.osds_in_touch() == 3);
     let (name, domain) = ("main".to_owned(), "osd".to_owned());
-    cluster.admin(AdminAsk::PoolCreate(PoolCreate { name, replicas: 3, domain, pg_count: 2, force: false }));
+    cluster.admin(AdminAsk::PoolCreate(PoolCreate {
+        name,
+        replicas: 3,
+        domain,
+        pg_count: 2,
+        force: false,
+        device_class: None,
+    }));
     let pool = |c: &Cluster| c.meta.records().is_some_and(|r| r.pools.values().any(|p| p.state == PoolState::Ready));
     until(&mut cluster, 30, "the pool is made", pool);
     let wanted = cluster.options.workload.volumes(&cluster.options.shape);

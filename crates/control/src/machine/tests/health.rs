@@ -59,7 +59,14 @@ fn a_new_leader_waits_for_reports_and_calls_nothing_down() {
 fn a_new_pool_waits_for_its_leaders_and_is_judged_after_a_while() {
     let mut world = healthy(4);
     world.hold = true;
-    let pool = PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 8, force: false };
+    let pool = PoolCreate {
+        name: "q".into(),
+        replicas: 3,
+        domain: "host".into(),
+        pg_count: 8,
+        force: false,
+        device_class: None,
+    };
     world.control.handle_admin(Token(900), AdminAsk::PoolCreate(pool));
     world.settle();
     let page = status(&world);
@@ -128,6 +135,7 @@ fn an_osd_that_never_ran_is_named_and_counts_nowhere() {
         rack: String::new(),
         zone: String::new(),
         capacity_bytes: 1 << 40,
+        device_class: None,
         replaces: None,
     };
     world.admin(AdminAsk::OsdRegister(register)).expect("registered");

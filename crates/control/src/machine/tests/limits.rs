@@ -2,7 +2,7 @@
 
 use super::world::{World, opened};
 use super::*;
-use crate::admin::{PoolView, QuotaChange, VolumeText, VolumeView};
+use crate::admin::{PoolSet, PoolView, VolumeText, VolumeView};
 use types::qos::{QosBase, QosChange, RateChange};
 use types::{LimitKind, QosLimits, RateLimit, VolumeId};
 
@@ -28,7 +28,7 @@ fn set(world: &mut World, name: &str, limits: QosChange) -> VolumeView {
 }
 
 fn set_pool(world: &mut World, limits: QosChange) -> PoolView {
-    match world.admin(AdminAsk::PoolSet { name: "p".into(), limits, quota: QuotaChange::default() }) {
+    match world.admin(AdminAsk::PoolSet(PoolSet { name: "p".into(), limits, ..Default::default() })) {
         Ok(AdminAnswer::Pool(view)) => view,
         other => panic!("no pool: {other:?}"),
     }
@@ -86,7 +86,7 @@ fn refused_limit_changes_nothing_of_the_request() {
         ("q", iops(500), codes::POOL_UNKNOWN),
     ] {
         let refused = world
-            .admin(AdminAsk::PoolSet { name: name.into(), limits, quota: QuotaChange::default() })
+            .admin(AdminAsk::PoolSet(PoolSet { name: name.into(), limits, ..Default::default() }))
             .expect_err("refused");
         assert_eq!(refused.code, code, "{refused}");
     }

@@ -13,6 +13,7 @@ fn register(n: u8, osd: Option<OsdId>) -> AdminAsk {
         rack,
         zone,
         capacity_bytes: 1,
+        device_class: None,
         replaces: None,
     })
 }

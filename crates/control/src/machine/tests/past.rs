@@ -167,6 +167,7 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
         rack: "r".into(),
         zone: "z".into(),
         capacity_bytes: 1 << 40,
+        device_class: None,
         replaces: None,
     };
     world.admin(AdminAsk::OsdRegister(register)).expect("registered");

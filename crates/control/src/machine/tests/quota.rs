@@ -2,14 +2,13 @@
 
 use super::world::{World, opened};
 use super::*;
-use crate::admin::{PoolView, QuotaChange};
-use types::qos::QosChange;
+use crate::admin::{PoolSet, PoolView, QuotaChange};
 
 const TWO_GIB: u64 = 2 * SEGMENT;
 
 fn set(world: &mut World, bytes: Option<u64>, volumes: Option<u64>) -> PoolView {
-    let quota = QuotaChange { bytes, volumes };
-    match world.admin(AdminAsk::PoolSet { name: "p".into(), limits: QosChange::default(), quota }) {
+    let quota = QuotaChange { bytes, volumes, ..QuotaChange::default() };
+    match world.admin(AdminAsk::PoolSet(PoolSet { name: "p".into(), quota, ..PoolSet::default() })) {
         Ok(AdminAnswer::Pool(view)) => view,
         other => panic!("no pool: {other:?}"),
     }
@@ -134,4 +133,56 @@ fn renamed_pool_keeps_its_volumes_and_gives_its_name_free() {
     world.make_pool("p", 3, 4);
     world.make_volume("p/a", SEGMENT);
     assert_eq!(world.control.records().volumes.len(), 2);
+}
+
+/// Makes each OSD report its use, and passes a second.
+fn fill(world: &mut World, used: u64, free: u64) {
+    world.pass(Duration::from_secs(1));
+    (1..=3).for_each(|n| world.heartbeat(OsdId(n), |beat| (beat.used_bytes, beat.free_bytes) = (used, free)));
+    world.pass(Duration::from_secs(1));
+}
+
+#[test]
+fn over_commit_is_shown_and_bounded_over_all_pools_of_an_osd() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_pool("other", 3, 4);
+    let tib = 1 << 40;
+    // Each OSD has 1 TiB, and a replica of every PG.
+    world.make_volume("p/a", tib / 2);
+    world.make_volume("other/b", tib);
+    let view = set(&mut world, None, None);
+    assert_eq!((view.overcommit_percent, view.quota_overcommit_percent), (Some(150), None));
+    let quota = QuotaChange { overcommit_percent: Some(200), ..QuotaChange::default() };
+    world.admin(AdminAsk::PoolSet(PoolSet { name: "p".into(), quota, ..PoolSet::default() })).expect("a bound");
+    let text = refused(create(&mut world, "p/c", tib * 5 / 8));
+    assert!(text.contains("212 % of what its OSDs have; it allows 200 %"), "{text}");
+    refused(resize(&mut world, "p/a", tib * 5 / 4));
+    create(&mut world, "other/c", 10 * tib).expect("this pool has no bound");
+    refused(create(&mut world, "p/d", SEGMENT));
+    world
+        .admin(AdminAsk::VolumeRemove(VolumeRemove { name: "other/c".into(), now: true, ..Default::default() }))
+        .expect("erased");
+    create(&mut world, "p/c", tib / 2).expect("200 %");
+}
+
+#[test]
+fn pool_that_is_promised_more_than_it_has_is_nearly_full_at_70_percent() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/a", 1 << 40);
+    let gib = 1 << 30;
+    let nearly = |world: &World| {
+        let checks = world.control.status(world.now).checks;
+        checks.into_iter().find(|check| check.code == "POOL_NEARFULL").map(|check| check.details)
+    };
+    fill(&mut world, 80 * gib, 20 * gib);
+    assert_eq!(nearly(&world), None, "the volume fits");
+    world.make_volume("p/b", 1 << 40);
+    let text = "pool p: 20GiB can be written before an OSD is full; osd.3 is filled to 80 %, and the volumes could take \
+                200 % of what there is";
+    assert_eq!(nearly(&world), Some(vec![text.to_owned()]));
+    assert_eq!(world.pools()[0].available_bytes, Some(20 * gib), "each OSD has a replica of every PG");
+    fill(&mut world, 69 * gib, 31 * gib);
+    assert_eq!(nearly(&world), None);
 }

@@ -16,7 +16,7 @@ fn cluster(osds: u32) -> World {
 
 fn set(world: &mut World, osds: &[u32], is_in: bool) -> Vec<PlannedMove> {
     let osds = osds.iter().map(|n| OsdId(*n)).collect();
-    let ask = OsdSet { osds, is_in: Some(is_in), drain: Some(false), dry_run: false };
+    let ask = OsdSet { osds, is_in: Some(is_in), drain: Some(false), dry_run: false, device_class: None };
     moves(world.admin(AdminAsk::OsdSet(ask)))
 }
 
@@ -96,7 +96,7 @@ fn an_osd_that_is_in_again_gets_the_pgs_whose_contents_it_kept() {
     until_settled(&mut world, &[]);
     let has = of(&world, 2);
     assert!(has.len() >= 7 && has.is_subset(&had), "{has:?} of {had:?}");
-    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: false };
+    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: false, device_class: None };
     moves(world.admin(AdminAsk::OsdSet(ask)));
     until_settled(&mut world, &[]);
     assert!(of(&world, 3).is_empty() && world.osd(OsdId(3)).kept.is_empty(), "a drained OSD keeps nothing");
@@ -106,7 +106,7 @@ fn an_osd_that_is_in_again_gets_the_pgs_whose_contents_it_kept() {
 fn a_dry_run_changes_nothing_and_names_the_moves_that_follow() {
     let mut world = cluster(4);
     let (store, before) = (world.store.clone(), held(&world));
-    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: true };
+    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: true, device_class: None };
     let dry = moves(world.admin(AdminAsk::OsdSet(ask.clone())));
     world.seconds(3, &[]);
     assert_eq!((&world.store.get("osd/00000003"), held(&world)), (&store.get("osd/00000003"), before.clone()));
@@ -118,7 +118,7 @@ fn a_dry_run_changes_nothing_and_names_the_moves_that_follow() {
         assert!(!now.contains(&m.from), "{m:?}: {now:?}");
     }
     for (osds, code) in [(vec![], codes::BAD_REQUEST), (vec![OsdId(9)], codes::OSD_UNKNOWN)] {
-        let ask = OsdSet { osds, is_in: Some(false), drain: None, dry_run: true };
+        let ask = OsdSet { osds, is_in: Some(false), drain: None, dry_run: true, device_class: None };
         assert_eq!(world.admin(AdminAsk::OsdSet(ask)).expect_err("it cannot be").code, code);
     }
 }
@@ -303,6 +303,7 @@ fn a_replaced_osd_is_taken_over_by_its_successor_and_removed() {
         rack: "r".into(),
         zone: "z".into(),
         capacity_bytes: 1,
+        device_class: None,
         replaces: Some(OsdId(3)),
     });
     assert_eq!(world.admin(again).expect_err("one is enough").code, codes::BAD_REPLACEMENT);
@@ -402,7 +403,16 @@ fn an_osd_that_is_in_again_is_not_replaced_any_more() {
     let register = |n: u32, replaces| {
         let (host, rack, zone) = (format!("h{n}"), "r".into(), "z".into());
         let uuid = OsdUuid([n as u8; 16]);
-        AdminAsk::OsdRegister(OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40, replaces })
+        AdminAsk::OsdRegister(OsdRegister {
+            osd: None,
+            uuid,
+            host,
+            rack,
+            zone,
+            capacity_bytes: 1 << 40,
+            device_class: None,
+            replaces,
+        })
     };
     let of = |world: &mut World| world.osds()[4].replaces;
     // A repeated format of the same device is the same OSD; one that never ran may take another one over.

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::pg_cuts::CutPgs;
-use crate::admin::{OsdRegister, OsdView, PoolCreate};
+use crate::admin::{OsdRegister, OsdView, PoolCreate, PoolView};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::Stripe;
@@ -230,6 +230,7 @@ impl World {
                 rack: "r".into(),
                 zone: "z".into(),
                 capacity_bytes: 1 << 40,
+                device_class: None,
                 replaces: None,
             };
             world.admin(AdminAsk::OsdRegister(register)).expect("registered");
@@ -403,10 +404,26 @@ impl World {
         let n = self.osds.len() as u32 + 1;
         let (uuid, host) = (OsdUuid([n as u8; 16]), format!("h{}", old.0));
         let (rack, zone) = ("r".into(), "z".into());
-        let register = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40, replaces: Some(old) };
+        let register = OsdRegister {
+            osd: None,
+            uuid,
+            host,
+            rack,
+            zone,
+            capacity_bytes: 1 << 40,
+            device_class: None,
+            replaces: Some(old),
+        };
         self.admin(AdminAsk::OsdRegister(register)).expect("registered");
         self.osds.push(Osd::new(OsdId(n)));
         OsdId(n)
+    }
+
+    pub fn pools(&mut self) -> Vec<PoolView> {
+        match self.admin(AdminAsk::PoolList) {
+            Ok(AdminAnswer::Pools(pools)) => pools,
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn osds(&mut self) -> Vec<OsdView> {
@@ -417,7 +434,8 @@ impl World {
     }
 
     pub fn make_pool(&mut self, name: &str, replicas: u32, pg_count: u32) {
-        let pool = PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count, force: true };
+        let (name, domain) = (name.into(), "host".into());
+        let pool = PoolCreate { name, replicas, domain, pg_count, force: true, device_class: None };
         self.admin(AdminAsk::PoolCreate(pool)).expect("a pool");
     }
 
