@@ -19,6 +19,8 @@ pub(crate) fn limits_out(limits: &QosLimits) -> Option<pb::QosLimits> {
         bandwidth: limit(limits.bandwidth),
         read_bandwidth: limit(limits.read_bandwidth),
         write_bandwidth: limit(limits.write_bandwidth),
+        floor_iops: limit(limits.floor_iops),
+        floor_bandwidth: limit(limits.floor_bandwidth),
     })
 }
 
@@ -43,6 +45,8 @@ pub(crate) fn limits_in(limits: Option<pb::QosLimits>) -> Result<QosLimits, Malf
         bandwidth: limit(l.bandwidth)?,
         read_bandwidth: limit(l.read_bandwidth)?,
         write_bandwidth: limit(l.write_bandwidth)?,
+        floor_iops: limit(l.floor_iops)?,
+        floor_bandwidth: limit(l.floor_bandwidth)?,
     })
 }
 
@@ -74,6 +78,8 @@ fn kind_out(kind: LimitKind) -> pb::LimitKind {
         LimitKind::Bandwidth => pb::LimitKind::Bandwidth,
         LimitKind::ReadBandwidth => pb::LimitKind::ReadBandwidth,
         LimitKind::WriteBandwidth => pb::LimitKind::WriteBandwidth,
+        LimitKind::FloorIops => pb::LimitKind::FloorIops,
+        LimitKind::FloorBandwidth => pb::LimitKind::FloorBandwidth,
     }
 }
 
@@ -134,6 +140,8 @@ mod tests {
             bandwidth: Some(RateLimit { rate: 13, burst: 0, burst_seconds: 0 }),
             read_bandwidth: limit(14),
             write_bandwidth: limit(15),
+            floor_iops: limit(16),
+            floor_bandwidth: limit(17),
         };
         assert_eq!(limits_in(limits_out(&limits)), Ok(limits));
         assert_eq!((limits_out(&QosLimits::NONE), limits_in(None)), (None, Ok(QosLimits::NONE)));

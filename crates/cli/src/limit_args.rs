@@ -26,6 +26,12 @@ pub struct Limits {
     /// Bytes written per second
     #[arg(long, value_name = "SIZE", value_parser = bandwidth)]
     write_bandwidth: Option<u64>,
+    /// Operations per second that never wait for those of other volumes on a busy OSD; 0: no such floor
+    #[arg(long, value_name = "N")]
+    floor_iops: Option<u64>,
+    /// Bytes per second of the same kind
+    #[arg(long, value_name = "SIZE", value_parser = bandwidth)]
+    floor_bandwidth: Option<u64>,
     /// Operations per second for --burst-seconds after a quiet time; above --iops
     #[arg(long, value_name = "N", group = "bursts")]
     burst_iops: Option<u64>,
@@ -65,6 +71,8 @@ impl Limits {
             LimitKind::Bandwidth => (self.bandwidth, self.burst_bandwidth),
             LimitKind::ReadBandwidth => (self.read_bandwidth, self.burst_read_bandwidth),
             LimitKind::WriteBandwidth => (self.write_bandwidth, self.burst_write_bandwidth),
+            LimitKind::FloorIops => (self.floor_iops, None),
+            LimitKind::FloorBandwidth => (self.floor_bandwidth, None),
         }
     }
 

@@ -27,6 +27,7 @@ mod recover;
 mod reports;
 mod requests;
 mod service_time;
+mod shares;
 mod space;
 mod stats;
 mod stop;

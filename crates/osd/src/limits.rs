@@ -9,6 +9,7 @@
 //! Invariant: an OSD queues no request for a limit. What a request was charged is given back when it is refused after all.
 
 use crate::node::Osd;
+use crate::shares::{Demand, Floors};
 use bus::LinkId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use wire::{Message, Reject, Request, RequestBody, USED_MAX, Used};
 
 /// A leader is a little less strict than a client: what an honest client sends is refused by none.
 const HOW: Strictness = Strictness { depth: Duration::from_millis(500), slack_permille: 10 };
+/// A floor holds over a time: a volume that was quiet may use this much of it at once.
+const FLOOR_HOW: Strictness = Strictness { depth: Duration::from_millis(100), slack_permille: 0 };
 /// Time between two messages about what this OSD admitted.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 /// Shortest wait that a refusal names.
@@ -56,11 +59,26 @@ impl Untold {
 
 struct Limited {
     buckets: Buckets,
+    /// The rate up to which requests do not wait for those of other volumes, if it has one.
+    floor: Option<Buckets>,
     read: Untold,
     write: Untold,
 }
 
 impl Limited {
+    fn new(now: Time) -> Limited {
+        let buckets = Buckets::new(now, QosLimits::NONE, HOW);
+        Limited { buckets, floor: None, read: Untold::default(), write: Untold::default() }
+    }
+
+    fn change_floor(&mut self, now: Time, floor: QosLimits) {
+        match &mut self.floor {
+            _ if floor.is_none() => self.floor = None,
+            Some(before) => before.change(now, floor),
+            None => self.floor = Some(Buckets::new(now, floor, FLOOR_HOW)),
+        }
+    }
+
     fn untold(&mut self, direction: Direction) -> &mut Untold {
         match direction {
             Direction::Read => &mut self.read,
@@ -139,6 +157,28 @@ fn charge_of(body: &RequestBody) -> Option<(VolumeId, Charge)> {
     Some((volume, Charge { direction, cost }))
 }
 
+/// Returns what a request asks of the OSD; `None`: it is answered at once.
+pub(crate) fn demand_of(body: &RequestBody) -> Option<Demand> {
+    charge_of(body).map(|(volume, Charge { direction, cost })| Demand { volume, direction, cost })
+}
+
+impl Floors for Limits {
+    fn are_none(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn wait(&mut self, now: Time, demand: Demand) -> Option<Duration> {
+        let floor = self.volumes.get_mut(&demand.volume)?.floor.as_mut()?;
+        Some(floor.wait(now, demand.direction))
+    }
+
+    fn take(&mut self, now: Time, demand: Demand) {
+        if let Some(floor) = self.volumes.get_mut(&demand.volume).and_then(|limited| limited.floor.as_mut()) {
+            floor.take(now, demand.direction, demand.cost);
+        }
+    }
+}
+
 impl Limits {
     /// Whether no volume is limited.
     pub fn is_empty(&self) -> bool {
@@ -163,12 +203,11 @@ impl Limits {
             }
             if limits.is_none() {
                 self.forget(volume);
-            } else if let Some(limited) = self.volumes.get_mut(&volume) {
-                limited.buckets.change(now, limits);
-            } else {
-                let buckets = Buckets::new(now, limits, HOW);
-                self.volumes.insert(volume, Limited { buckets, read: Untold::default(), write: Untold::default() });
+                continue;
             }
+            let limited = self.volumes.entry(volume).or_insert_with(|| Limited::new(now));
+            limited.buckets.change(now, limits);
+            limited.change_floor(now, limits.floor());
         }
         if part.ends {
             let listed = std::mem::take(&mut self.listed);
@@ -188,6 +227,9 @@ impl Limits {
     pub fn admit(&mut self, now: Time, body: &RequestBody) -> Result<Option<Charge>, Reject> {
         let Some((volume, charge)) = charge_of(body) else { return Ok(None) };
         let Some(limited) = self.volumes.get_mut(&volume) else { return Ok(None) };
+        if limited.buckets.are_none() {
+            return Ok(None);
+        }
         let wait = limited.buckets.wait(now, charge.direction);
         if !wait.is_zero() {
             let wait_us = u32::try_from(wait.max(WAIT_MIN).as_micros()).unwrap_or(u32::MAX);
@@ -289,20 +331,16 @@ impl Limits {
 }
 
 impl Osd {
-    /// Charges a client's request to the limits of its volume. Requests to a PG that does not serve here cost nothing: its leader
-    /// charges them.
-    pub(crate) fn admit_limited(&mut self, slot: Option<usize>, request: &Request) -> Result<Option<Charge>, Reject> {
-        let serves = |osd: &mut Osd, key| osd.pgs.group(key).is_some_and(|group| group.serves());
-        match slot {
-            Some(key) if serves(self, key) => {
-                let admitted = self.limits.admit(self.now, &request.body);
-                if admitted.is_err() {
-                    self.stats.metrics.throttled.inc();
-                }
-                admitted
-            }
-            _ => Ok(None),
+    /// Charges a client's request to the limits of its volume.
+    pub(crate) fn admit_limited(&mut self, request: &Request) -> Result<Option<Charge>, Reject> {
+        if self.limits.is_empty() {
+            return Ok(None);
         }
+        let admitted = self.limits.admit(self.now, &request.body);
+        if admitted.is_err() {
+            self.stats.metrics.throttled.inc();
+        }
+        admitted
     }
 
     /// Makes links to all other OSDs as soon as any volume is limited. An OSD dials none of a higher id, so one that wanted links

@@ -13,6 +13,7 @@ telemetry::metrics! {
         latency read_seconds: "from the event-loop iteration in which a read arrived to the end of the one that answered it";
         latency write_seconds: "from the event-loop iteration in which a write arrived to the end of the one that answered it";
         gauge requests: "client requests that wait for their reply";
+        gauge requests_waiting: "client requests that wait for those of other volumes";
         counter turns: "iterations of the event loop";
         latency turn_seconds: "work of one iteration of the event loop, waits and kernel calls excluded";
         gauge pgs: "replicas on this OSD";

@@ -103,6 +103,8 @@ pub struct Osd {
     pub(crate) turn: Turn,
     pub(crate) log_shares: LogShares,
     pub(crate) limits: crate::limits::Limits,
+    /// Client requests that wait for those of other volumes.
+    pub(crate) shares: crate::shares::Shares<crate::requests::Arrived>,
     pub(crate) devices: crate::devices::Devices,
     pub(crate) paces: crate::pace::Paces,
 }
@@ -139,6 +141,7 @@ impl Osd {
             turn: Turn::default(),
             log_shares: LogShares::new(config.tuning.uncommitted_min),
             limits: crate::limits::Limits::default(),
+            shares: crate::shares::Shares::default(),
             devices,
             paces: crate::pace::Paces::default(),
             config,
@@ -178,6 +181,10 @@ impl Osd {
         self.pgs.touch_due(self.now);
         self.pace_writes();
         self.settle(env)?;
+        if self.shares.waiting() > 0 {
+            self.serve_waiting();
+            self.settle(env)?;
+        }
         self.step_recovery();
         self.destage();
         self.engine.end_turn(self.now, &mut self.turn.ops, &mut self.turn.engine_events);
@@ -440,7 +447,7 @@ impl Osd {
         self.engine.begin_round(self.now, states);
     }
 
-    fn deadline(&self) -> Time {
+    fn deadline(&mut self) -> Time {
         let again = if self.pgs.has_touched() || !self.turn.engine_events.is_empty() { self.now } else { Time::NEVER };
         [
             again,
@@ -453,6 +460,7 @@ impl Osd {
             self.recovery.next_deadline(),
             self.stop_deadline(),
             self.limits.next_deadline(),
+            self.shares.next_deadline(self.now, &mut self.limits),
             self.paces.next_deadline(),
         ]
         .into_iter()

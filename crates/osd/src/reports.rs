@@ -128,6 +128,7 @@ impl Osd {
         }
         for (gauge, value) in [
             (&m.requests, self.inflight.len() as u64),
+            (&m.requests_waiting, self.shares.waiting() as u64),
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, failed as u64),

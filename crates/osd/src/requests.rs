@@ -1,8 +1,9 @@
 //! Messages of connections: client requests, raft messages and lease renewals. And the replies to them.
 
 use crate::counting::{Counted, Kind};
-use crate::limits::Charge;
+use crate::limits::{Charge, demand_of};
 use crate::node::{Osd, Touch};
+use crate::shares::{Offer, Ticket};
 use crate::space::Held;
 use bus::{BusEvent, LinkId};
 use engine::FillRoom;
@@ -35,7 +36,18 @@ struct Waiting {
     space: Option<Held>,
     /// Cost that the limits of the volume were charged.
     charge: Option<Charge>,
+    /// Its place in the share of its volume; `None`: it is answered at once.
+    ticket: Option<Ticket>,
     /// The request, if it is sampled.
+    op: Option<OpId>,
+}
+
+/// A client request that is not served yet.
+pub(crate) struct Arrived {
+    link: LinkId,
+    request: Request,
+    counted: Counted,
+    charge: Option<Charge>,
     op: Option<OpId>,
 }
 
@@ -139,6 +151,7 @@ impl Osd {
     pub(crate) fn bad_origin(&mut self, origin: Origin, reason: &str) {
         let waiting = self.inflight.slab.remove(origin.0 as usize);
         self.settle_space(waiting.space);
+        waiting.ticket.into_iter().for_each(|ticket| self.shares.end(self.now, ticket));
         tracing::warn!(reason, "closing the connection of a client that sent bad bytes");
         self.bus.disconnect(waiting.link, reason);
     }
@@ -154,18 +167,50 @@ impl Osd {
             RequestBody::FenceCheck { volume } | RequestBody::Unreached { volume, .. } => (Kind::Query, *volume, 0),
         };
         let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
-        let id = request.id;
         let op = self.stats.traced.received(&request, self.now);
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
-        let limited = if self.limits.is_empty() { Ok(None) } else { self.admit_limited(slot, &request) };
-        let (charge, throttled) = limited.map_or_else(|reject| (None, Some(reject)), |charge| (charge, None));
-        let (space, refused) = match slot.filter(|_| throttled.is_none()).map(|key| self.take_space(key, &request)) {
+        let is_served = slot.and_then(|key| self.pgs.group(key)).is_some_and(|group| group.serves());
+        let mut arrived = Arrived { link, request, counted, charge: None, op };
+        // The leader of its PG charges it; here it has no share.
+        let Some(demand) = demand_of(&arrived.request.body).filter(|_| is_served) else {
+            return self.pass_on(arrived, None);
+        };
+        match self.admit_limited(&arrived.request) {
+            Err(reject) => return self.refuse(arrived, reject),
+            Ok(charge) => arrived.charge = charge,
+        }
+        match self.shares.offer(self.now, demand, arrived, &mut self.limits) {
+            Offer::Serve(arrived, ticket) => self.pass_on(arrived, Some(ticket)),
+            Offer::Waits => {}
+            Offer::Full(arrived) => self.refuse(arrived, Reject::Busy),
+        }
+    }
+
+    /// Serves waiting requests, as many as their volumes may have in service.
+    pub(crate) fn serve_waiting(&mut self) {
+        while let Some((arrived, ticket)) = self.shares.next(self.now, &mut self.limits) {
+            self.pass_on(arrived, Some(ticket));
+        }
+    }
+
+    fn refuse(&mut self, arrived: Arrived, reject: Reject) {
+        let Arrived { link, request, counted, charge, op } = arrived;
+        let waiting = Waiting { link, counted, space: None, charge, ticket: None, op };
+        let origin = Origin(self.inflight.slab.insert(waiting) as u64);
+        self.reply(origin, Reply { id: request.id, result: Err(reject) });
+    }
+
+    /// Hands a request to its group.
+    fn pass_on(&mut self, arrived: Arrived, ticket: Option<Ticket>) {
+        let Arrived { link, request, counted, charge, op } = arrived;
+        let (id, slot) = (request.id, self.pgs.by_pg(request.pg));
+        let (space, refused) = match slot.map(|key| self.take_space(key, &request)) {
             Some(Err(reject)) => (None, Some(reject)),
             Some(Ok(held)) => (held, None),
-            None => (None, throttled),
+            None => (None, None),
         };
-        let waiting = Waiting { link, counted, space, charge, op };
+        let waiting = Waiting { link, counted, space, charge, ticket, op };
         let origin = Origin(self.inflight.slab.insert(waiting) as u64);
         if let Some(reject) = refused {
             return self.reply(origin, Reply { id, result: Err(reject) });
@@ -187,6 +232,7 @@ impl Osd {
     pub(crate) fn reply(&mut self, origin: Origin, reply: Reply) {
         let mut waiting = self.inflight.slab.remove(origin.0 as usize);
         self.settle_space(waiting.space.take());
+        waiting.ticket.take().into_iter().for_each(|ticket| self.shares.end(self.now, ticket));
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
         if let Some(op) = waiting.op {
             self.stats.traced.replied(op, reply.result.is_ok());

@@ -360,7 +360,8 @@ codes! {
              `basalt volume flatten POOL/VOLUME --cancel` stops it";
         BAD_LIMIT = 2070:
             "the limit is not possible",
-            "A limit has a rate, and may have a burst above it. Rates outside the bounds would stop a volume, or limit nothing.",
+            "A limit has a rate, and may have a burst above it. A floor has a rate that is not above the limit of the same kind. Rates outside \
+             the bounds would stop a volume, or limit nothing.",
             "use 10 to 100000000 for IOPS, 64KiB/s to 1TiB/s for bandwidth, a burst above its rate, 1 to 3600 for --burst-seconds; \
              0 removes a limit or a burst";
         POOL_QUOTA = 2072:

@@ -19,16 +19,21 @@ pub enum LimitKind {
     Bandwidth,
     ReadBandwidth,
     WriteBandwidth,
+    /// A floor: requests up to this rate do not wait for those of other volumes on a busy OSD.
+    FloorIops,
+    FloorBandwidth,
 }
 
 impl LimitKind {
-    pub const ALL: [LimitKind; 6] = [
+    pub const ALL: [LimitKind; 8] = [
         LimitKind::Iops,
         LimitKind::ReadIops,
         LimitKind::WriteIops,
         LimitKind::Bandwidth,
         LimitKind::ReadBandwidth,
         LimitKind::WriteBandwidth,
+        LimitKind::FloorIops,
+        LimitKind::FloorBandwidth,
     ];
 
     /// Returns the name as users write it.
@@ -40,12 +45,20 @@ impl LimitKind {
             LimitKind::Bandwidth => "bandwidth",
             LimitKind::ReadBandwidth => "read-bandwidth",
             LimitKind::WriteBandwidth => "write-bandwidth",
+            LimitKind::FloorIops => "floor-iops",
+            LimitKind::FloorBandwidth => "floor-bandwidth",
         }
     }
 
     /// Whether it counts bytes; otherwise it counts operations.
     pub fn is_bytes(self) -> bool {
-        matches!(self, LimitKind::Bandwidth | LimitKind::ReadBandwidth | LimitKind::WriteBandwidth)
+        use LimitKind::{Bandwidth, FloorBandwidth, ReadBandwidth, WriteBandwidth};
+        matches!(self, Bandwidth | ReadBandwidth | WriteBandwidth | FloorBandwidth)
+    }
+
+    /// Whether it is a floor; otherwise it is a ceiling.
+    pub fn is_floor(self) -> bool {
+        matches!(self, LimitKind::FloorIops | LimitKind::FloorBandwidth)
     }
 }
 
@@ -70,6 +83,9 @@ pub struct QosLimits {
     pub bandwidth: Option<RateLimit>,
     pub read_bandwidth: Option<RateLimit>,
     pub write_bandwidth: Option<RateLimit>,
+    /// Operations per second that do not wait for those of other volumes.
+    pub floor_iops: Option<RateLimit>,
+    pub floor_bandwidth: Option<RateLimit>,
 }
 
 impl QosLimits {
@@ -81,6 +97,8 @@ impl QosLimits {
         bandwidth: None,
         read_bandwidth: None,
         write_bandwidth: None,
+        floor_iops: None,
+        floor_bandwidth: None,
     };
 
     pub fn is_none(&self) -> bool {
@@ -95,6 +113,8 @@ impl QosLimits {
             LimitKind::Bandwidth => self.bandwidth,
             LimitKind::ReadBandwidth => self.read_bandwidth,
             LimitKind::WriteBandwidth => self.write_bandwidth,
+            LimitKind::FloorIops => self.floor_iops,
+            LimitKind::FloorBandwidth => self.floor_bandwidth,
         }
     }
 
@@ -106,7 +126,14 @@ impl QosLimits {
             LimitKind::Bandwidth => &mut self.bandwidth,
             LimitKind::ReadBandwidth => &mut self.read_bandwidth,
             LimitKind::WriteBandwidth => &mut self.write_bandwidth,
+            LimitKind::FloorIops => &mut self.floor_iops,
+            LimitKind::FloorBandwidth => &mut self.floor_bandwidth,
         } = limit;
+    }
+
+    /// Returns the floors, as the limits of a bucket of their own.
+    pub fn floor(&self) -> QosLimits {
+        QosLimits { iops: self.floor_iops, bandwidth: self.floor_bandwidth, ..QosLimits::NONE }
     }
 
     /// Iterates over the limits that are set.

@@ -34,6 +34,9 @@ fn changed_one(kind: LimitKind, before: Option<RateLimit>, change: RateChange) -
         return if has_burst { Err(wrong(format!("a burst of {name} needs a limit of {name}"))) } else { Ok(None) };
     }
     check_rate(kind, "rate", rate)?;
+    if kind.is_floor() && (change.burst.is_some() || change.burst_seconds.is_some()) {
+        return Err(wrong(format!("{name} has no burst")));
+    }
     let burst = change.burst.or(before.map(|limit| limit.burst)).unwrap_or(0);
     if burst == 0 {
         return match change.burst_seconds {
@@ -53,6 +56,18 @@ fn changed_one(kind: LimitKind, before: Option<RateLimit>, change: RateChange) -
     Ok(Some(RateLimit { rate, burst, burst_seconds }))
 }
 
+/// Refuses a floor that a ceiling does not let the volume reach.
+fn check_floors(limits: &QosLimits) -> Result<(), Refusal> {
+    use LimitKind::{Bandwidth, FloorBandwidth, FloorIops, Iops};
+    for (floor, ceiling) in [(FloorIops, Iops), (FloorBandwidth, Bandwidth)] {
+        let rates = limits.get(floor).zip(limits.get(ceiling)).map(|(floor, ceiling)| (floor.rate, ceiling.rate));
+        if let Some((low, high)) = rates.filter(|(low, high)| low > high) {
+            return Err(wrong(format!("{} {low} is above {} {high}", floor.name(), ceiling.name())));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the limits after a change of `before`; the base is the caller's concern.
 fn changed_rates(before: QosLimits, change: &QosChange) -> Result<QosLimits, Refusal> {
     if change.rates.len() > RATES_MAX {
@@ -66,6 +81,7 @@ fn changed_rates(before: QosLimits, change: &QosChange) -> Result<QosLimits, Ref
         let limit = changed_one(*kind, limits.get(*kind), *rate)?;
         limits.set(*kind, limit);
     }
+    check_floors(&limits)?;
     Ok(limits)
 }
 
@@ -127,7 +143,7 @@ pub fn limit_changes(before: &VolumeRecord, after: &VolumeRecord) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use LimitKind::{Bandwidth, Iops, ReadIops};
+    use LimitKind::{Bandwidth, FloorIops, Iops, ReadIops};
 
     fn rate(rate: u64) -> RateChange {
         RateChange { rate: Some(rate), ..RateChange::default() }
@@ -158,6 +174,23 @@ mod tests {
         assert_eq!(changed_limits(own, &QosChange::default()), Ok(own), "no change keeps them");
         let unlimited = QosChange { base: QosBase::Unlimited, rates: Vec::new() };
         assert_eq!(changed_limits(None, &unlimited), Ok(Some(QosLimits::NONE)), "the pool does not limit it");
+    }
+
+    #[test]
+    fn floor_has_no_burst_and_is_not_above_its_limit() {
+        let own = changed_limits(None, &kept(&[(FloorIops, rate(500)), (Iops, rate(500))])).expect("valid");
+        assert_eq!(limit_words(&own.expect("own ones")), "iops 500/s, floor-iops 500/s");
+        for (change, says) in [
+            ((Iops, rate(499)), "floor-iops 500 is above iops 499"),
+            ((FloorIops, rate(501)), "floor-iops 501 is above iops 500"),
+            ((FloorIops, burst(700, None)), "floor-iops has no burst"),
+            ((FloorIops, rate(9)), "the rate 9 of floor-iops is outside 10 to"),
+        ] {
+            let refusal = changed_limits(own, &kept(&[change])).expect_err(says);
+            assert!(refusal.message.contains(says), "{}", refusal.message);
+        }
+        let none = changed_limits(own, &kept(&[(FloorIops, rate(0))])).expect("valid").expect("own ones");
+        assert_eq!(limit_words(&none), "iops 500/s");
     }
 
     #[test]

@@ -176,3 +176,38 @@ fn request_that_fails_takes_nothing_from_the_limit() {
     rig.osd(1).handle_request(LinkId(u64::MAX), request);
     assert_eq!((rig.osd(1).stats.metrics.refused.get(), rig.osd(1).stats.metrics.throttled.get()), (refused + 1, 0));
 }
+
+/// Requests of two volumes are more than an OSD has in service at once. Each is answered once, and the floor of one lets it through.
+#[test]
+fn requests_of_two_volumes_wait_for_each_other_and_all_are_answered() {
+    let mut rig = Rig::new(32, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 1);
+    let ask = |rig: &mut Rig, volume: u64, count: u64| {
+        for id in 0..count {
+            let chunk = VolumeChunk { volume: VolumeId(volume), index: 0 };
+            let body = RequestBody::Read { chunk, range: SectorRange::new(0, 8), snapshot: None };
+            let request = Request { id: 10_000 * volume + id, pg: pg(0), session: SessionId(1), epoch: Epoch(1), body };
+            rig.osd(0).handle_request(LinkId(u64::MAX), request);
+        }
+    };
+    let answers = |rig: &mut Rig| {
+        let metrics = &rig.osd(0).stats.metrics;
+        metrics.reads.get() + metrics.refused.get()
+    };
+    let before = answers(&mut rig);
+    ask(&mut rig, 1, 150);
+    ask(&mut rig, 2, 100);
+    let waiting = rig.osd(0).shares.waiting();
+    assert!(waiting > 0 && waiting <= 100, "{waiting}");
+    let floor = QosLimits { floor_iops: limits_of(1000).iops, ..QosLimits::NONE };
+    let part = LimitsPart { begins: true, goes_on: false, ends: true };
+    rig.tell(0, OsdDown::Limits { part, volumes: vec![(VolumeId(2), floor)] });
+    ask(&mut rig, 2, 1);
+    rig.run(ms(200));
+    let osd = rig.osd(0);
+    assert_eq!((osd.shares.waiting(), osd.inflight.len()), (0, 0));
+    assert_eq!(answers(&mut rig) - before, 251);
+    assert_eq!(rig.osd(0).stats.metrics.throttled.get(), 0, "a floor limits nothing");
+}

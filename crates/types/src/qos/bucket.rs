@@ -55,6 +55,7 @@ impl LimitKind {
             LimitKind::Iops | LimitKind::Bandwidth => true,
             LimitKind::ReadIops | LimitKind::ReadBandwidth => direction == Direction::Read,
             LimitKind::WriteIops | LimitKind::WriteBandwidth => direction == Direction::Write,
+            LimitKind::FloorIops | LimitKind::FloorBandwidth => false,
         }
     }
 }
@@ -120,8 +121,14 @@ fn buckets_of(kind: LimitKind, limit: RateLimit, how: Strictness) -> impl Iterat
 impl Buckets {
     /// Makes full buckets.
     pub fn new(now: Time, limits: QosLimits, how: Strictness) -> Buckets {
-        let buckets = limits.iter().flat_map(|(kind, limit)| buckets_of(kind, limit, how)).collect();
+        let ceilings = limits.iter().filter(|(kind, _)| !kind.is_floor());
+        let buckets = ceilings.flat_map(|(kind, limit)| buckets_of(kind, limit, how)).collect();
         Buckets { limits, how, buckets, filled_at: now }
+    }
+
+    /// Whether there is no ceiling.
+    pub fn are_none(&self) -> bool {
+        self.buckets.is_empty()
     }
 
     pub fn limits(&self) -> &QosLimits {
