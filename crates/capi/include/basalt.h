@@ -39,9 +39,10 @@
  *     -ENOSPC       the pool is full
  *     -EIO          the stored data is damaged, and no good copy was found
  *     -ENOENT       the volume was removed
- *     -ETIMEDOUT    io_timeout_ms is over; a write may still take effect
+ *     -ETIMEDOUT    io_timeout_ms is over, or the storage is unavailable and on_unavailable lets requests fail; a write may have
+ *                   taken effect, or do so later, but never after a later write of this handle to the same blocks has ended
  *     -ESHUTDOWN    the volume was closed before the request ended, or the I/O thread has ended; a write may have taken effect
- *   Without io_timeout_ms a request waits for its replicas as long as it takes.
+ *   Without io_timeout_ms and on_unavailable a request waits for its replicas as long as it takes.
  *
  * Memory
  *   The library touches your memory only inside your calls, never on its own threads:
@@ -81,7 +82,7 @@ extern "C" {
 #endif
 
 #define BASALT_ABI_MAJOR 1
-#define BASALT_ABI_MINOR 0
+#define BASALT_ABI_MINOR 1
 #define BASALT_ABI_VERSION ((BASALT_ABI_MAJOR << 16) | BASALT_ABI_MINOR)
 
 struct timespec; /* of <time.h>, which hides it from strict ISO C */
@@ -102,6 +103,14 @@ const char *basalt_strerror(int result);
 
 /* ---- Cluster ---- */
 
+/*
+ * Values of on_unavailable: requests while no replica of their part of the volume (its PG) has served one for 5 s. Later requests
+ * succeed again without a new open when the storage is back. A volume that was taken over fails its requests with -ESTALE always.
+ */
+#define BASALT_UNAVAILABLE_FREEZE 0u /* they wait as long as it takes */
+#define BASALT_UNAVAILABLE_WAIT 1u   /* each fails with -ETIMEDOUT unavailable_wait_ms after its submission */
+#define BASALT_UNAVAILABLE_ERROR 2u  /* they fail with -ETIMEDOUT at once, until the storage is back */
+
 struct basalt_options {
     size_t size;                 /* sizeof(struct basalt_options) */
     const char *meta;            /* metadata servers, "HOST:PORT,HOST:PORT"; NULL: the environment variable BASALT_META */
@@ -109,6 +118,9 @@ struct basalt_options {
     uint32_t io_timeout_ms;      /* a request fails after this; 0: it waits as long as it takes */
     uint32_t full_wait_ms;       /* a write waits so long for space in a full pool; 0: 20,000; UINT32_MAX: not at all */
     uint32_t reserved;           /* 0 */
+    /* since 1.1 */
+    uint32_t on_unavailable;      /* BASALT_UNAVAILABLE_*; 0: requests wait as long as it takes */
+    uint32_t unavailable_wait_ms; /* bound of BASALT_UNAVAILABLE_WAIT, 5,000 to 604,800,000; 0: 30,000 */
 };
 
 /*

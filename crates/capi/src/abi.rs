@@ -5,12 +5,20 @@ use std::ffi::{c_char, c_int, c_void};
 /// Part of `basalt_abi_version()` that changes when a program must be compiled again.
 pub const ABI_MAJOR: u32 = 1;
 /// Part that grows with each addition.
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 
 /// `BASALT_OPEN_RDONLY`.
 pub const OPEN_RDONLY: u32 = 1;
 /// `BASALT_OPEN_STEAL`.
 pub const OPEN_STEAL: u32 = 2;
+/// `BASALT_UNAVAILABLE_FREEZE`.
+pub const UNAVAILABLE_FREEZE: u32 = 0;
+/// `BASALT_UNAVAILABLE_WAIT`.
+pub const UNAVAILABLE_WAIT: u32 = 1;
+/// `BASALT_UNAVAILABLE_ERROR`.
+pub const UNAVAILABLE_ERROR: u32 = 2;
+/// Size of `struct basalt_options` in version 1.0.
+pub const OPTIONS_SIZE_MIN: usize = std::mem::offset_of!(Options, on_unavailable);
 /// `BASALT_WRITE_ZEROES_ALLOCATE`.
 pub const WRITE_ZEROES_ALLOCATE: u32 = 1;
 /// `BASALT_QUEUE_DEPTH_MAX`.
@@ -50,6 +58,8 @@ pub struct Options {
     pub io_timeout_ms: u32,
     pub full_wait_ms: u32,
     pub reserved: u32,
+    pub on_unavailable: u32,
+    pub unavailable_wait_ms: u32,
 }
 
 /// `struct basalt_volume_info`.

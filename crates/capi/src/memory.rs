@@ -239,7 +239,7 @@ mod tests {
         assert!(unsafe { Buffers::new(std::ptr::null(), 1) }.is_err());
     }
 
-    const SMALL: usize = size_of::<Options>();
+    const SMALL: usize = crate::abi::OPTIONS_SIZE_MIN;
 
     /// Options of a newer program, which has one more field.
     #[repr(C)]
@@ -256,6 +256,8 @@ mod tests {
             io_timeout_ms: 0,
             full_wait_ms: 0,
             reserved: 0,
+            on_unavailable: 0,
+            unavailable_wait_ms: 0,
         };
         Newer { known, more }
     }

@@ -391,6 +391,10 @@ pub struct NbdArgs {
     /// Force-attach: take the volume from the client that has it open, whose writes are rejected from then on
     #[arg(long)]
     pub steal: bool,
+    /// Requests while no replica answers: `freeze` lets them wait as long as it takes, `wait=TIME` (30s unless given) fails each
+    /// after that time, `error` fails them once nothing has been served for 5 s
+    #[arg(long, value_name = "POLICY", default_value = "freeze", value_parser = crate::unavailable_arg::parse)]
+    pub on_unavailable: client::OnUnavailable,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

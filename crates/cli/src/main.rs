@@ -45,6 +45,7 @@ mod snapshot_args;
 mod snapshots;
 mod stripes;
 mod top;
+mod unavailable_arg;
 mod usage;
 mod verify;
 mod version;

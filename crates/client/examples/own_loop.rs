@@ -61,6 +61,7 @@ fn connect(meta: String) -> Result<ClientLoop, Box<dyn Error>> {
         holder: clientloop::holder("own_loop"),
         timeout: Some(Duration::from_secs(30)),
         full_wait: Duration::from_secs(20),
+        on_unavailable: client::OnUnavailable::Freeze,
     };
     Ok(ClientLoop::new(RealEnv::new(RealConfig::default())?, runtime, config))
 }

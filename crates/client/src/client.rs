@@ -14,7 +14,7 @@ use types::codes;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
 use types::{ClusterId, Errno, Incarnation, OsdId, Time};
-use volume::{Volume, VolumeConfig, VolumeFill, VolumeOut};
+use volume::{OnUnavailable, Volume, VolumeConfig, VolumeFill, VolumeOut};
 use wire::{Message, Peer};
 
 /// Settings that the owner chooses.
@@ -30,6 +30,8 @@ pub struct ClientConfig {
     pub timeout: Option<Duration>,
     /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`.
     pub full_wait: Duration,
+    /// Whether requests fail with `TimedOut` while the storage is unavailable.
+    pub on_unavailable: OnUnavailable,
     /// Times and limits.
     pub tuning: ClientTuning,
     /// Seed of all random draws of the client: pauses between attempts, salts of connections.
@@ -271,6 +273,7 @@ impl Client {
             open.failure_told = true;
             self.events.push(ClientEvent::Failed { volume: open.key, errno });
         }
+        open.note_outage(now);
         self.keep_alive(now, slot);
         self.part(now, slot);
         left
@@ -330,6 +333,7 @@ impl Client {
             serial: self.serial,
             timeout: self.config.timeout,
             full_wait: self.config.full_wait,
+            on_unavailable: self.config.on_unavailable,
             tuning: self.config.tuning.volume,
             seed: self.rng.next_u64(),
         };
@@ -351,6 +355,7 @@ impl Client {
             keepalive_at: now + crate::meta::KEEPALIVE,
             keepalive: None,
             failure_told: false,
+            outage: None,
         };
         if slot == self.volumes.len() {
             self.order.push((slot, false));

@@ -6,7 +6,7 @@
 //! A [`Client`] does no I/O. In the real world the crate `clientloop` gives it a ring and a link to meta:
 //!
 //! ```no_run
-//! use client::{ClientEvent, VolumeKey};
+//! use client::{ClientEvent, OnUnavailable, VolumeKey};
 //! use clientloop::{ClientLoop, LoopConfig};
 //! use device::{Answer, Request};
 //! use env::Env;
@@ -24,6 +24,7 @@
 //!         holder: clientloop::holder("my program"),
 //!         timeout: None,
 //!         full_wait: Duration::from_secs(20),
+//!         on_unavailable: OnUnavailable::Freeze,
 //!     },
 //! );
 //! let _ask = turns.client.open("main/vm1", true, false);
@@ -87,7 +88,7 @@ mod tuning;
 #[cfg(test)]
 mod tests;
 
-pub use ::volume::Stall;
+pub use ::volume::{OnUnavailable, Stall};
 pub use bus::BusStats;
 pub use client::{Client, ClientConfig, ClientEvent, ClientStats};
 pub use meta::AskId;

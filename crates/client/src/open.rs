@@ -2,8 +2,8 @@
 
 use crate::meta::AskId;
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
-use types::{Errno, SessionId, Time, VolumeId};
-use volume::{Volume, VolumeStats};
+use types::{Errno, SessionId, Time, VolumeId, codes};
+use volume::{OnUnavailable, Volume, VolumeStats};
 
 /// Names an open volume of a [`crate::Client`]; never used again after it is closed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -39,6 +39,8 @@ pub struct VolumeReport {
     pub len_bytes: u64,
     /// Reason why no request succeeds any more.
     pub failed: Option<Errno>,
+    /// Number of its PGs that are unavailable: no OSD executes their requests.
+    pub unavailable_pgs: usize,
     /// Counts since its open.
     pub stats: VolumeStats,
 }
@@ -54,6 +56,8 @@ pub(crate) struct OpenVolume {
     pub keepalive: Option<(AskId, Time)>,
     /// The owner was told that the volume has failed.
     pub failure_told: bool,
+    /// Start of the present outage, and the number of requests that had failed before.
+    pub outage: Option<(Time, u64)>,
 }
 
 impl OpenVolume {
@@ -64,7 +68,27 @@ impl OpenVolume {
             session: self.volume.session(),
             len_bytes: self.volume.len_bytes(),
             failed: self.volume.failed(),
+            unavailable_pgs: self.volume.unavailable_pgs(),
             stats: self.volume.stats(),
+        }
+    }
+
+    /// Logs the begin and the end of an outage whose requests fail. One whose requests wait shows in late requests alone.
+    pub fn note_outage(&mut self, now: Time) {
+        let (pgs, failed) = (self.volume.unavailable_pgs(), self.volume.stats().unavailable);
+        let policy = self.volume.on_unavailable();
+        match self.outage {
+            None if pgs > 0 && policy != OnUnavailable::Freeze => {
+                let code = codes::label(codes::REQUESTS_NOT_ANSWERED);
+                tracing::warn!(code, volume = self.info.name, pgs, %policy, "the storage is unavailable: requests fail");
+                self.outage = Some((now, failed));
+            }
+            Some((since, before)) if pgs == 0 => {
+                let (outage_s, requests) = (now.since(since).as_secs(), failed - before);
+                tracing::info!(volume = self.info.name, outage_s, requests, "the storage is available again");
+                self.outage = None;
+            }
+            _ => {}
         }
     }
 

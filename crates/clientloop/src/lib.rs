@@ -8,7 +8,7 @@
 #![warn(missing_docs)]
 
 use api::client_link::ClientLink;
-use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning};
+use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, OnUnavailable};
 use env::real::RealEnv;
 use env::{Env, EnvError, Event, Op};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct LoopConfig {
     pub timeout: Option<Duration>,
     /// Time that a write waits for space before it fails with `NoSpace`.
     pub full_wait: Duration,
+    /// Whether requests fail with `TimedOut` while the storage is unavailable.
+    pub on_unavailable: OnUnavailable,
 }
 
 /// A client with its ring and its link to meta.
@@ -95,6 +97,7 @@ impl ClientLoop {
             holder: config.holder,
             timeout: config.timeout,
             full_wait: config.full_wait,
+            on_unavailable: config.on_unavailable,
             tuning: ClientTuning::default(),
             seed: env.random(),
         });

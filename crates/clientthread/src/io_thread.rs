@@ -117,8 +117,8 @@ impl<T: Send + 'static> IoThread<T> {
         }
         let mailbox = Arc::new(Mailbox::new(env.waker()));
         let cluster = Cluster::new(Arc::clone(&mailbox), admin, runtime.handle().clone());
-        let config =
-            LoopConfig { metas: settings.metas, holder, timeout: settings.io_timeout, full_wait: settings.full_wait };
+        let Settings { metas, io_timeout: timeout, full_wait, on_unavailable, .. } = settings;
+        let config = LoopConfig { metas, holder, timeout, full_wait, on_unavailable };
         Ok((IoThread::new(mailbox, ClientLoop::new(env, runtime, config)), cluster))
     }
 

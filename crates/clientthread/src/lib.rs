@@ -53,6 +53,7 @@ mod queue;
 mod served;
 mod settings;
 
+pub use client::OnUnavailable;
 pub use cluster::{Access, Cluster, Connecting, STOP_MAX, Volume};
 pub use env::real::embed::is_forked;
 pub use failure::Failure;

@@ -1,6 +1,7 @@
 //! Settings of a cluster handle, and the addresses of metadata servers as programs write them.
 
 use crate::failure::Failure;
+use client::OnUnavailable;
 use std::time::Duration;
 
 /// Environment variable that names the metadata servers.
@@ -19,11 +20,13 @@ pub struct Settings {
     pub io_timeout: Option<Duration>,
     /// Time that a write waits for space in a full pool before it fails with `NoSpace`.
     pub full_wait: Duration,
+    /// Whether requests fail with `TimedOut` while the storage is unavailable.
+    pub on_unavailable: OnUnavailable,
 }
 
 impl Settings {
-    /// Returns the defaults: 15 s for metadata servers, no time limit for requests, and 20 s of waiting for space, which is enough
-    /// to free some and shorter than the patience of most programs.
+    /// Returns the defaults: 15 s for metadata servers, no time limit for requests, which wait for storage that is unavailable, and
+    /// 20 s of waiting for space, which is enough to free some and shorter than the patience of most programs.
     pub fn new(metas: Vec<String>) -> Settings {
         Settings {
             metas,
@@ -31,6 +34,7 @@ impl Settings {
             connect_timeout: Duration::from_secs(15),
             io_timeout: None,
             full_wait: Duration::from_secs(20),
+            on_unavailable: OnUnavailable::Freeze,
         }
     }
 }

@@ -162,6 +162,7 @@ impl Table {
             holder: "fuzz".into(),
             timeout: None,
             full_wait: std::time::Duration::ZERO,
+            on_unavailable: client::OnUnavailable::Freeze,
             tuning: ClientTuning::default(),
             seed: seed.into(),
         };

@@ -194,6 +194,15 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
     }
 }
 
+/// Returns the policy of a run while PGs are unavailable.
+fn policy(seed: u8) -> volume::OnUnavailable {
+    match seed % 4 {
+        0 => volume::OnUnavailable::Error,
+        1 => volume::OnUnavailable::Wait(std::time::Duration::from_secs(7)),
+        _ => volume::OnUnavailable::Freeze,
+    }
+}
+
 impl Table {
     fn new(write: bool, seed: u8, timeout: bool) -> Table {
         let striped = seed & 16 != 0;
@@ -204,6 +213,7 @@ impl Table {
             serial: 5,
             timeout,
             full_wait: std::time::Duration::from_secs(u64::from(seed) % 3),
+            on_unavailable: policy(seed),
             tuning: VolumeTuning::default(),
             seed: seed.into(),
         };

@@ -47,6 +47,8 @@ telemetry::metrics! {
         counter resends: "requests sent to OSDs again, because the leader moved or did not answer";
         counter searches: "leaders found after the known one moved or did not answer";
         counter bad_reads: "answers to reads whose checksum was wrong";
+        gauge unavailable_pgs: "PGs of the volume with requests that no OSD has served for 5 s";
+        counter unavailable_requests: "requests that failed because their PG was unavailable, by --on-unavailable";
         counter bytes_in: "bytes received from OSDs";
         counter bytes_out: "bytes sent to OSDs";
     }

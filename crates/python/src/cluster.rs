@@ -4,7 +4,7 @@ use crate::admin;
 use crate::errors::{OrRaise, check_fork};
 use crate::volume::Volume;
 use crate::wait::{self, SLICE};
-use clientthread::{Access, Failure, Pending, STOP_MAX, Settings};
+use clientthread::{Access, Failure, OnUnavailable, Pending, STOP_MAX, Settings};
 use control::admin::{AdminAnswer, AdminAsk};
 use pyo3::prelude::*;
 use std::sync::OnceLock;
@@ -46,6 +46,21 @@ fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(value).map_err(|_| Failure::invalid(format!("{name} is {value} s: it is no time")))
 }
 
+/// Returns the policy that a program chose: a word, or the seconds of a wait.
+fn policy(value: &Bound<'_, PyAny>) -> Result<OnUnavailable, Failure> {
+    if let Ok(bound) = value.extract::<f64>() {
+        let (min, max) = (OnUnavailable::WAIT_MIN.as_secs(), OnUnavailable::WAIT_MAX.as_secs());
+        let wrong = || Failure::invalid(format!("on_unavailable is {bound} s: it is not within {min} to {max}"));
+        return OnUnavailable::wait(seconds("on_unavailable", bound)?).ok_or_else(wrong);
+    }
+    match value.extract::<String>().as_deref() {
+        Ok("freeze") => Ok(OnUnavailable::Freeze),
+        Ok("wait") => Ok(OnUnavailable::Wait(OnUnavailable::WAIT)),
+        Ok("error") => Ok(OnUnavailable::Error),
+        _ => Err(Failure::invalid("on_unavailable is none of \"freeze\", \"wait\", \"error\" and a number of seconds")),
+    }
+}
+
 impl Cluster {
     fn stopping(&self) -> &Pending<()> {
         self.stopping.get_or_init(|| self.handle.begin_stop())
@@ -67,6 +82,7 @@ impl Cluster {
         connect_timeout: f64,
         io_timeout: Option<f64>,
         full_wait: f64,
+        on_unavailable: &Bound<'_, PyAny>,
     ) -> PyResult<Cluster> {
         check_fork(py)?;
         let settings = Settings {
@@ -74,6 +90,7 @@ impl Cluster {
             connect_timeout: seconds("connect_timeout", connect_timeout).or_raise(py)?,
             io_timeout: io_timeout.map(|value| seconds("io_timeout", value)).transpose().or_raise(py)?,
             full_wait: seconds("full_wait", full_wait).or_raise(py)?,
+            on_unavailable: policy(on_unavailable).or_raise(py)?,
             ..Settings::new(clientthread::metas(meta).or_raise(py)?)
         };
         let mut connecting = clientthread::Cluster::begin_connect(settings).or_raise(py)?;

@@ -57,6 +57,7 @@ impl Process {
             holder: format!("sim {number} life {life}"),
             timeout: None,
             full_wait,
+            on_unavailable: client::OnUnavailable::Freeze,
             tuning,
             seed: env.random(),
         };

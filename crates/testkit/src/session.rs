@@ -47,6 +47,7 @@ impl Session {
             holder: format!("testkit pid {}", std::process::id()),
             timeout: how.timeout,
             full_wait: Duration::ZERO,
+            on_unavailable: client::OnUnavailable::Freeze,
         };
         let mut turns = ClientLoop::new(RealEnv::new(RealConfig::default())?, runtime, config);
         let ask = turns.client.open(name, how.write, how.steal);

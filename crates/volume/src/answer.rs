@@ -53,6 +53,7 @@ impl Volume {
         pg.silent = pg.silent.filter(|(silent, _)| *silent != osd);
         match reply.result {
             Ok(body) => {
+                pg.service.served(now);
                 match examine(part, body) {
                     Some(good) => {
                         if is_sampled(part.seq) {
@@ -65,6 +66,7 @@ impl Volume {
                 self.settle(now, slot, osd);
             }
             Err(Reject::Failed(errno)) => {
+                pg.service.served(now);
                 self.refuse_finally(now, key, errno);
                 self.settle(now, slot, osd);
             }
@@ -265,6 +267,7 @@ impl Volume {
         }
         let tuning = &self.config.tuning;
         let pg = &mut self.pgs[slot as usize];
+        pg.service.served(now);
         // One pause answers all refusals of a burst.
         if now >= pg.resume_at {
             pg.resume_at = now + wait.clamp(tuning.backoff_first.min(tuning.throttle_max), tuning.throttle_max);

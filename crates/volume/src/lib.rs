@@ -30,6 +30,7 @@ mod meta;
 mod overlap;
 mod part;
 mod pg;
+mod policy;
 mod ring;
 mod segments;
 mod split;
@@ -43,6 +44,7 @@ mod walk;
 mod tests;
 
 pub use ids::{SPACES, space_of};
+pub use policy::OnUnavailable;
 pub use stall::Stall;
 pub use tuning::VolumeTuning;
 pub use volume::{Admit, Carrier, SampledWrite, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

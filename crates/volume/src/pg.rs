@@ -39,6 +39,7 @@ pub(crate) struct Pg {
     pub hint_followed_at: Time,
     pub report: crate::unreached::Report,
     pub full: crate::stall::Full,
+    pub service: crate::policy::Service,
     /// True when members may have changed: the volume asks meta.
     pub stale: bool,
     /// True when a segment of the volume lies here, so its attach record does, too.
@@ -86,6 +87,7 @@ impl Pg {
             hint_followed_at: Time::ZERO,
             report: crate::unreached::Report::default(),
             full: crate::stall::Full::default(),
+            service: crate::policy::Service::default(),
             seqs: Ring::new(),
             parts: 0,
             blocked: false,

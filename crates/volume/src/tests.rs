@@ -7,6 +7,7 @@ mod history;
 mod holes;
 mod limits;
 mod model;
+mod policy;
 mod sampled;
 mod script;
 mod stripes;

@@ -59,6 +59,8 @@ pub struct VolumeTuning {
     pub full_forget: Duration,
     /// Number of waiting writes that are tried when a write that waited for space has found some. Default 2; at least 1.
     pub full_wakes: usize,
+    /// A PG whose requests no OSD executes for this long is unavailable. Default 5 s: an election takes 2 s at most.
+    pub unavailable: Duration,
     /// A search this long asks meta whether members have changed; then again at this interval. Default 1 s.
     pub refresh: Duration,
     /// A question to meta without an answer is repeated after this. Default 5 s.
@@ -98,6 +100,7 @@ impl Default for VolumeTuning {
             fence_check_patience: ms(500),
             full_forget: s(10),
             full_wakes: 2,
+            unavailable: s(5),
             refresh: s(1),
             ask_timeout: s(5),
             ask_backoff_first: ms(50),
@@ -135,6 +138,7 @@ impl VolumeTuning {
             ("scan", self.scan),
             ("fence_check_patience", self.fence_check_patience),
             ("full_forget", self.full_forget),
+            ("unavailable", self.unavailable),
             ("refresh", self.refresh),
             ("ask_timeout", self.ask_timeout),
             ("ask_backoff_first", self.ask_backoff_first),

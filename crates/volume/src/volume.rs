@@ -7,6 +7,7 @@ use crate::limits::PARTS_MAX;
 use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
+use crate::policy::OnUnavailable;
 use crate::segments::Segments;
 use crate::tuning::VolumeTuning;
 use crate::walk::{Piece, PieceExtents, buffers, join_extents, next_piece};
@@ -52,6 +53,8 @@ pub struct VolumeConfig {
     pub timeout: Option<Duration>,
     /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`. Zero: it fails at once.
     pub full_wait: Duration,
+    /// Whether requests fail with `TimedOut` while their PG is unavailable.
+    pub on_unavailable: OnUnavailable,
     pub tuning: VolumeTuning,
     pub seed: u64,
 }
@@ -94,6 +97,8 @@ pub struct VolumeStats {
     pub reports: u64,
     /// Requests that waited because of an I/O limit.
     pub limited: u64,
+    /// Requests that failed because their PG was unavailable.
+    pub unavailable: u64,
 }
 
 /// A request in flight.
@@ -200,6 +205,8 @@ pub struct Volume {
     pub(crate) held_bytes: u64,
     /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
+    /// Earliest time at which the policy may fail a request.
+    pub(crate) judge_at: Time,
     /// Numbers of requests taken, of parts made and of messages sent.
     arrivals: u64,
     pub(crate) lives: u64,
@@ -252,6 +259,7 @@ impl Volume {
             limiter: None,
             held_bytes: 0,
             expire_at: Time::NEVER,
+            judge_at: Time::NEVER,
             arrivals: 0,
             lives: 0,
             parts: Slab::new(),
@@ -377,6 +385,7 @@ impl Volume {
         };
         let deadline = self.config.timeout.map_or(Time::NEVER, |t| now + t);
         self.expire_at = self.expire_at.min(deadline);
+        self.expect_judgement(now);
         self.held_bytes += held_bytes;
         let range = offset..end;
         let pending = Pending {
@@ -410,9 +419,10 @@ impl Volume {
 
     /// Does all work that is possible now: splits, sends, asks meta, returns completions.
     pub fn poll(&mut self, now: Time, carrier: &mut dyn Carrier, out: &mut VolumeOut) {
-        self.polled_at = now;
+        let last_poll = std::mem::replace(&mut self.polled_at, now);
         if self.failed.is_none() {
             self.expire(now);
+            self.hold_to_policy(now, last_poll);
             self.ask_holder(now);
             self.release_limited(now);
             self.split(now);
@@ -428,6 +438,7 @@ impl Volume {
                 } else {
                     let pg = &mut self.pgs[slot as usize];
                     (pg.active, pg.blocked) = (false, false);
+                    pg.service.rests();
                     self.active.swap_remove(at);
                 }
             }
@@ -464,6 +475,7 @@ impl Volume {
         pgs.fold(Time::NEVER, Time::min)
             .min(self.scan_at)
             .min(self.expire_at)
+            .min(self.policy_deadline())
             .min(self.limiter.as_ref().map_or(Time::NEVER, |limiter| limiter.wake()))
             .min(self.ask_deadline())
             .min(self.fence_check.deadline())
@@ -485,7 +497,8 @@ impl Volume {
         if let Some(limiter) = &mut self.limiter {
             limiter.clear();
         }
-        self.expire_at = Time::NEVER;
+        (self.expire_at, self.judge_at) = (Time::NEVER, Time::NEVER);
+        self.pgs.iter_mut().for_each(|pg| pg.service.rests());
         self.active.clear();
         self.held_bytes = 0;
         self.scan_at = Time::NEVER;
@@ -582,12 +595,13 @@ impl Volume {
         let late: Vec<u32> =
             self.requests.iter().filter(|(_, p)| p.deadline <= now).map(|(key, _)| key as u32).collect();
         for request in late {
-            self.give_up(request);
+            self.give_up(now, request);
         }
         self.expire_at = self.requests.iter().map(|(_, p)| p.deadline).fold(Time::NEVER, Time::min);
     }
 
-    fn give_up(&mut self, request: u32) {
+    /// Answers a request with `TimedOut`. Its writes that may be on their way are skipped (R7).
+    pub(crate) fn give_up(&mut self, now: Time, request: u32) {
         let mut mine: Vec<u32> = Vec::new();
         mine.extend(self.parts.iter().filter(|(_, p)| p.request == Some(request)).map(|(key, _)| key as u32));
         for key in mine {
@@ -602,7 +616,9 @@ impl Volume {
                 self.pgs[part.pg as usize].unqueue(key);
                 part.place = Place::Held;
             }
+            let (slot, chunk) = (part.pg, part.chunk);
             self.end_part(key, Err(Errno::TimedOut));
+            self.keep_searching(now, slot, chunk);
         }
         self.unsplit.retain(|r| *r != request);
         if let Some(limiter) = &mut self.limiter {

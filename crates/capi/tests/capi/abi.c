@@ -13,6 +13,9 @@ int main(void)
     NUMBER(BASALT_ABI_VERSION);
     NUMBER(BASALT_OPEN_RDONLY);
     NUMBER(BASALT_OPEN_STEAL);
+    NUMBER(BASALT_UNAVAILABLE_FREEZE);
+    NUMBER(BASALT_UNAVAILABLE_WAIT);
+    NUMBER(BASALT_UNAVAILABLE_ERROR);
     NUMBER(BASALT_WRITE_ZEROES_ALLOCATE);
     NUMBER(BASALT_QUEUE_DEPTH_MAX);
     NUMBER(BASALT_QUEUE_BYTES_MAX);
@@ -24,6 +27,8 @@ int main(void)
     FIELD(options, io_timeout_ms);
     FIELD(options, full_wait_ms);
     FIELD(options, reserved);
+    FIELD(options, on_unavailable);
+    FIELD(options, unavailable_wait_ms);
     SIZE(volume_info);
     FIELD(volume_info, size);
     FIELD(volume_info, length_bytes);

@@ -57,6 +57,9 @@ fn numbers_and_layouts_are_those_of_the_header() {
         ("BASALT_ABI_VERSION", u64::from(basalt_abi_version())),
         ("BASALT_OPEN_RDONLY", u64::from(abi::OPEN_RDONLY)),
         ("BASALT_OPEN_STEAL", u64::from(abi::OPEN_STEAL)),
+        ("BASALT_UNAVAILABLE_FREEZE", u64::from(abi::UNAVAILABLE_FREEZE)),
+        ("BASALT_UNAVAILABLE_WAIT", u64::from(abi::UNAVAILABLE_WAIT)),
+        ("BASALT_UNAVAILABLE_ERROR", u64::from(abi::UNAVAILABLE_ERROR)),
         ("BASALT_WRITE_ZEROES_ALLOCATE", u64::from(abi::WRITE_ZEROES_ALLOCATE)),
         ("BASALT_QUEUE_DEPTH_MAX", u64::from(abi::QUEUE_DEPTH_MAX)),
         ("BASALT_QUEUE_BYTES_MAX", abi::QUEUE_BYTES_MAX),
@@ -65,7 +68,8 @@ fn numbers_and_layouts_are_those_of_the_header() {
     let library: BTreeMap<String, u64> = numbers
         .into_iter()
         .map(|(name, number)| (name.to_owned(), number))
-        .chain(fields!(Options, "options": size meta connect_timeout_ms io_timeout_ms full_wait_ms reserved))
+        .chain(fields!(Options, "options": size meta connect_timeout_ms io_timeout_ms full_wait_ms reserved
+            on_unavailable unavailable_wait_ms))
         .chain(fields!(VolumeInfo, "volume_info": size length_bytes block_bytes block_preferred_bytes
             request_preferred_bytes request_bytes_max requests_served read_only))
         .chain(fields!(Event, "event": user_data result reserved))

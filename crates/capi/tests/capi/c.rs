@@ -32,8 +32,16 @@ fn made<T>(result: c_int, handle: *mut T) -> Result<Handle, (c_int, String)> {
 pub fn connect(meta: &str, connect_timeout_ms: u32, io_timeout_ms: u32) -> Result<Handle, (c_int, String)> {
     let meta = CString::new(meta).expect("no NUL");
     let size = size_of::<Options>();
-    let options =
-        Options { size, meta: meta.as_ptr(), connect_timeout_ms, io_timeout_ms, full_wait_ms: 0, reserved: 0 };
+    let options = Options {
+        size,
+        meta: meta.as_ptr(),
+        connect_timeout_ms,
+        io_timeout_ms,
+        full_wait_ms: 0,
+        reserved: 0,
+        on_unavailable: 0,
+        unavailable_wait_ms: 0,
+    };
     let mut handle: *mut BasaltCluster = std::ptr::null_mut();
     // SAFETY: both pointers are of this frame.
     let result = unsafe { cluster::basalt_connect(&options, &mut handle) };

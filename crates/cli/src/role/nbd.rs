@@ -37,6 +37,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
         (None, None) => NetAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
     };
     prepared.full_wait = FULL_WAIT;
+    prepared.on_unavailable = args.on_unavailable;
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
     let runtime = prepared.runtime.handle().clone();
     let mut session = prepared.open(Open { name: &args.volume, write: !args.only_reads(), steal: args.steal })?;
@@ -53,7 +54,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
 /// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
 fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Result<()> {
     let uri = uri(&args.volume, bound);
-    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.only_reads(), "exported");
+    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.only_reads(), on_unavailable = %args.on_unavailable, "exported");
     if as_json {
         let body = serde_json::json!({
             "volume": args.volume,

@@ -68,7 +68,11 @@ impl Endpoint {
         }
         let (metrics, stats) = (&self.client, session.turns.client.stats());
         // An export has one volume.
-        let volume = stats.volumes.first().map(|volume| volume.stats).unwrap_or_default();
+        let volume = stats.volumes.first();
+        metrics
+            .unavailable_pgs
+            .set(volume.map_or(0, |volume| i64::try_from(volume.unavailable_pgs).unwrap_or(i64::MAX)));
+        let volume = volume.map(|volume| volume.stats).unwrap_or_default();
         for (counter, total) in [
             (&metrics.connects, stats.bus.links_up),
             (&metrics.disconnects, stats.bus.links_down),
@@ -76,6 +80,7 @@ impl Endpoint {
             (&metrics.resends, volume.repeats),
             (&metrics.searches, volume.searches),
             (&metrics.bad_reads, volume.bad_reads),
+            (&metrics.unavailable_requests, volume.unavailable),
             (&metrics.bytes_in, stats.bus.bytes_in),
             (&metrics.bytes_out, stats.bus.bytes_out),
         ] {

@@ -10,7 +10,7 @@ use crate::role::late::Watch;
 use crate::role::{self, Stop, env_error};
 use anyhow::Result;
 use api::AdminClient;
-use client::{ClientEvent, VolumeKey};
+use client::{ClientEvent, OnUnavailable, VolumeKey};
 use clientloop::{ClientLoop, DRAIN_MAX, LoopConfig, OPEN_MAX, PART_MAX};
 use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
@@ -59,6 +59,8 @@ pub struct Prepared {
     holder: String,
     /// Time that a write waits for space before it fails: zero by default.
     pub full_wait: Duration,
+    /// Fate of requests while the storage is unavailable: they wait by default.
+    pub on_unavailable: OnUnavailable,
 }
 
 /// A volume that is open on this thread.
@@ -82,6 +84,7 @@ impl Prepared {
             holder: self.holder,
             timeout: None,
             full_wait: self.full_wait,
+            on_unavailable: self.on_unavailable,
         };
         let mut session = Session {
             turns: ClientLoop::new(self.env, self.runtime, config),
@@ -151,7 +154,15 @@ impl Session {
         let stop = Stop::on_signal(&runtime);
         stop.wakes(env.waker());
         let holder = clientloop::holder(kind);
-        Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })
+        Ok(Prepared {
+            env,
+            runtime,
+            stop,
+            metas: metas.to_vec(),
+            holder,
+            full_wait: Duration::ZERO,
+            on_unavailable: OnUnavailable::Freeze,
+        })
     }
 
     /// Opens `pool/volume` for a benchmark.

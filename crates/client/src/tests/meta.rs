@@ -15,6 +15,7 @@ fn config() -> ClientConfig {
         holder: "test".into(),
         timeout: None,
         full_wait: std::time::Duration::ZERO,
+        on_unavailable: crate::OnUnavailable::Freeze,
         tuning: ClientTuning::default(),
         seed: 1,
     }

@@ -154,6 +154,7 @@ impl Run {
             holder: "sim".into(),
             timeout: None,
             full_wait: std::time::Duration::ZERO,
+            on_unavailable: crate::OnUnavailable::Freeze,
             tuning: ClientTuning::default(),
             seed,
         };

@@ -21,7 +21,8 @@ fn thread() -> IoThread<u64> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let mailbox = Arc::new(Mailbox::new(env.waker()));
     let (metas, holder) = (vec!["127.0.0.1:1".to_owned()], clientloop::holder("test"));
-    let config = LoopConfig { metas, holder, timeout: None, full_wait: Duration::ZERO };
+    let on_unavailable = client::OnUnavailable::Freeze;
+    let config = LoopConfig { metas, holder, timeout: None, full_wait: Duration::ZERO, on_unavailable };
     IoThread::new(mailbox, ClientLoop::new(env, runtime, config))
 }
 

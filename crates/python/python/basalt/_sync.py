@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from basalt import _native
@@ -33,6 +33,7 @@ def connect(
     connect_timeout: float = 15.0,
     io_timeout: float | None = None,
     full_wait: float = 20.0,
+    on_unavailable: float | Literal["freeze", "wait", "error"] = "freeze",
 ) -> Cluster:
     """Connect to a cluster.
 
@@ -40,8 +41,18 @@ def connect(
     ``BASALT_META`` does. Times are seconds: ``connect_timeout`` is the longest wait for a metadata server, here and in each call
     of an administrator. A request to a volume fails after ``io_timeout``; ``None``: it waits as long as it takes. A write
     waits for space in a full pool for ``full_wait``.
+
+    ``on_unavailable`` is about requests whose part of the volume no replica has served for 5 s. With ``"freeze"`` they wait as
+    long as it takes; with a number, each fails when it is so many seconds old (``"wait"``: 30); with ``"error"`` they fail at
+    once until the storage is back. They raise :class:`basalt.TimedOut`; such a write may have taken effect, or do so later.
     """
-    return Cluster(meta, connect_timeout=connect_timeout, io_timeout=io_timeout, full_wait=full_wait)
+    return Cluster(
+        meta,
+        connect_timeout=connect_timeout,
+        io_timeout=io_timeout,
+        full_wait=full_wait,
+        on_unavailable=on_unavailable,
+    )
 
 
 class Cluster:
@@ -57,6 +68,7 @@ class Cluster:
         connect_timeout: float = 15.0,
         io_timeout: float | None = None,
         full_wait: float = 20.0,
+        on_unavailable: float | Literal["freeze", "wait", "error"] = "freeze",
     ) -> None:
         """See :func:`basalt.connect`."""
         #: Held through a close: a later caller waits for the first.
@@ -68,7 +80,9 @@ class Cluster:
         self._volumes: WeakSet[Volume] = WeakSet()
         metas = meta if meta is None or isinstance(meta, str) else ",".join(meta)
         #: ``None`` when the close has ended.
-        self._native: _native.Cluster | None = _native.Cluster(metas, connect_timeout, io_timeout, full_wait)
+        self._native: _native.Cluster | None = _native.Cluster(
+            metas, connect_timeout, io_timeout, full_wait, on_unavailable
+        )
         with _lock:
             _clusters.add(self)
 

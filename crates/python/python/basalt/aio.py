@@ -24,7 +24,7 @@ import operator
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from basalt import _native, _sync
 from basalt._errors import Error, _closed
@@ -45,10 +45,16 @@ async def connect(
     connect_timeout: float = 15.0,
     io_timeout: float | None = None,
     full_wait: float = 20.0,
+    on_unavailable: float | Literal["freeze", "wait", "error"] = "freeze",
 ) -> Cluster:
     """Connect to a cluster; see :func:`basalt.connect`."""
     blocking = await asyncio.to_thread(
-        _sync.Cluster, meta, connect_timeout=connect_timeout, io_timeout=io_timeout, full_wait=full_wait
+        _sync.Cluster,
+        meta,
+        connect_timeout=connect_timeout,
+        io_timeout=io_timeout,
+        full_wait=full_wait,
+        on_unavailable=on_unavailable,
     )
     return Cluster(blocking)
 

@@ -4,7 +4,7 @@
 use super::cluster::{Cluster, Event};
 use super::history::History;
 use super::script::opened;
-use crate::{Volume, VolumeConfig, VolumeOut, VolumeTuning};
+use crate::{OnUnavailable, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::control::Opened;
@@ -25,10 +25,12 @@ struct Run {
     left: u32,
     open: u32,
     fenced: bool,
+    /// Requests that failed because of the policy.
+    failed: u64,
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(seed: u64, on_unavailable: OnUnavailable) -> Run {
         let mut rng = Rng::new(seed);
         // A third of all runs are striped.
         let stripe = match seed % 3 {
@@ -41,10 +43,13 @@ impl Run {
         let opened = Opened { stripe, segments: places, ..opened(3 * SEGMENT, allocated * stripe.count(), true) };
         // Half of all runs wait for space, some longer than the cluster is full.
         let full_wait = Duration::from_millis(seed % 2 * (seed / 2 % 5) * 700);
-        let volume = Volume::new(
-            &opened,
-            VolumeConfig { space: 1, serial: 0, timeout: None, full_wait, tuning: VolumeTuning::default(), seed },
-        );
+        let mut tuning = VolumeTuning::default();
+        if on_unavailable != OnUnavailable::Freeze {
+            // So short that many requests fail while their messages are on their way.
+            tuning.unavailable = Duration::from_millis(20 + seed % 7 * 60);
+        }
+        let config = VolumeConfig { space: 1, serial: 0, timeout: None, full_wait, on_unavailable, tuning, seed };
+        let volume = Volume::new(&opened, config);
         let left = rng.between(40, 120) as u32;
         let now = Time(1_000 * MS);
         Run {
@@ -57,6 +62,7 @@ impl Run {
             left,
             open: 0,
             fenced: false,
+            failed: 0,
         }
     }
 
@@ -99,6 +105,7 @@ impl Run {
             match &result {
                 Err(Errno::Fenced) if self.fenced => {}
                 Err(Errno::NoSpace) if self.cluster.was_full => {}
+                Err(Errno::TimedOut) if self.volume.on_unavailable() != OnUnavailable::Freeze => self.failed += 1,
                 Err(Errno::Damaged) => panic!("flips are rarer than repetitions"),
                 Err(errno) => panic!("request {token} failed: {errno}"),
                 Ok(Answer::Done | Answer::Data(_) | Answer::Extents(_)) => {}
@@ -143,12 +150,16 @@ impl Run {
             steps += 1;
             assert!(steps < 100_000 && self.now < Time(600_000 * MS), "no end in sight: {} open", self.open);
         }
-        self.cluster.check_waste(&self.volume);
+        if self.failed == 0 {
+            self.cluster.check_waste(&self.volume);
+        }
     }
 
     /// Checks that every acknowledged write can be read when the faults have ended.
     fn read_back(&mut self) {
         self.now = self.now + Duration::from_secs(5);
+        let failed = self.failed;
+        self.volume.config.tuning.unavailable = Duration::from_secs(5);
         for (n, (offset, len)) in HOT.into_iter().enumerate() {
             let request = Request::Read { offset, len: len + (1 << 20) };
             let token = 1_000 + n as u64;
@@ -162,7 +173,7 @@ impl Run {
                 self.step();
             }
         }
-        assert!(self.volume.is_idle());
+        assert!(self.volume.is_idle() && self.failed == failed, "the storage is back");
     }
 }
 
@@ -172,7 +183,7 @@ fn reads_return_the_last_acknowledged_write_whatever_leaders_and_links_do() {
     let mut faults = [0; super::cluster::FAULTS.len()];
     for seed in only.map_or(0..250, |seed| seed..seed + 1) {
         let outcome = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
+            let mut run = Run::new(seed, OnUnavailable::Freeze);
             run.run();
             if !run.fenced {
                 run.read_back();
@@ -191,9 +202,31 @@ fn reads_return_the_last_acknowledged_write_whatever_leaders_and_links_do() {
 }
 
 #[test]
+fn write_that_failed_never_lands_after_a_later_one_was_acknowledged() {
+    let mut failed = 0;
+    for seed in 0..120 {
+        let policy = match seed % 2 {
+            0 => OnUnavailable::Error,
+            _ => OnUnavailable::Wait(Duration::from_millis(30 + seed % 5 * 100)),
+        };
+        let outcome = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed, policy);
+            run.run();
+            if !run.fenced {
+                run.read_back();
+            }
+            assert_eq!(run.failed, run.volume.stats().unavailable);
+            run.failed
+        });
+        failed += outcome.unwrap_or_else(|_| panic!("seed {seed} under {policy}"));
+    }
+    assert!(failed > 100, "the policy failed {failed} requests only");
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     let end = |seed| {
-        let mut run = Run::new(seed);
+        let mut run = Run::new(seed, OnUnavailable::Freeze);
         run.run();
         (run.now, run.volume.stats(), run.cluster.faults)
     };

@@ -1,6 +1,6 @@
 //! Scripts of single events: the messages that leave, their times and their OSDs.
 
-use crate::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
+use crate::{Admit, Carrier, OnUnavailable, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::codes;
@@ -88,7 +88,8 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
         let (full_wait, tuning) = (Duration::ZERO, VolumeTuning::default());
-        let config = VolumeConfig { space: 5, serial: 100, timeout, full_wait, tuning, seed: 1 };
+        let on_unavailable = OnUnavailable::Freeze;
+        let config = VolumeConfig { space: 5, serial: 100, timeout, full_wait, on_unavailable, tuning, seed: 1 };
         let volume = Volume::new(opened, config);
         let wire =
             Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX, plenty: Vec::new(), heard: Vec::new() };
