@@ -17,6 +17,7 @@ mod metas;
 mod names;
 mod pgs;
 mod postgres;
+mod shares;
 mod snapshots;
 mod steal;
 mod streamed_kill;
@@ -97,6 +98,7 @@ pub const BY_NAME: &[(&str, &str, Run)] = &[
         "kill -9 of a leader while another OSD is being streamed to: stalls of a client",
         streamed_kill::run,
     ),
+    ("shares", "volumes on one OSD: limits hold, busy ones get equal parts, floors are kept", shares::run),
     ("hybrid", "logs on fast files, homes of 200 IOPS: fast until the dirty limit, then smooth", hybrid::run),
 ];
 
