@@ -8,7 +8,7 @@ use crate::follow::{Held, Metas, is_unresolved};
 use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
-use crate::{BY_KEY, MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
+use crate::{BY_KEY, MESSAGE_LEN_MAX, convert_faults, pb::VolumeView as PbVolume};
 use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, SnapshotChange, VolumeClone, VolumeRemove};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -481,6 +481,14 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         }
         AdminAsk::VolumeFlatten { name, cancel } => {
             let reply = rpc.volume_flatten(pb::VolumeFlattenRequest { name, cancel }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeFaultAdd { name, fault } => {
+            let reply = rpc.volume_fault_add(convert_faults::add_out(name, &fault)).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeFaultRemove { name, id } => {
+            let reply = rpc.volume_fault_remove(pb::VolumeFaultRemoveRequest { name, id }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
         AdminAsk::VolumeList { pool } => {

@@ -1,5 +1,6 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
+use crate::convert_faults::{told_in, told_out};
 use crate::convert_members::{change_in, change_out, force_in, force_out, membership_in, membership_out};
 use crate::convert_qos::{limits_in, limits_out, volume_limits_in, volume_limits_out};
 use crate::pb;
@@ -598,6 +599,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 stripe: stripe_out(o.stripe),
                 limits: limits_out(&o.limits),
                 snapshot: o.snapshot.map(|snapshot| snapshot.0),
+                faults: told_out(&o.faults),
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -605,8 +607,8 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 pending: pending.iter().map(|segment| segment.0).collect(),
             }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
-            ClientAnswer::Alive { len_bytes, limits } => {
-                Answer::Alive(pb::Alive { len_bytes, limits: limits_out(&limits) })
+            ClientAnswer::Alive { len_bytes, limits, faults } => {
+                Answer::Alive(pb::Alive { len_bytes, limits: limits_out(&limits), faults: told_out(&faults) })
             }
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
             ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
@@ -633,6 +635,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         len_bytes: volume_len(o.len_bytes)?,
         stripe,
         limits: limits_in(o.limits)?,
+        faults: told_in(o.faults)?,
         snapshot: o.snapshot.map(SnapshotId),
         write: o.write,
         segments,
@@ -655,7 +658,8 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
             Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
             Answer::Alive(alive) => {
                 let len_bytes = if alive.len_bytes == 0 { 0 } else { volume_len(alive.len_bytes)? };
-                ClientAnswer::Alive { len_bytes, limits: limits_in(alive.limits)? }
+                let (limits, faults) = (limits_in(alive.limits)?, told_in(alive.faults)?);
+                ClientAnswer::Alive { len_bytes, limits, faults }
             }
             Answer::Closed(_) => ClientAnswer::Closed,
             Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),

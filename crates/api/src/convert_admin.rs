@@ -2,7 +2,7 @@
 
 use crate::convert::{Malformed, addr, need, pg, stripe_in, stripe_out, uuid};
 use crate::convert_qos::{change_in, change_out, limits_in, limits_out};
-use crate::{convert_health, convert_moves, pb};
+use crate::{convert_faults, convert_health, convert_moves, pb};
 use control::admin::{
     FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolSet, PoolView, QuotaChange, Status,
     TrashView, VolumeText, VolumeView,
@@ -290,6 +290,7 @@ impl From<VolumeView> for pb::VolumeView {
             depth: v.depth,
             clones: v.clones,
             flatten: v.flatten.map(flatten_out),
+            faults: v.faults.into_iter().map(convert_faults::view_out).collect(),
         }
     }
 }
@@ -333,6 +334,7 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             depth: v.depth,
             clones: v.clones,
             flatten: v.flatten.map(flatten_in),
+            faults: v.faults.into_iter().map(convert_faults::view_in).collect(),
         })
     }
 }

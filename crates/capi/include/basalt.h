@@ -37,7 +37,7 @@
  *     0             done; a write is durable on a majority of its replicas, a read has all its bytes
  *     -ESTALE       another client has taken the volume over: no write of this handle succeeds any more
  *     -ENOSPC       the pool is full
- *     -EIO          the stored data is damaged, and no good copy was found
+ *     -EIO          the stored data is damaged, and no good copy was found; or an administrator rehearses errors on the volume
  *     -ENOENT       the volume was removed
  *     -ETIMEDOUT    io_timeout_ms is over, or the storage is unavailable and on_unavailable lets requests fail; a write may have
  *                   taken effect, or do so later, but never after a later write of this handle to the same blocks has ended

@@ -6,9 +6,9 @@ use crate::output;
 use anyhow::{Context, Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
-    AdminAnswer, AdminAsk, CutAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView,
-    PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, SnapshotChange, SnapshotView, Status, StoreRecovery,
-    TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
+    AdminAnswer, AdminAsk, CutAsk, EventsPage, FaultAdd, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove,
+    PgView, PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, SnapshotChange, SnapshotView, Status,
+    StoreRecovery, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -199,6 +199,16 @@ impl Admin {
     pub fn flatten_volume(&self, name: &str, cancel: bool) -> Result<VolumeView> {
         let name = name.to_owned();
         expect!(self, AdminAsk::VolumeFlatten { name, cancel }, AdminAnswer::Volume(v) => v)
+    }
+
+    /// Rehearses a fault on a volume.
+    pub fn add_fault(&self, name: &str, fault: FaultAdd) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeFaultAdd { name: name.to_owned(), fault }, AdminAnswer::Volume(v) => v)
+    }
+
+    /// Ends one fault of a volume, or all of them.
+    pub fn remove_fault(&self, name: &str, id: Option<u32>) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeFaultRemove { name: name.to_owned(), id }, AdminAnswer::Volume(v) => v)
     }
 
     /// Removes a volume; returns its place in the trash unless it is deleted.

@@ -92,6 +92,7 @@ pub fn ended(volume: &str, errno: Errno) -> UserError {
         Errno::Gone | Errno::ReadOnly => "basalt volume ls",
         Errno::Invalid => "add --help to the command: it shows examples",
         Errno::TimedOut | Errno::Shutdown => "basalt status",
+        Errno::Rehearsed => "basalt volume fault ls",
     };
     UserError::new(errno.code(), format!("{volume}: {errno}"), next)
 }
@@ -161,6 +162,7 @@ mod tests {
             (Errno::Gone, 2011),
             (Errno::TimedOut, 5007),
             (Errno::Shutdown, 5007),
+            (Errno::Rehearsed, 5009),
         ];
         for (errno, code) in codes {
             let error = ended("main/vm1", errno);

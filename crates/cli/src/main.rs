@@ -24,6 +24,7 @@ mod du;
 mod duration;
 mod errors;
 mod explain;
+mod faults;
 mod flatten;
 mod health;
 mod hint;

@@ -1,6 +1,7 @@
 //! Arguments of `basalt volume` and `basalt trash`.
 
 use crate::completion;
+use crate::faults::Fault;
 use crate::limit_args::Limits;
 use clap::{Args, Subcommand};
 use control::admin::VolumeText;
@@ -117,6 +118,9 @@ pub enum Volume {
         #[arg(long, conflicts_with = "cancel")]
         no_wait: bool,
     },
+    /// Rehearse storage trouble on a volume: late requests, errors, a pause
+    #[command(subcommand)]
+    Fault(Fault),
     /// List volumes
     #[command(visible_alias = "list")]
     Ls {

@@ -5,6 +5,7 @@ use crate::args::{Trash, Volume};
 use crate::du;
 use crate::duration::moment;
 use crate::errors::{advise, has_code};
+use crate::faults;
 use crate::flatten;
 use crate::output::{json, table};
 use crate::size::show;
@@ -33,6 +34,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             clone(admin, VolumeClone { snapshot, name, text: texts.change(&[], limits.change(false)) }, as_json)
         }
         Volume::Flatten { name, cancel, no_wait } => flatten::run(admin, name, (*cancel, *no_wait), as_json),
+        Volume::Fault(command) => faults::run(admin, command, as_json),
         Volume::Ls { pool, labels } => {
             let mut volumes = admin.volumes(pool.as_deref())?;
             volumes.retain(|volume| labels.iter().all(|label| label.fits(&volume.labels)));
@@ -137,6 +139,7 @@ fn show_info(volume: &VolumeView) {
     out!("client     {}", holder(volume));
     let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };
     out!("limits     {}{of_pool}", crate::limit_args::in_words(&volume.limits));
+    faults::show_all(volume);
     if !volume.description.is_empty() {
         out!("about      {}", volume.description);
     }

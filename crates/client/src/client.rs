@@ -346,7 +346,7 @@ impl Client {
             block_preferred: types::BLOCK as u32,
             read_only: !opened.write,
         };
-        let open = OpenVolume {
+        let mut open = OpenVolume {
             key,
             info: info.clone(),
             volume: Volume::new(opened, config),
@@ -357,6 +357,7 @@ impl Client {
             failure_told: false,
             outage: None,
         };
+        open.set_faults(now, &opened.faults);
         if slot == self.volumes.len() {
             self.order.push((slot, false));
             self.volumes.push(None);

@@ -89,7 +89,8 @@ impl Client {
                 match answer {
                     ClientAnswer::Refused(why) if why.code == codes::SESSION_FENCED => open.volume.fail(Errno::Fenced),
                     ClientAnswer::Refused(why) if why.code == codes::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
-                    ClientAnswer::Alive { len_bytes, limits } => {
+                    ClientAnswer::Alive { len_bytes, limits, faults } => {
+                        open.set_faults(now, &faults);
                         if open.volume.set_limits(now, limits) {
                             tracing::info!(name = open.info.name, ?limits, "the volume has other I/O limits");
                         }

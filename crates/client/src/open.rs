@@ -2,6 +2,7 @@
 
 use crate::meta::AskId;
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
+use types::faults::ToldFault;
 use types::{Errno, SessionId, Time, VolumeId, codes};
 use volume::{OnUnavailable, Volume, VolumeStats};
 
@@ -70,6 +71,14 @@ impl OpenVolume {
             failed: self.volume.failed(),
             unavailable_pgs: self.volume.unavailable_pgs(),
             stats: self.volume.stats(),
+        }
+    }
+
+    /// Takes the rehearsed faults that meta told.
+    pub fn set_faults(&mut self, now: Time, told: &[ToldFault]) {
+        if self.volume.set_faults(now, told) {
+            let faults: Vec<&ToldFault> = self.volume.faults().collect();
+            tracing::warn!(volume = self.info.name, ?faults, "other faults are rehearsed on the volume");
         }
     }
 

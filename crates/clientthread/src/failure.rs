@@ -122,6 +122,8 @@ fn errno_of(code: u32) -> c_int {
         }
         codes::POOL_UNKNOWN | codes::VOLUME_UNKNOWN | codes::SNAPSHOT_UNKNOWN | codes::NOT_IN_TRASH => libc::ENOENT,
         codes::POOL_EXISTS | codes::VOLUME_EXISTS | codes::SNAPSHOT_EXISTS => libc::EEXIST,
+        codes::BAD_FAULT => libc::EINVAL,
+        codes::FAULT_UNKNOWN => libc::ENOENT,
         codes::VOLUME_HELD | codes::VOLUME_BUSY => libc::EBUSY,
         codes::SNAPSHOT_PROTECTED | codes::HAS_SNAPSHOTS | codes::HAS_CLONES => libc::EBUSY,
         codes::POOL_QUOTA => libc::EDQUOT,

@@ -1,5 +1,9 @@
 //! Requests of administrators and their answers. The answers are also the JSON of the command line.
 
+mod faults;
+
+pub use faults::{FaultAdd, FaultView};
+
 use crate::events::Event;
 use crate::health::Check;
 pub use crate::plan::{CutAsk, SnapshotChange};
@@ -82,6 +86,16 @@ pub enum AdminAsk {
     VolumeFlatten {
         name: String,
         cancel: bool,
+    },
+    /// Rehearses a fault on a volume (ADR 0037).
+    VolumeFaultAdd {
+        name: String,
+        fault: FaultAdd,
+    },
+    /// Ends one fault of a volume, or all of them.
+    VolumeFaultRemove {
+        name: String,
+        id: Option<u32>,
     },
     /// Gives a volume another name in its pool: `new`, or `pool/new`.
     VolumeRename {
@@ -309,6 +323,7 @@ pub struct VolumeText {
 }
 
 /// The answer to an [`AdminAsk`].
+#[allow(clippy::large_enum_variant)] // short-lived
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminAnswer {
     Status(Status),
@@ -713,6 +728,9 @@ pub struct VolumeView {
     /// It gets copies of all that it shows of its parent.
     #[serde(default)]
     pub flatten: Option<FlattenView>,
+    /// Faults that are rehearsed on it.
+    #[serde(default)]
+    pub faults: Vec<FaultView>,
 }
 
 /// Progress of a flatten.

@@ -182,6 +182,12 @@ pub const RULES: &[Rule] = &[
         "a client cannot reach an OSD that others reach",
         "check the network between them",
     ),
+    rule(
+        "VOLUME_FAULTS",
+        Severity::Warning,
+        "faults are rehearsed on the volume: its requests are late, fail, or wait, because an administrator asked for it",
+        "nothing: they end by themselves; `basalt volume fault ls` shows when, `basalt volume fault rm` ends them now",
+    ),
     rule("POOL_UNFINISHED", Severity::Warning, "the pool cannot be completed", "start enough OSDs (`basalt osd ls`)"),
     rule(WAITING, Severity::Ok, "some reports are missing: a new meta leads, or the pool is new", "wait a few seconds"),
     rule(
@@ -315,6 +321,8 @@ pub struct Facts<'a> {
     pub unplaced: &'a [(PgId, OsdId)],
     /// Flags that an administrator has set.
     pub flags: &'a [&'static str],
+    /// Volumes with rehearsed faults, each with a sentence.
+    pub faults: &'a [(String, String)],
     pub now_ms: u64,
 }
 
@@ -356,6 +364,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     osds(&mut board, facts);
     moves(&mut board, facts);
     pools(&mut board, facts);
+    board.add("VOLUME_FAULTS", facts.faults.to_vec(), |n| {
+        format!("{} rehearsed faults", counted(n, "volume has", "volumes have"))
+    });
     let at = |finding: &Finding| RULES.iter().position(|rule| rule == finding.rule);
     board.0.sort_by_key(at);
     board.0

@@ -10,6 +10,7 @@ mod aim;
 mod attach;
 mod clients;
 mod cuts;
+mod faults;
 mod flattens;
 mod floors;
 mod flow;
@@ -194,6 +195,8 @@ pub struct Control {
     limits_due: BTreeSet<VolumeId>,
     /// When the trash is searched next.
     trash_at: Time,
+    /// When faults whose time is over are searched next.
+    faults_at: Time,
 }
 
 impl Control {
@@ -254,6 +257,7 @@ impl Control {
             lengths_from: 0,
             limits_due: BTreeSet::new(),
             trash_at: Time::ZERO,
+            faults_at: Time::ZERO,
         };
         control.lengths_from = control.records.counters.revision;
         control.take_up(now.mono);

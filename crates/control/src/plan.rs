@@ -6,6 +6,7 @@
 
 mod changes;
 mod clones;
+mod faults;
 mod flatten;
 mod force;
 mod labels;
@@ -22,6 +23,8 @@ mod volumes;
 
 pub use changes::{volume_rename, volume_resize, volume_set};
 pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, knows_parent, volume_clone};
+pub(crate) use faults::ordered_words;
+pub use faults::{fault_add, fault_expire, fault_remove, fault_words, faults_told};
 pub use flatten::{flatten_cancel, flatten_end, volume_flatten};
 pub use force::{ForceOrder, fence_volume, give_up_force, note_fenced, note_floor, pg_force, refill, unfenced};
 pub use labels::{label_changes, text_changes};

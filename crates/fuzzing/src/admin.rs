@@ -115,7 +115,7 @@ impl Meta {
     /// Converts a message about one volume or the trash; its first byte says which one it is.
     fn change(bytes: &[u8]) -> Option<AdminAsk> {
         let (kind, bytes) = bytes.split_first()?;
-        Some(match kind % 14 {
+        Some(match kind % 16 {
             0 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
             1 => {
                 let r = decoded::<pb::VolumeRenameRequest>(bytes)?;
@@ -160,6 +160,14 @@ impl Meta {
             12 => {
                 let r = decoded::<pb::VolumeFlattenRequest>(bytes)?;
                 AdminAsk::VolumeFlatten { name: r.name, cancel: r.cancel }
+            }
+            14 => {
+                let (name, fault) = api::fault_add_in(decoded(bytes)?).ok()?;
+                AdminAsk::VolumeFaultAdd { name, fault }
+            }
+            15 => {
+                let r = decoded::<pb::VolumeFaultRemoveRequest>(bytes)?;
+                AdminAsk::VolumeFaultRemove { name: r.name, id: r.id }
             }
             10 => {
                 let r = decoded::<pb::SnapshotRollbackRequest>(bytes)?;
@@ -356,7 +364,7 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
 
 /// Returns a command about a volume or a snapshot; its first byte says which one it is.
 fn change_message(rng: &mut Rng) -> Vec<u8> {
-    let kind = rng.below(14) as u8;
+    let kind = rng.below(16) as u8;
     let len_bytes = [0, 512, 5 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
     let bytes = match kind {
         0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
@@ -377,6 +385,20 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
         8 => pb::SnapshotRemoveRequest { name: snapshot(rng), detach: rng.chance(1, 2) }.encode_to_vec(),
         11 => pb::VolumeCloneRequest { snapshot: snapshot(rng), name: name(rng), text: some_text(rng) }.encode_to_vec(),
         12 => pb::VolumeFlattenRequest { name: name(rng), cancel: rng.chance(1, 2) }.encode_to_vec(),
+        14 => {
+            let effect =
+                [pb::fault::Effect::LatencyMs(rng.below(99_999) as u32), pb::fault::Effect::Pause(pb::Empty {})];
+            let effect = Some(effect[rng.below(2) as usize]);
+            let (percent, reads, writes) =
+                ([0, 10, 100, 300][rng.below(4) as usize], rng.chance(1, 2), rng.chance(1, 2));
+            let fault = Some(pb::Fault { effect, percent, reads, writes });
+            let for_ms = [0, 5_000, 86_400_000, u64::MAX][rng.below(4) as usize];
+            pb::VolumeFaultAddRequest { name: name(rng), fault, for_ms }.encode_to_vec()
+        }
+        15 => {
+            let id = rng.chance(1, 2).then(|| rng.below(4) as u32);
+            pb::VolumeFaultRemoveRequest { name: name(rng), id }.encode_to_vec()
+        }
         10 => pb::SnapshotRollbackRequest { name: snapshot(rng), force: rng.chance(1, 2) }.encode_to_vec(),
         9 => pb::SnapshotListRequest { of: snapshot(rng) }.encode_to_vec(),
         _ => pb::TrashPurgeRequest { which: which(rng) }.encode_to_vec(),

@@ -64,6 +64,7 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         len_bytes: 2 * SEGMENT,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
+        faults: Vec::new(),
         write: true,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![PG] }],
         view: view(None),
@@ -98,14 +99,16 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
-        ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+        ClientAsk::Keepalive { .. } => {
+            ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+        }
         ClientAsk::Close { .. } => ClientAnswer::Closed,
     }
 }
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(7) {
-        0 => ClientAnswer::Alive { len_bytes: 0, limits: some_limits(source) },
+        0 => ClientAnswer::Alive { len_bytes: 0, limits: some_limits(source), faults: Vec::new() },
         1 => ClientAnswer::Closed,
         2 => opened(Some(source)),
         3 => ClientAnswer::Refreshed(view(Some(source))),

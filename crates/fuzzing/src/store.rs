@@ -6,9 +6,9 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, Holder, OsdRecord, PgRecord,
-    PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord, SnapshotRecord, SnapshotState,
-    StoredItem, VolumeRecord, VolumeState,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, FaultRecord, Faults, Holder,
+    OsdRecord, PgRecord, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord,
+    SnapshotRecord, SnapshotState, StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem};
+use types::faults::{Fault, FaultEffect};
 use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
@@ -253,6 +254,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         depth: 0,
         cloning: false,
         flatten: (n == 2).then(|| control::Flatten { since_ms: 8, by: String::new() }),
+        faults: if n == 2 { some_faults() } else { Faults::default() },
         rollback: (n == 2).then(|| Rollback {
             snapshot: SnapshotId(3),
             to: GenerationId(4),
@@ -260,6 +262,11 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
             by: String::new(),
         }),
     }
+}
+
+fn some_faults() -> Faults {
+    let fault = Fault { effect: FaultEffect::Latency(500), percent: 10, reads: true, writes: false };
+    Faults { last: 4, list: vec![FaultRecord { id: 4, fault, since_ms: 8, until_ms: 9_008, by: "ann".to_owned() }] }
 }
 
 fn some_limits() -> QosLimits {

@@ -91,6 +91,7 @@ fn opened(write: bool, stripe: Stripe) -> Opened {
         len_bytes: LEN,
         stripe,
         limits: QosLimits::NONE,
+        faults: Vec::new(),
         write,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: pgs_of(SegmentIndex(0), stripe) }],
         view: honest_view(pgs_of(SegmentIndex(0), stripe)),
@@ -152,7 +153,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
-        0 => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+        0 => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
         1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
@@ -190,7 +191,7 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
-        _ => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+        _ => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
     }
 }
 

@@ -249,6 +249,27 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
+    async fn volume_fault_add(
+        &self,
+        request: Request<pb::VolumeFaultAddRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let asked = api::fault_add_in(request.into_inner());
+        let (name, fault) = asked.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let ask = AdminAsk::VolumeFaultAdd { name, fault };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn volume_fault_remove(
+        &self,
+        request: Request<pb::VolumeFaultRemoveRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeFaultRemove { name: r.name, id: r.id };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
     async fn volume_list(
         &self,
         request: Request<pb::VolumeListRequest>,

@@ -49,6 +49,7 @@ telemetry::metrics! {
         counter bad_reads: "answers to reads whose checksum was wrong";
         gauge unavailable_pgs: "PGs of the volume with requests that no OSD has served for 5 s";
         counter unavailable_requests: "requests that failed because their PG was unavailable, by --on-unavailable";
+        counter rehearsed_requests: "requests that a rehearsed fault delayed, stopped or failed";
         counter bytes_in: "bytes received from OSDs";
         counter bytes_out: "bytes sent to OSDs";
     }

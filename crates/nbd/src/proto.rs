@@ -100,7 +100,7 @@ impl From<Errno> for NbdError {
             Errno::Shutdown => NbdError::Shutdown,
             // The protocol has no value for these: the client must only learn that the bytes are not
             // available.
-            Errno::Fenced | Errno::Damaged | Errno::Gone | Errno::TimedOut => NbdError::Io,
+            Errno::Fenced | Errno::Damaged | Errno::Gone | Errno::TimedOut | Errno::Rehearsed => NbdError::Io,
         }
     }
 }

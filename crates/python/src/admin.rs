@@ -7,12 +7,13 @@ use crate::cluster::Cluster;
 use crate::errors::raised;
 use crate::views;
 use clientthread::Failure;
-use control::admin::{AdminAnswer, AdminAsk, CutAsk, SnapshotChange, VolumeClone, VolumeRemove, VolumeText};
+use control::admin::{AdminAnswer, AdminAsk, CutAsk, FaultAdd, SnapshotChange, VolumeClone, VolumeRemove, VolumeText};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use types::codes;
+use types::faults::{Fault, FaultEffect};
 use types::stripe::Stripe;
 
 /// The arguments of a request.
@@ -51,6 +52,23 @@ impl Arguments<'_, '_> {
         })
     }
 
+    /// Returns a fault to rehearse, with its time; meta checks the bounds.
+    fn fault(&self) -> PyResult<FaultAdd> {
+        let bad = |what: String| {
+            raised(self.0.py(), &Failure { errno: libc::EINVAL, ..Failure::new(codes::BAD_FAULT, what) })
+        };
+        let effect = match (self.get::<String>("kind")?.as_str(), self.get::<Option<u32>>("latency_ms")?) {
+            ("latency", Some(ms)) => FaultEffect::Latency(ms),
+            ("error", None) => FaultEffect::Error,
+            ("pause", None) => FaultEffect::Pause,
+            (other, _) => return Err(bad(format!("there is no fault of the kind {other}"))),
+        };
+        let percent: i64 = self.get("percent")?;
+        let percent = u8::try_from(percent).map_err(|_| bad(format!("{percent} % of the requests")))?;
+        let (reads, writes, for_ms) = (self.get("reads")?, self.get("writes")?, self.get("for_ms")?);
+        Ok(FaultAdd { fault: Fault { effect, percent, reads, writes }, for_ms })
+    }
+
     fn stripe(&self) -> PyResult<Stripe> {
         let (unit, count): (Option<u64>, Option<u32>) = (self.get("stripe_unit")?, self.get("stripe_count")?);
         let count = count.unwrap_or(1);
@@ -75,6 +93,8 @@ fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
             AdminAsk::VolumeClone(VolumeClone { snapshot, name, text })
         }
         "volume_flatten" => AdminAsk::VolumeFlatten { name: given.get("name")?, cancel: given.get("cancel")? },
+        "fault_add" => AdminAsk::VolumeFaultAdd { name: given.get("name")?, fault: given.fault()? },
+        "fault_remove" => AdminAsk::VolumeFaultRemove { name: given.get("name")?, id: given.get("id")? },
         "volumes" => AdminAsk::VolumeList { pool: given.get("pool")? },
         "volume_info" => AdminAsk::VolumeInfo { name: given.get("name")? },
         "volume_set" => AdminAsk::VolumeSet { name: given.get("name")?, text: given.text()? },

@@ -1,6 +1,6 @@
 //! Answers to administrators as dictionaries. The dataclasses of `basalt/_views.py` have the same fields.
 
-use control::admin::{PoolView, SnapshotView, Status, TrashView, VolumeView};
+use control::admin::{FaultView, PoolView, SnapshotView, Status, TrashView, VolumeView};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -40,8 +40,23 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         rollback_to: view.rollback_to.as_ref(),
         parent: view.parent.as_ref(),
         flattened_percent: view.flatten.as_ref().map(|flatten| flatten.percent),
+        faults: list(py, &view.faults, fault)?,
         snapshots: view.snapshots,
         clones: view.clones,
+    ))
+}
+
+fn fault<'py>(py: Python<'py>, view: &FaultView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        id: view.id,
+        kind: &view.kind,
+        latency: view.latency_ms.map(|ms| f64::from(ms) / 1000.0),
+        percent: view.percent,
+        reads: view.reads,
+        writes: view.writes,
+        since_ms: view.since_ms,
+        until_ms: view.until_ms,
+        by: &view.by,
     ))
 }
 

@@ -370,6 +370,15 @@ codes! {
              OSDs have. Sizes count as they were created, whether data was written or not. Volumes in the trash count until they are erased.",
             "remove volumes (`basalt volume rm`, then `basalt trash purge`), or raise the quota with `basalt pool set NAME \
              --quota-bytes SIZE --quota-volumes N --quota-overcommit PERCENT`; 0 removes it";
+        BAD_FAULT = 2080:
+            "the fault is not possible",
+            "A rehearsed fault is bounded: a volume that stays slow or silent for ever would be an outage, and no rehearsal of one.",
+            "use --for with 1s to 24h, --latency with 1ms to 60s, --pct with 1 to 100, and at most 8 faults a volume: \
+             `basalt volume fault ls POOL/VOLUME`";
+        FAULT_UNKNOWN = 2081:
+            "no such fault",
+            "The volume has no fault with this number: it was removed, or its time is over.",
+            "`basalt volume fault ls POOL/VOLUME` shows those that it has";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {
@@ -505,6 +514,10 @@ codes! {
             "Space of the volume is allocated, so a write test would destroy its data.",
             "Measure a new volume, or give --overwrite if its data may be lost. `--op randread` and `--op read` write \
              nothing.";
+        FAULT_REHEARSED = 5009:
+            "A rehearsed fault",
+            "An administrator rehearses errors of the storage on this volume (`basalt volume fault add --error`). Nothing was sent or done.",
+            "`basalt volume fault ls POOL/VOLUME` shows the fault and its end; `basalt volume fault rm POOL/VOLUME --all` ends it.";
     }
     // 6xxx: frontends.
     6001..=6999 {

@@ -4,6 +4,7 @@
 //! An OSD and meta exchange them over one stream; a client asks and meta answers.
 
 use crate::cut::{SnapshotAnswer, SnapshotOrder};
+use crate::faults::ToldFault;
 use crate::ids::{
     ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId,
     SnapshotId, Term, VolumeChunk, VolumeId,
@@ -369,10 +370,11 @@ pub enum ClientAnswer {
     },
     Refreshed(MapView),
     /// The holder is known. `len_bytes`: the length of its volume, which only grows; 0: the metadata server does not say.
-    /// `limits`: those of its I/O that are in force now.
+    /// `limits`: those of its I/O that are in force now. `faults`: all that are rehearsed on it.
     Alive {
         len_bytes: u64,
         limits: QosLimits,
+        faults: Vec<ToldFault>,
     },
     Closed,
     Refused(Refusal),
@@ -407,6 +409,8 @@ pub struct Opened {
     pub stripe: Stripe,
     /// Limits of its I/O. The holder hears of changes with [`ClientAnswer::Alive`].
     pub limits: QosLimits,
+    /// Faults that are rehearsed on it; none on a snapshot. The holder hears of changes in the same way.
+    pub faults: Vec<ToldFault>,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,

@@ -32,6 +32,9 @@ pub enum Errno {
     /// The process is shutting down.
     #[error("shutting down")]
     Shutdown = 8,
+    /// A fault that an administrator rehearses: nothing was done.
+    #[error("a rehearsed fault")]
+    Rehearsed = 9,
 }
 
 impl Errno {
@@ -41,7 +44,7 @@ impl Errno {
             Errno::Invalid => 22,
             Errno::Fenced => 116,
             Errno::NoSpace => 28,
-            Errno::Damaged => 5,
+            Errno::Damaged | Errno::Rehearsed => 5,
             Errno::ReadOnly => 30,
             Errno::Gone => 2,
             Errno::TimedOut => 110,
@@ -50,9 +53,9 @@ impl Errno {
     }
 
     /// All outcomes.
-    pub const ALL: [Errno; 8] = {
+    pub const ALL: [Errno; 9] = {
         use Errno::*;
-        [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown]
+        [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown, Rehearsed]
     };
 
     /// Returns the number of the error code that a user sees.
@@ -64,6 +67,7 @@ impl Errno {
             Errno::Damaged => codes::DATA_DAMAGED,
             Errno::ReadOnly => codes::READ_ONLY,
             Errno::Gone => codes::VOLUME_UNKNOWN,
+            Errno::Rehearsed => codes::FAULT_REHEARSED,
             Errno::TimedOut | Errno::Shutdown => codes::REQUESTS_NOT_ANSWERED,
         }
     }

@@ -13,6 +13,7 @@ pub mod crc;
 pub mod cut;
 pub mod errno;
 pub mod failpoint;
+pub mod faults;
 pub mod hash;
 pub mod ids;
 pub mod iobuf;

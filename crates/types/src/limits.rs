@@ -57,6 +57,11 @@ pub const BANDWIDTH_MIN: u64 = 64 << 10;
 pub const BANDWIDTH_MAX: u64 = 1 << 40;
 /// Longest burst above such a rate.
 pub const BURST_SECONDS_MAX: u32 = 3_600;
+/// Bounds of rehearsed faults: how many a volume has, how long one lasts, and how far it delays a request.
+pub const FAULTS_MAX: usize = 8;
+pub const FAULT_MS_MIN: u64 = 1_000;
+pub const FAULT_MS_MAX: u64 = 24 * 3_600_000;
+pub const FAULT_LATENCY_MS_MAX: u32 = 60_000;
 /// Most bytes of the name of a host, a rack or a zone.
 pub const LOCATION_LEN_MAX: usize = 255;
 /// Most bytes that are kept and reported of the reason why a store is poisoned; a longer one is cut.

@@ -31,6 +31,7 @@ mod overlap;
 mod part;
 mod pg;
 mod policy;
+mod rehearsal;
 mod ring;
 mod segments;
 mod split;

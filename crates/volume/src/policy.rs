@@ -176,6 +176,11 @@ impl Volume {
         }
         for (key, pending) in &self.requests {
             let (request, Some(piece)) = (key as u32, pending.next) else { continue };
+            if let Some(pauses) = self.rehearsal.as_ref().and_then(|rehearsal| rehearsal.pauses(request)) {
+                // A rehearsed pause counts as an outage, a rehearsed latency does not.
+                stuck.extend((pauses && is_old(request)).then_some(request));
+                continue;
+            }
             let is_stuck = match self.segments.find((piece.start / CHUNK) as u32) {
                 Found::Pg(slot) => is_away(slot) && (at_once || is_old(request)),
                 Found::Hole => is_old(request),

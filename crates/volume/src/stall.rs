@@ -60,6 +60,8 @@ pub struct Stall {
     pub osd: Option<OsdId>,
     /// True when an OSD of the PG has no space for it.
     pub full: bool,
+    /// True when a rehearsed fault makes it wait.
+    pub rehearsed: bool,
     pub requests: usize,
 }
 
@@ -84,6 +86,7 @@ impl Volume {
             pg: pg.map(|pg| pg.id),
             osd: pg.filter(|pg| pg.settled).map(|pg| pg.guess),
             full: part.is_some_and(|part| part.refused),
+            rehearsed: self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.pauses(key as u32).is_some()),
             requests: late().count(),
         })
     }

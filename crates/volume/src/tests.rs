@@ -8,6 +8,7 @@ mod holes;
 mod limits;
 mod model;
 mod policy;
+mod rehearsal;
 mod sampled;
 mod script;
 mod stripes;

@@ -8,6 +8,7 @@ use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
 use crate::policy::OnUnavailable;
+use crate::rehearsal::Rehearsal;
 use crate::segments::Segments;
 use crate::tuning::VolumeTuning;
 use crate::walk::{Piece, PieceExtents, buffers, join_extents, next_piece};
@@ -99,6 +100,8 @@ pub struct VolumeStats {
     pub limited: u64,
     /// Requests that failed because their PG was unavailable.
     pub unavailable: u64,
+    /// Requests that a rehearsed fault delayed, stopped or failed.
+    pub rehearsed: u64,
 }
 
 /// A request in flight.
@@ -202,6 +205,8 @@ pub struct Volume {
     pub(crate) unsplit: VecDeque<u32>,
     /// `None`: the volume has no I/O limit.
     pub(crate) limiter: Option<Box<Limiter>>,
+    /// `None`: no fault is rehearsed on the volume.
+    pub(crate) rehearsal: Option<Box<Rehearsal>>,
     pub(crate) held_bytes: u64,
     /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
@@ -257,6 +262,7 @@ impl Volume {
             requests: Slab::new(),
             unsplit: VecDeque::new(),
             limiter: None,
+            rehearsal: None,
             held_bytes: 0,
             expire_at: Time::NEVER,
             judge_at: Time::NEVER,
@@ -404,8 +410,10 @@ impl Volume {
         };
         self.arrivals += 1;
         let request = self.requests.insert(pending) as u32;
-        self.unsplit.push_back(request);
-        self.split(now);
+        if self.rehearse(now, request) {
+            self.unsplit.push_back(request);
+            self.split(now);
+        }
         Ok(())
     }
 
@@ -423,6 +431,7 @@ impl Volume {
         if self.failed.is_none() {
             self.expire(now);
             self.hold_to_policy(now, last_poll);
+            self.release_rehearsed(now);
             self.ask_holder(now);
             self.release_limited(now);
             self.split(now);
@@ -476,6 +485,7 @@ impl Volume {
             .min(self.scan_at)
             .min(self.expire_at)
             .min(self.policy_deadline())
+            .min(self.rehearsal.as_ref().map_or(Time::NEVER, |rehearsal| rehearsal.wake()))
             .min(self.limiter.as_ref().map_or(Time::NEVER, |limiter| limiter.wake()))
             .min(self.ask_deadline())
             .min(self.fence_check.deadline())
@@ -497,6 +507,7 @@ impl Volume {
         if let Some(limiter) = &mut self.limiter {
             limiter.clear();
         }
+        self.rehearsal = None;
         (self.expire_at, self.judge_at) = (Time::NEVER, Time::NEVER);
         self.pgs.iter_mut().for_each(|pg| pg.service.rests());
         self.active.clear();
@@ -624,6 +635,9 @@ impl Volume {
         if let Some(limiter) = &mut self.limiter {
             limiter.forget(request);
         }
+        if let Some(rehearsal) = &mut self.rehearsal {
+            rehearsal.forget(request);
+        }
         self.segments.unpark(request);
         self.fence_check.unpark(request);
         for pg in &mut self.pgs {
@@ -688,6 +702,8 @@ impl Volume {
         }
         let limited = self.limiter.as_ref().map_or(0, |limiter| limiter.len());
         assert!(limited <= self.requests.len(), "{limited} requests wait for the limits");
+        let parked = self.rehearsal.as_ref().map_or(0, |rehearsal| rehearsal.len());
+        assert!(parked <= self.requests.len(), "{parked} requests wait for rehearsed faults");
         let held: u64 = self.requests.iter().map(|(_, p)| p.held_bytes).sum();
         assert_eq!(held, self.held_bytes, "bytes in flight");
     }

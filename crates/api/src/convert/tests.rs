@@ -4,6 +4,7 @@ use super::*;
 use prost::Message;
 use types::control::{Base, LimitsPart};
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
+use types::faults::{Fault, FaultEffect, ToldFault};
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
 use types::{CutId, GenerationId, QosLimits, RateLimit, SnapshotId};
@@ -183,6 +184,11 @@ fn limits() -> QosLimits {
     QosLimits { iops, ..QosLimits::NONE }
 }
 
+fn faults() -> Vec<ToldFault> {
+    let fault = Fault { effect: FaultEffect::Latency(500), percent: 10, reads: true, writes: false };
+    vec![ToldFault { id: 3, fault, left_ms: 60_000 }]
+}
+
 fn answers() -> Vec<ClientAnswer> {
     let pg = PgId { pool: PoolId(1), n: 0 };
     let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
@@ -202,6 +208,7 @@ fn answers() -> Vec<ClientAnswer> {
         len_bytes: 1 << 20,
         stripe,
         limits: limits(),
+        faults: faults(),
         write: true,
         segments: segments[1..].to_vec(),
         view: view.clone(),
@@ -213,8 +220,8 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
-        ClientAnswer::Alive { len_bytes: 5 << 20, limits: limits() },
+        ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        ClientAnswer::Alive { len_bytes: 5 << 20, limits: limits(), faults: faults() },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]
@@ -348,6 +355,7 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
             len_bytes,
             stripe,
             limits,
+            faults: Vec::new(),
             write: true,
             segments,
             view,

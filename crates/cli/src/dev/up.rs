@@ -347,6 +347,7 @@ mod tests {
                 depth: 0,
                 clones: 0,
                 flatten: None,
+                faults: Vec::new(),
             };
             fio(&volume, "U")
         };

@@ -80,6 +80,8 @@ fn warn(now: Time, volume: &str, stall: &Stall) {
             waited_s,
             "writes wait: no space left in the pool"
         );
+    } else if stall.rehearsed {
+        tracing::warn!(volume, what, offset, requests, waited_s, "requests wait: a fault is rehearsed on the volume");
     } else {
         tracing::warn!(volume, what, offset, pg, osd, requests, waited_s, "requests wait for an answer");
     }
@@ -94,8 +96,16 @@ mod tests {
 
     #[test]
     fn an_outage_begins_with_a_late_request_and_ends_after_a_quiet_time() {
-        let stall =
-            |since: Time| Stall { since, what: "write", offset: 0, pg: None, osd: None, full: false, requests: 1 };
+        let stall = |since: Time| Stall {
+            since,
+            what: "write",
+            offset: 0,
+            pg: None,
+            osd: None,
+            full: false,
+            rehearsed: false,
+            requests: 1,
+        };
         let (mut watch, begun) = (Watch::new(), Time(1_000_000_000_000));
         let mut now = begun;
         let look = |watch: &mut Watch, now: Time, late: bool| {

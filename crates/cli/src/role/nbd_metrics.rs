@@ -81,6 +81,7 @@ impl Endpoint {
             (&metrics.searches, volume.searches),
             (&metrics.bad_reads, volume.bad_reads),
             (&metrics.unavailable_requests, volume.unavailable),
+            (&metrics.rehearsed_requests, volume.rehearsed),
             (&metrics.bytes_in, stats.bus.bytes_in),
             (&metrics.bytes_out, stats.bus.bytes_out),
         ] {

@@ -114,6 +114,12 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     let set = ["--description", "a disk", "--iops", "500", "--burst-iops", "700", "--burst-seconds", "5"];
     golden("volume.set", &[&["volume", "set", "main/longer"][..], &set].concat());
     golden("volume.resize", &["volume", "resize", "main/longer", "80MiB"]);
+    golden(
+        "volume.fault.add",
+        &["volume", "fault", "add", "main/longer", "--latency", "20ms", "--pct", "10", "--for", "1m"],
+    );
+    golden("volume.fault.ls", &["volume", "fault", "ls"]);
+    golden("volume.fault.rm", &["volume", "fault", "rm", "main/longer", "--all"]);
     golden("snapshot.create", &["snapshot", "create", "main/longer@one", "main/demo@one", "--description", "a test"]);
     golden("snapshot.ls", &["snapshot", "ls"]);
     golden("snapshot.info", &["snapshot", "info", "main/longer@one"]);

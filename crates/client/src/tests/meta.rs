@@ -5,6 +5,7 @@ use device::{Completion, Request};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal};
+use types::faults::{Fault, FaultEffect, ToldFault};
 use types::{ClusterId, Epoch, Errno, Incarnation, QosLimits, RateLimit, SessionId, Stripe, Time, VolumeId};
 
 fn config() -> ClientConfig {
@@ -31,6 +32,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         len_bytes: 1 << 30,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
+        faults: Vec::new(),
         write,
         segments: Vec::new(),
         view: MapView::default(),
@@ -124,7 +126,7 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE });
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() });
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
@@ -156,12 +158,12 @@ fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
     // No length, one that the volume has, a shorter one, and three that no volume has change nothing.
     for told in [0, len, len - 512, len + 1, (64 << 40) + 512, u64::MAX] {
         let asks = b.sleep();
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told, limits: QosLimits::NONE });
+        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told, limits: QosLimits::NONE, faults: Vec::new() });
         assert_eq!(b.events(), []);
         assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
     }
     let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
-    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes, limits: QosLimits::NONE });
+    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes, limits: QosLimits::NONE, faults: Vec::new() });
     assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
     assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
     assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);
@@ -235,7 +237,33 @@ fn limits_of_a_volume_change_with_a_keepalive() {
                 break id;
             }
         };
-        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits });
+        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits, faults: Vec::new() });
         assert_eq!(b.client.find(key).expect("it is open").volume.limits(), limits);
+    }
+}
+
+#[test]
+fn pause_comes_with_a_keepalive_and_the_next_keepalives_go_on() {
+    let pause = Fault { effect: FaultEffect::Pause, percent: 100, reads: true, writes: true };
+    let mut b = Bench::new();
+    let key = b.open(true);
+    let device = |b: &mut Bench| -> Vec<Completion> {
+        let (mut done, now) = (Vec::new(), b.now);
+        let device = b.client.device(key).expect("it is open");
+        device.submit(now, Request::Read { offset: 0, len: 512 }, 1).expect("not busy");
+        device.completions(&mut done);
+        done
+    };
+    for told in [vec![ToldFault { id: 1, fault: pause, left_ms: 60_000 }], Vec::new()] {
+        let keepalive = loop {
+            b.now = b.now + Duration::from_millis(500);
+            if let Some((id, _)) = b.turn().into_iter().find(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })) {
+                break id;
+            }
+        };
+        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: told.clone() });
+        let in_force: Vec<ToldFault> = b.client.find(key).expect("it is open").volume.faults().copied().collect();
+        assert_eq!(in_force, told);
+        assert_eq!(device(&mut b), []);
     }
 }

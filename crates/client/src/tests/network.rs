@@ -189,6 +189,7 @@ impl Run {
                 len_bytes: 2 * SEGMENT,
                 stripe: Stripe::NONE,
                 limits: QosLimits::NONE,
+                faults: Vec::new(),
                 write: true,
                 segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg()] }],
                 view: view(),
@@ -198,7 +199,9 @@ impl Run {
                 ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
-            ClientAsk::Keepalive { .. } => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE },
+            ClientAsk::Keepalive { .. } => {
+                ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+            }
             ClientAsk::Close { .. } => ClientAnswer::Closed,
         }
     }

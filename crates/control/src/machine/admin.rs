@@ -78,9 +78,10 @@ impl Control {
             AdminAsk::SnapshotCreate(ask) => self.create_snapshots(now, token, ask)?,
             AdminAsk::SnapshotRemove { name, detach } => self.remove_snapshot(now, token, &name, detach)?,
             AdminAsk::VolumeFlatten { name, cancel } => {
-                let id = self.flatten_volume(now, &name, cancel)?;
-                return Ok(Some(self.volume_answer(now.mono, id)));
+                return self.flatten_volume(now, &name, cancel).map(|id| Some(self.volume_answer(now.mono, id)));
             }
+            AdminAsk::VolumeFaultAdd { name, fault } => return self.add_fault(now, &name, &fault).map(Some),
+            AdminAsk::VolumeFaultRemove { name, id } => return self.remove_faults(now, &name, id).map(Some),
             AdminAsk::VolumeClone(ask) => self.clone_volume(now, token, &ask)?,
             AdminAsk::SnapshotRollback { name, force } => self.roll_back(now, token, &name, force)?,
             AdminAsk::SnapshotSet { name, change } => return self.set_snapshot(now, &name, &change).map(Some),

@@ -161,7 +161,11 @@ impl Control {
                     self.renew(now.mono, volume);
                     self.lease_from.insert(volume, req.address);
                     self.take_unreached(volume, &unreached);
-                    ClientAnswer::Alive { len_bytes: self.length_told(volume), limits: self.limits_told(volume) }
+                    ClientAnswer::Alive {
+                        len_bytes: self.length_told(volume),
+                        limits: self.limits_told(volume),
+                        faults: self.faults_told(now, volume),
+                    }
                 } else if self.records.volumes.get(&volume).is_some_and(|v| v.trash.is_none()) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
                 } else {
@@ -332,7 +336,7 @@ impl Control {
     fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
         match what {
             WaitFor::Open { volume, snapshot, session, epoch } => {
-                self.opened((*volume, *snapshot), *session, *epoch).map(Outcome::Client)
+                self.opened(now, (*volume, *snapshot), *session, *epoch).map(Outcome::Client)
             }
             WaitFor::Segments { volume, session, epoch, segments } => {
                 Some(Outcome::Client(self.placed(*volume, (*session, *epoch), segments)))
@@ -383,6 +387,7 @@ impl Control {
 
     fn opened(
         &self,
+        now: Now,
         (volume, snapshot): (VolumeId, Option<SnapshotId>),
         session: SessionId,
         epoch: Epoch,
@@ -425,6 +430,8 @@ impl Control {
             len_bytes: of_snapshot.flatten().map_or(known.len_bytes, |found| found.len_bytes),
             stripe: known.stripe,
             limits: self.limits_told(volume),
+            // A copy of a snapshot, such as a backup, is no part of the rehearsal.
+            faults: if snapshot.is_none() { self.faults_told(now, volume) } else { Vec::new() },
             write,
             segments,
             view: self.map_view(pgs),

@@ -389,6 +389,8 @@ impl Control {
                     | AdminAsk::VolumeRemove(_)
                     | AdminAsk::VolumeClone(_)
                     | AdminAsk::VolumeFlatten { .. }
+                    | AdminAsk::VolumeFaultAdd { .. }
+                    | AdminAsk::VolumeFaultRemove { .. }
                     | AdminAsk::VolumeRename { .. }
                     | AdminAsk::VolumeSet { .. }
                     | AdminAsk::VolumeResize { .. }

@@ -146,9 +146,22 @@ impl Control {
         let flags = [NOOUT, NOREBALANCE].into_iter().filter(|flag| self.records.config.is_on(flag)).collect::<Vec<_>>();
         let (stuck, slow, pools) = (&stuck[..], &slow[..], &pools[..]);
         let (now_ms, unplaced, flags) = (now.wall_ms, &unplaced[..], &flags[..]);
-        let filling = &filling[..];
-        let facts =
-            Facts { osds, pgs, unreachable, unheard, paths, stuck, slow, pools, filling, unplaced, flags, now_ms };
+        let (filling, faults) = (&filling[..], &self.rehearsals()[..]);
+        let facts = Facts {
+            osds,
+            pgs,
+            unreachable,
+            unheard,
+            paths,
+            stuck,
+            slow,
+            pools,
+            filling,
+            unplaced,
+            flags,
+            faults,
+            now_ms,
+        };
         // Findings about the records themselves come first: all others rest on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));

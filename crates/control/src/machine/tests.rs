@@ -5,6 +5,7 @@ mod classes;
 mod clones;
 mod cuts;
 mod events;
+mod faults;
 mod flatten;
 mod force;
 mod health;
@@ -75,7 +76,7 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
     let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
     assert_eq!(
         world.ask(1, keepalive.clone()),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
@@ -105,7 +106,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
     world.pass(Duration::from_secs(2));
     assert_eq!(
         from(&mut world, "10.0.0.7:2", keepalive),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
@@ -144,7 +145,7 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
     assert_eq!(places.iter().map(|p| !p.pgs.is_empty()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
         world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
 }
 

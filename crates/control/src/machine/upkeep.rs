@@ -17,6 +17,7 @@ impl Control {
         self.drive_flattens(now);
         self.settle_volumes(now);
         self.expire_trash(now);
+        self.expire_faults(now);
         self.replace_failed(now);
         self.rebalance(now);
         self.drive_changes(now);

@@ -97,6 +97,7 @@ impl Control {
                 snapshot.map_or_else(|| rollback.snapshot.to_string(), |s| s.name.clone())
             }),
             flatten: self.flatten_view(volume),
+            faults: super::faults::fault_views(volume),
             parent: volume.clone_of.map(|base| self.base_name(base)),
             depth: volume.depth,
             clones: plan::clones_of(&self.records, volume.id, None).count() as u32,

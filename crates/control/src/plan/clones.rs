@@ -15,7 +15,7 @@ use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
-use crate::records::{Record, Records, SegmentRecord, SnapshotState, VolumeRecord, VolumeState, Write};
+use crate::records::{Faults, Record, Records, SegmentRecord, SnapshotState, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::collections::BTreeMap;
 use types::control::{Base, Refusal};
@@ -77,6 +77,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         depth,
         cloning: true,
         flatten: None,
+        faults: Faults::default(),
         ..parent.clone()
     };
     if missing(records, &record, None).next().is_none() {

@@ -15,7 +15,7 @@ use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
 use crate::records::{
-    Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
+    Faults, Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
@@ -88,6 +88,7 @@ pub fn volume_create(
         depth: 0,
         cloning: false,
         flatten: None,
+        faults: Faults::default(),
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }

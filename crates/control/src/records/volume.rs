@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use types::control::{Base, CHUNKS_KEPT};
+use types::faults::Fault;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
 use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId};
@@ -82,6 +83,36 @@ pub struct VolumeRecord {
     /// Limits of its own; `None`: those of its pool are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
+    /// Faults that are rehearsed on it.
+    #[serde(default, skip_serializing_if = "Faults::is_unused")]
+    pub faults: Faults,
+}
+
+/// The rehearsed faults of a volume, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Faults {
+    /// The highest number that was given out: a client must not take a new fault for an old one.
+    pub last: u32,
+    pub list: Vec<FaultRecord>,
+}
+
+impl Faults {
+    fn is_unused(&self) -> bool {
+        self.last == 0
+    }
+}
+
+/// A rehearsed fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultRecord {
+    pub id: u32,
+    pub fault: Fault,
+    /// Its begin and its end, by the wall clock of the leading metadata server.
+    pub since_ms: u64,
+    pub until_ms: u64,
+    /// The administrator that asked for it.
+    #[serde(default)]
+    pub by: String,
 }
 
 /// The intent to lengthen a volume. The length becomes `len_bytes` when each PG of the volume has committed an attach record with

@@ -95,7 +95,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
         assert_eq!(
             client.ask(alive).await,
-            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: types::QosLimits::NONE }
+            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: types::QosLimits::NONE, faults: Vec::new() }
         );
         cluster.all_up(&admin, 3).await;
         let ClientAnswer::Segments { segments: after, .. } = client.segments(&held, &[0, 1, 2]).await else {

@@ -29,7 +29,7 @@ from basalt._errors import (
 )
 from basalt._native import REQUEST_BYTES_MAX
 from basalt._sync import Cluster, Volume, connect
-from basalt._views import Extent, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
+from basalt._views import Extent, FaultInfo, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
 
 __all__ = [
     "REQUEST_BYTES_MAX",
@@ -40,6 +40,7 @@ __all__ = [
     "Damaged",
     "Error",
     "Extent",
+    "FaultInfo",
     "Fenced",
     "InvalidArgument",
     "NoSpace",

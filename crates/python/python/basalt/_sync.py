@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from basalt import _native
 from basalt._errors import Error, NotFound, _closed
-from basalt._views import Extent, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
+from basalt._views import Extent, FaultInfo, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -212,6 +212,37 @@ class Cluster:
         :attr:`VolumeInfo.parent` of :meth:`volume` is ``None`` when it has ended.
         """
         return VolumeInfo._of(self._ask("volume_flatten", name=name, cancel=cancel))
+
+    def add_fault(
+        self,
+        name: str,
+        kind: Literal["latency", "error", "pause"],
+        seconds: float,
+        *,
+        latency: float | None = None,
+        percent: int = 100,
+        reads: bool = True,
+        writes: bool = True,
+    ) -> FaultInfo:
+        """Rehearse storage trouble on a volume for ``seconds``, at most a day; see ``basalt volume fault add``.
+
+        ``latency`` is in seconds, for the kind ``"latency"`` alone. Writers learn of the fault within 2 s.
+        """
+        raw = self._ask(
+            "fault_add",
+            name=name,
+            kind=kind,
+            latency_ms=None if latency is None else round(latency * 1000),
+            percent=percent,
+            reads=reads,
+            writes=writes,
+            for_ms=round(seconds * 1000),
+        )
+        return VolumeInfo._of(raw).faults[-1]
+
+    def remove_fault(self, name: str, id: int | None = None) -> VolumeInfo:
+        """End one rehearsed fault of a volume, or all of them."""
+        return VolumeInfo._of(self._ask("fault_remove", name=name, id=id))
 
     def volumes(self, pool: str = "") -> list[VolumeInfo]:
         """Return the volumes of a pool, or all."""

@@ -40,6 +40,8 @@ class VolumeInfo:
     parent: str | None
     #: While it is flattened: the part that is copied, in percent.
     flattened_percent: int | None
+    #: Faults that are rehearsed on it.
+    faults: tuple[FaultInfo, ...]
     #: Number of its snapshots.
     snapshots: int
     #: Number of its clones.
@@ -47,7 +49,33 @@ class VolumeInfo:
 
     @classmethod
     def _of(cls, raw: dict[str, Any]) -> VolumeInfo:
-        return cls(created=_moment(raw.pop("created_ms")), **raw)
+        faults = tuple(FaultInfo._of(fault) for fault in raw.pop("faults"))
+        return cls(created=_moment(raw.pop("created_ms")), faults=faults, **raw)
+
+
+@dataclass(frozen=True)
+class FaultInfo:
+    """One rehearsed fault of a volume."""
+
+    id: int
+    #: ``latency``, ``error`` or ``pause``.
+    kind: str
+    #: Seconds that requests begin later; ``None``: it is no latency.
+    latency: float | None
+    #: Share of the requests.
+    percent: int
+    reads: bool
+    writes: bool
+    since: datetime
+    #: It ends by itself then.
+    until: datetime
+    #: The administrator that asked for it.
+    by: str
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> FaultInfo:
+        since, until = _moment(raw.pop("since_ms")), _moment(raw.pop("until_ms"))
+        return cls(since=since, until=until, **raw)
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,8 @@ class Cluster:
     create_volume = _awaitable(_sync.Cluster.create_volume)
     clone_volume = _awaitable(_sync.Cluster.clone_volume)
     flatten_volume = _awaitable(_sync.Cluster.flatten_volume)
+    add_fault = _awaitable(_sync.Cluster.add_fault)
+    remove_fault = _awaitable(_sync.Cluster.remove_fault)
     volumes = _awaitable(_sync.Cluster.volumes)
     volume = _awaitable(_sync.Cluster.volume)
     set_volume = _awaitable(_sync.Cluster.set_volume)

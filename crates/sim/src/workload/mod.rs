@@ -254,5 +254,6 @@ pub fn name(errno: Errno) -> &'static str {
         Errno::Gone => "gone",
         Errno::TimedOut => "timed out",
         Errno::Shutdown => "shutdown",
+        Errno::Rehearsed => "rehearsed",
     }
 }

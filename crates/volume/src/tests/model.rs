@@ -8,6 +8,7 @@ use crate::{OnUnavailable, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::control::Opened;
+use types::faults::{Fault, FaultEffect, ToldFault};
 use types::rng::Rng;
 use types::{Errno, SEGMENT, SegmentIndex, Stripe, Time};
 
@@ -25,6 +26,8 @@ struct Run {
     left: u32,
     open: u32,
     fenced: bool,
+    /// Whether faults come and go.
+    rehearses: bool,
     /// Requests that failed because of the policy.
     failed: u64,
 }
@@ -62,6 +65,7 @@ impl Run {
             left,
             open: 0,
             fenced: false,
+            rehearses: false,
             failed: 0,
         }
     }
@@ -106,6 +110,7 @@ impl Run {
                 Err(Errno::Fenced) if self.fenced => {}
                 Err(Errno::NoSpace) if self.cluster.was_full => {}
                 Err(Errno::TimedOut) if self.volume.on_unavailable() != OnUnavailable::Freeze => self.failed += 1,
+                Err(Errno::Rehearsed) if self.rehearses => {}
                 Err(Errno::Damaged) => panic!("flips are rarer than repetitions"),
                 Err(errno) => panic!("request {token} failed: {errno}"),
                 Ok(Answer::Done | Answer::Data(_) | Answer::Extents(_)) => {}
@@ -143,6 +148,9 @@ impl Run {
             if self.left == 0 {
                 self.cluster.calm(self.now);
             }
+            if self.rehearses && self.rng.chance(1, 8) {
+                self.change_faults();
+            }
             self.turn();
             if self.open > 0 {
                 self.step();
@@ -155,9 +163,32 @@ impl Run {
         }
     }
 
+    /// Tells the volume other faults, as an answer of meta does.
+    fn change_faults(&mut self) {
+        let mut told = Vec::new();
+        for _ in 0..self.rng.below(4) {
+            let effect = match self.rng.below(4) {
+                0 => FaultEffect::Error,
+                1 => FaultEffect::Pause,
+                _ => FaultEffect::Latency(self.rng.between(1, 200) as u32),
+            };
+            let percent = if effect == FaultEffect::Pause { 100 } else { self.rng.between(1, 100) as u8 };
+            let (reads, writes) = [(true, true), (true, false), (false, true)][self.rng.below(3) as usize];
+            let id = self.rng.between(1, 1_000) as u32;
+            told.push(ToldFault {
+                id,
+                fault: Fault { effect, percent, reads, writes },
+                left_ms: self.rng.between(1, 500),
+            });
+        }
+        self.volume.set_faults(self.now, &told);
+    }
+
     /// Checks that every acknowledged write can be read when the faults have ended.
     fn read_back(&mut self) {
         self.now = self.now + Duration::from_secs(5);
+        self.rehearses = false;
+        self.volume.set_faults(self.now, &[]);
         let failed = self.failed;
         self.volume.config.tuning.unavailable = Duration::from_secs(5);
         for (n, (offset, len)) in HOT.into_iter().enumerate() {
@@ -221,6 +252,25 @@ fn write_that_failed_never_lands_after_a_later_one_was_acknowledged() {
         failed += outcome.unwrap_or_else(|_| panic!("seed {seed} under {policy}"));
     }
     assert!(failed > 100, "the policy failed {failed} requests only");
+}
+
+#[test]
+fn rehearsed_faults_reorder_no_writes_and_lose_no_request() {
+    let mut met = 0;
+    for seed in 0..120 {
+        let policy = if seed % 3 == 0 { OnUnavailable::Error } else { OnUnavailable::Freeze };
+        let outcome = std::panic::catch_unwind(|| {
+            let mut run = Run::new(seed, policy);
+            run.rehearses = true;
+            run.run();
+            if !run.fenced {
+                run.read_back();
+            }
+            run.volume.stats().rehearsed
+        });
+        met += outcome.unwrap_or_else(|_| panic!("seed {seed} under {policy}"));
+    }
+    assert!(met > 1_000, "faults met {met} requests only");
 }
 
 #[test]

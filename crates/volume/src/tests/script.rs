@@ -39,6 +39,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         len_bytes,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
+        faults: Vec::new(),
         write,
         segments,
         view,

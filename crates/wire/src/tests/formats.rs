@@ -93,7 +93,17 @@ fn message() -> File {
     }));
     constants.extend(variants!(StreamAbort { Needless, Busy, Full, NotLeader, Failed }));
     constants.extend(variants!(Lack { Other, Lost, Freed, Unsure, Gone }));
-    constants.extend(variants!(Errno { Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown }));
+    constants.extend(variants!(Errno {
+        Invalid,
+        Fenced,
+        NoSpace,
+        Damaged,
+        ReadOnly,
+        Gone,
+        TimedOut,
+        Shutdown,
+        Rehearsed
+    }));
     File { module: "message", text: include_str!("../message.rs"), constants }
 }
 

@@ -50,7 +50,7 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     let keepalive = |unreached| ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached };
     assert_eq!(
         world.ask(1, keepalive(unreached.clone())),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     let shown = |world: &World| -> Vec<String> {
         let problems = world.control.status(world.now).problems;
@@ -60,12 +60,12 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
     assert_eq!(
         world.ask(1, keepalive(Vec::new())),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     assert_eq!(shown(&world), Vec::<String>::new());
     assert_eq!(
         world.ask(1, keepalive(unreached)),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     assert_eq!(shown(&world).len(), 1);
     // After an OSD has just connected, the client has not tried again yet.
@@ -94,7 +94,7 @@ fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
         world.pass(Duration::from_secs(1));
         assert_eq!(
             world.ask(1, keepalive.clone()),
-            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE }
+            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
         );
         (1..=3).for_each(|n| world.beat(OsdId(n)));
     }
