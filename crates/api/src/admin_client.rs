@@ -9,7 +9,7 @@ use crate::pb::{self, admin_client::AdminClient as Calls};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
 use crate::{BY_KEY, MESSAGE_LEN_MAX, convert_faults, pb::VolumeView as PbVolume};
-use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, SnapshotChange, VolumeClone, VolumeRemove};
+use control::admin::{AdminAnswer, AdminAsk, CutAsk, PgMove, Resizing, SnapshotChange, VolumeClone, VolumeRemove};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -513,8 +513,10 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
             let reply = rpc.volume_set(pb::VolumeSetRequest { name, text: Some(text_out(text)) }).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
-        AdminAsk::VolumeResize { name, len_bytes } => {
-            let reply = rpc.volume_resize(pb::VolumeResizeRequest { name, len_bytes }).await?.into_inner();
+        AdminAsk::VolumeResize { name, to } => {
+            let Resizing { len_bytes, shrink, discard, force } = to;
+            let request = pb::VolumeResizeRequest { name, len_bytes, shrink, discard, force };
+            let reply = rpc.volume_resize(request).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
         trash @ (AdminAsk::TrashList { .. } | AdminAsk::TrashRestore { .. } | AdminAsk::TrashPurge { .. }) => {

@@ -382,6 +382,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             session: attach.session.0,
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
+            len_epoch: attach.len_epoch,
             head: attach.head.0,
             base: attach.base.map(|base| pb::Base { volume: base.volume.0, snapshot: base.snapshot.0, to: base.to.0 }),
         }),
@@ -434,6 +435,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                     session: SessionId(a.session),
                     epoch: Epoch(a.epoch),
                     chunk_count: a.chunk_count,
+                    len_epoch: a.len_epoch,
                     head: GenerationId(a.head),
                     base: a.base.map(base_in),
                 };
@@ -471,10 +473,12 @@ pub fn client_ask(client: u64, id: u64, ask: ClientAsk) -> pb::ClientAskRequest 
             allocate,
         }),
         ClientAsk::Refresh { pgs } => Ask::Refresh(pb::RefreshAsk { pgs: pgs.into_iter().map(Into::into).collect() }),
-        ClientAsk::Keepalive { volume, session, unreached } => Ask::Keepalive(pb::HoldAsk {
+        ClientAsk::Keepalive { volume, session, unreached, len_epoch, len_bytes } => Ask::Keepalive(pb::HoldAsk {
             volume: volume.0,
             session: session.0,
             unreached: unreached.iter().map(|osd| osd.0).collect(),
+            len_epoch,
+            len_bytes,
         }),
         ClientAsk::Close { volume, session } => {
             Ask::Close(pb::HoldAsk { volume: volume.0, session: session.0, ..pb::HoldAsk::default() })
@@ -507,6 +511,8 @@ impl TryFrom<pb::client_ask_request::Ask> for ClientAsk {
                     .take(UNREACHED_MAX)
                     .map(|id| osd(id, "unreached"))
                     .collect::<Result<_, _>>()?,
+                len_epoch: h.len_epoch,
+                len_bytes: h.len_bytes,
             },
             Ask::Close(h) => ClientAsk::Close { volume: VolumeId(h.volume), session: SessionId(h.session) },
         })
@@ -592,6 +598,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 volume: o.volume.0,
                 session: o.session.0,
                 epoch: o.epoch.0,
+                len_epoch: o.len_epoch,
                 len_bytes: o.len_bytes,
                 write: o.write,
                 segments: places_to(&o.segments),
@@ -607,8 +614,9 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 pending: pending.iter().map(|segment| segment.0).collect(),
             }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
-            ClientAnswer::Alive { len_bytes, limits, faults } => {
-                Answer::Alive(pb::Alive { len_bytes, limits: limits_out(&limits), faults: told_out(&faults) })
+            ClientAnswer::Alive { len_epoch, len_bytes, limits, faults } => {
+                let (limits, faults) = (limits_out(&limits), told_out(&faults));
+                Answer::Alive(pb::Alive { len_epoch, len_bytes, limits, faults })
             }
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
             ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
@@ -632,6 +640,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         volume: VolumeId(o.volume),
         session: SessionId(o.session),
         epoch: Epoch(o.epoch),
+        len_epoch: o.len_epoch,
         len_bytes: volume_len(o.len_bytes)?,
         stripe,
         limits: limits_in(o.limits)?,
@@ -659,7 +668,7 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
             Answer::Alive(alive) => {
                 let len_bytes = if alive.len_bytes == 0 { 0 } else { volume_len(alive.len_bytes)? };
                 let (limits, faults) = (limits_in(alive.limits)?, told_in(alive.faults)?);
-                ClientAnswer::Alive { len_bytes, limits, faults }
+                ClientAnswer::Alive { len_epoch: alive.len_epoch, len_bytes, limits, faults }
             }
             Answer::Closed(_) => ClientAnswer::Closed,
             Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),

@@ -18,7 +18,8 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
         column: f.column,
     };
     let attach = |f: FoundAttach| pb::FoundAttach { volume: f.volume.0, pg: Some(f.pg.into()) };
-    let length = |f: FoundLength| pb::FoundLength { volume: f.volume.0, chunk_count: f.chunk_count };
+    let length =
+        |f: FoundLength| pb::FoundLength { volume: f.volume.0, chunk_count: f.chunk_count, len_epoch: f.len_epoch };
     let snapshot = |f: FoundSnapshot| pb::FoundSnapshot {
         volume: f.volume.0,
         snapshot: f.snapshot.0,
@@ -48,7 +49,11 @@ pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed
         Ok(FoundSegment { volume, segment, column: f.column, pg: pg(f.pg)? })
     };
     let attach = |f: pb::FoundAttach| Ok(FoundAttach { volume: VolumeId(f.volume), pg: pg(f.pg)? });
-    let length = |f: pb::FoundLength| FoundLength { volume: VolumeId(f.volume), chunk_count: f.chunk_count };
+    let length = |f: pb::FoundLength| FoundLength {
+        volume: VolumeId(f.volume),
+        chunk_count: f.chunk_count,
+        len_epoch: f.len_epoch,
+    };
     let snapshot = |f: pb::FoundSnapshot| FoundSnapshot {
         volume: VolumeId(f.volume),
         snapshot: SnapshotId(f.snapshot),

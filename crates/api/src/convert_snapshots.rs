@@ -4,8 +4,11 @@ use crate::convert::{Malformed, need, osd, pg};
 use crate::pb;
 use control::admin::SnapshotView;
 use std::sync::Arc;
-use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, FlattenStep, SnapshotAnswer, SnapshotOrder, are_items};
-use types::{CutId, GenerationId, PgId, SnapshotId, VolumeId};
+use types::cut::{
+    Cut, CutEnd, CutItem, CutRefusal, CutStep, FlattenStep, SnapshotAnswer, SnapshotOrder, TAIL_PARTS_MAX, Tail,
+    TailStep, are_items,
+};
+use types::{CutId, GenerationId, PgId, SectorRange, SnapshotId, VolumeId};
 
 fn items_out(items: &[CutItem]) -> Vec<pb::CutItem> {
     items.iter().map(|item| pb::CutItem { volume: item.volume.0, to: item.to.0 }).collect()
@@ -15,6 +18,15 @@ fn items_in(items: Vec<pb::CutItem>) -> Result<Arc<[CutItem]>, Malformed> {
     let item = |item: pb::CutItem| CutItem { volume: VolumeId(item.volume), to: GenerationId(item.to) };
     let items: Arc<[CutItem]> = items.into_iter().map(item).collect();
     if are_items(&items) { Ok(items) } else { Err(Malformed::Range("items")) }
+}
+
+fn part_out((chunk, range): (u32, SectorRange)) -> pb::TailPart {
+    pb::TailPart { chunk, start: range.start, count: range.count }
+}
+
+fn part_in(part: &pb::TailPart) -> Result<(u32, SectorRange), Malformed> {
+    let range = SectorRange::checked(part.start, part.count).ok_or(Malformed::Range("part"))?;
+    Ok((part.chunk, range))
 }
 
 fn name_out(volume: VolumeId, snapshot: SnapshotId) -> pb::SnapshotName {
@@ -37,6 +49,15 @@ pub(crate) fn order_out(of: PgId, order: SnapshotOrder) -> pb::SnapshotOrder {
         }
         SnapshotOrder::Remove { volume, snapshot } => Order::Remove(name_out(volume, snapshot)),
         SnapshotOrder::Flatten { volume } => Order::Flatten(volume.0),
+        SnapshotOrder::Find { volume, len_epoch, tail } => Order::Find(pb::FindTail {
+            volume: volume.0,
+            len_epoch,
+            from_chunk: tail.from_chunk,
+            parts: tail.parts.iter().copied().map(part_out).collect(),
+        }),
+        SnapshotOrder::Wipe { volume, len_epoch, chunk, range } => {
+            Order::Wipe(pb::WipeTail { volume: volume.0, len_epoch, part: Some(part_out((chunk, range))) })
+        }
     };
     pb::SnapshotOrder { pg: Some(of.into()), order: Some(order) }
 }
@@ -63,6 +84,16 @@ pub(crate) fn order_in(order: pb::SnapshotOrder) -> Result<(PgId, SnapshotOrder)
             SnapshotOrder::Remove { volume: VolumeId(name.volume), snapshot: SnapshotId(name.snapshot) }
         }
         Order::Flatten(volume) => SnapshotOrder::Flatten { volume: VolumeId(volume) },
+        Order::Find(find) if find.parts.len() > TAIL_PARTS_MAX => return Err(Malformed::Range("parts")),
+        Order::Find(find) => {
+            let parts = find.parts.iter().map(part_in).collect::<Result<_, _>>()?;
+            let tail = Tail { from_chunk: find.from_chunk, parts };
+            SnapshotOrder::Find { volume: VolumeId(find.volume), len_epoch: find.len_epoch, tail }
+        }
+        Order::Wipe(wipe) => {
+            let (chunk, range) = part_in(&need(wipe.part, "part")?)?;
+            SnapshotOrder::Wipe { volume: VolumeId(wipe.volume), len_epoch: wipe.len_epoch, chunk, range }
+        }
     };
     Ok((of, order))
 }
@@ -104,6 +135,19 @@ pub(crate) fn answer_out(of: PgId, answer: SnapshotAnswer) -> pb::SnapshotAnswer
             };
             (Order::Flatten(volume.0), result.map_or_else(refused, step))
         }
+        SnapshotAnswer::Found { volume, len_epoch, result } => {
+            let step = |step| match step {
+                TailStep::Empty => R::Done(pb::Empty {}),
+                TailStep::Data { chunk } => R::Data(chunk),
+                TailStep::Searched { next } => R::Searched(next),
+            };
+            let name = pb::TailName { volume: volume.0, len_epoch, chunk: 0 };
+            (Order::Found(name), result.map_or_else(refused, step))
+        }
+        SnapshotAnswer::Wiped { volume, len_epoch, chunk, result } => {
+            let name = pb::TailName { volume: volume.0, len_epoch, chunk };
+            (Order::Wiped(name), result.map_or_else(refused, |()| R::Done(pb::Empty {})))
+        }
     };
     pb::SnapshotAnswer { pg: Some(of.into()), order: Some(order), result: Some(result) }
 }
@@ -123,7 +167,7 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
             Ok(pb::CutRefusal::Absent) => CutRefusal::Absent,
             Ok(pb::CutRefusal::Unknown) | Err(_) => return Err(Malformed::Range("refused")),
         }),
-        R::Step(_) | R::Done(_) | R::Copying(_) => None,
+        R::Step(_) | R::Done(_) | R::Copying(_) | R::Data(_) | R::Searched(_) => None,
     };
     let answer = match (order, &result, refusal) {
         (Order::Cut(cut), _, Some(refusal)) => SnapshotAnswer::Cut { cut: CutId(cut), result: Err(refusal) },
@@ -144,9 +188,23 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
         (Order::Flatten(volume), R::Copying(pb::FlattenProgress { done, chunks }), None) => {
             flattened(volume, Ok(FlattenStep::Copying { done: *done, chunks: *chunks }))
         }
+        (Order::Found(name), _, Some(refusal)) => found(&name, Err(refusal)),
+        (Order::Found(name), R::Done(_), None) => found(&name, Ok(TailStep::Empty)),
+        (Order::Found(name), R::Data(chunk), None) => found(&name, Ok(TailStep::Data { chunk: *chunk })),
+        (Order::Found(name), R::Searched(next), None) => found(&name, Ok(TailStep::Searched { next: *next })),
+        (Order::Wiped(name), _, Some(refusal)) => wiped(&name, Err(refusal)),
+        (Order::Wiped(name), R::Done(_), None) => wiped(&name, Ok(())),
         _ => return Err(Malformed::Range("result")),
     };
     Ok((of, answer))
+}
+
+fn found(name: &pb::TailName, result: Result<TailStep, CutRefusal>) -> SnapshotAnswer {
+    SnapshotAnswer::Found { volume: VolumeId(name.volume), len_epoch: name.len_epoch, result }
+}
+
+fn wiped(name: &pb::TailName, result: Result<(), CutRefusal>) -> SnapshotAnswer {
+    SnapshotAnswer::Wiped { volume: VolumeId(name.volume), len_epoch: name.len_epoch, chunk: name.chunk, result }
 }
 
 fn removed(name: &pb::SnapshotName, result: Result<(), CutRefusal>) -> SnapshotAnswer {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, EventsPage, FaultAdd, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove,
-    PgView, PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, SnapshotChange, SnapshotView, Status,
+    PgView, PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, Resizing, SnapshotChange, SnapshotView, Status,
     StoreRecovery, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
 };
 use control::settings::SettingView;
@@ -229,8 +229,8 @@ impl Admin {
         expect!(self, AdminAsk::VolumeSet { name: name.to_owned(), text }, AdminAnswer::Volume(v) => v)
     }
 
-    pub fn resize_volume(&self, name: &str, len_bytes: u64) -> Result<VolumeView> {
-        expect!(self, AdminAsk::VolumeResize { name: name.to_owned(), len_bytes }, AdminAnswer::Volume(v) => v)
+    pub fn resize_volume(&self, name: &str, to: Resizing) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeResize { name: name.to_owned(), to }, AdminAnswer::Volume(v) => v)
     }
 
     pub fn snapshots(&self, of: &str) -> Result<Vec<SnapshotView>> {

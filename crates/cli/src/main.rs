@@ -38,6 +38,7 @@ mod pg_force;
 mod pg_move;
 mod records;
 mod recovery;
+mod resize;
 mod role;
 mod settings;
 mod show;

@@ -173,15 +173,26 @@ pub enum Volume {
         #[arg(long, conflicts_with = "no_limit")]
         pool_limits: bool,
     },
-    /// Make a volume longer, also while it is open
-    #[command(after_help = "Example:\n  basalt volume resize main/vm1 20GiB")]
+    /// Make a volume longer or, with --shrink, shorter; also while it is open
+    #[command(
+        after_help = "Examples:\n  basalt volume resize main/vm1 20GiB\n  basalt volume resize main/vm1 10GiB --shrink"
+    )]
     Resize {
         /// POOL/VOLUME
         #[arg(add = completion::volumes())]
         name: String,
-        /// The new size, up to 64TiB; not below the present one
+        /// The new size, up to 64TiB; the present one ends a shrink that waits for its client
         #[arg(value_parser = crate::size::parse)]
         size: u64,
+        /// Make it shorter: what lies behind the new end goes
+        #[arg(long)]
+        shrink: bool,
+        /// With --shrink: even when the volume has data behind the new end
+        #[arg(long, requires = "shrink")]
+        discard_data: bool,
+        /// With --shrink: take the volume from a client that does not confirm the new size
+        #[arg(long, requires = "shrink")]
+        force: bool,
     },
     /// Move a volume to the trash; its data is deleted after the time that `basalt config ls` shows as trash_retention
     #[command(visible_aliases = ["remove", "delete"])]

@@ -8,9 +8,10 @@ use crate::errors::{advise, has_code};
 use crate::faults;
 use crate::flatten;
 use crate::output::{json, table};
+use crate::resize;
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{TrashView, VolumeClone, VolumeRemove, VolumeView};
+use control::admin::{Resizing, TrashView, VolumeClone, VolumeRemove, VolumeView};
 use serde_json::{json, to_value};
 use types::{Stripe, codes};
 
@@ -69,14 +70,9 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             show_info(&volume);
             Ok(())
         }
-        Volume::Resize { name, size } => {
-            let volume = admin.resize_volume(name, *size)?;
-            if as_json {
-                return json("volume.resize", to_value(&volume)?);
-            }
-            let client = if volume.holder.is_some() { "; its client learns it within a few seconds" } else { "" };
-            out!("volume {name}: {}{client}", show(volume.len_bytes));
-            Ok(())
+        Volume::Resize { name, size, shrink, discard_data, force } => {
+            let (len_bytes, shrink, discard, force) = (*size, *shrink, *discard_data, *force);
+            resize::run(admin, name, Resizing { len_bytes, shrink, discard, force }, as_json)
         }
         Volume::Rm { name, force, now, snapshots, detach } => {
             let (name, force, now, snapshots, detach) = (name.clone(), *force, *now, *snapshots, *detach);
@@ -125,6 +121,7 @@ fn remove(admin: &Admin, ask: &VolumeRemove, as_json: bool) -> Result<()> {
 fn show_info(volume: &VolumeView) {
     out!("volume     {} ({})", volume.name, volume.volume);
     let resize = volume.resize_bytes.map(|to| format!(", being resized to {}", show(to))).unwrap_or_default();
+    let resize = format!("{resize}{}", volume.shrink_step.as_deref().map_or("", resize::step));
     out!("size       {}{resize}", show(volume.len_bytes));
     out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
     out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));

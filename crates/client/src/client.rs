@@ -57,7 +57,7 @@ pub enum ClientEvent {
         /// Error code, and a message with the next step.
         why: Refusal,
     },
-    /// The volume is longer: its device takes requests up to the new end from now on.
+    /// The volume has another length: its device takes requests up to the new end from now on, and fails those behind it.
     Resized {
         /// The volume.
         volume: VolumeKey,

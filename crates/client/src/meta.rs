@@ -89,15 +89,17 @@ impl Client {
                 match answer {
                     ClientAnswer::Refused(why) if why.code == codes::SESSION_FENCED => open.volume.fail(Errno::Fenced),
                     ClientAnswer::Refused(why) if why.code == codes::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
-                    ClientAnswer::Alive { len_bytes, limits, faults } => {
+                    ClientAnswer::Alive { len_epoch, len_bytes, limits, faults } => {
                         open.set_faults(now, &faults);
                         if open.volume.set_limits(now, limits) {
                             tracing::info!(name = open.info.name, ?limits, "the volume has other I/O limits");
                         }
-                        if open.volume.grow(len_bytes) {
+                        if open.volume.set_length(len_epoch, len_bytes) {
+                            // Meta may wait for the answer of a volume that is to get shorter.
+                            open.keepalive_at = now;
                             open.info.len_bytes = len_bytes;
                             let (volume, name) = (open.key, open.info.name.clone());
-                            tracing::info!(name, len_bytes, "the volume is longer");
+                            tracing::info!(name, len_bytes, "the volume has another length");
                             self.events.push(ClientEvent::Resized { volume, len_bytes });
                         }
                     }
@@ -156,7 +158,9 @@ impl Client {
         let (volume, session) = (open.volume.id(), open.volume.session());
         let unreached = open.volume.osds().collect::<BTreeSet<_>>();
         let unreached = self.lost.keys().copied().filter(|osd| unreached.contains(osd)).take(UNREACHED_MAX).collect();
-        let id = self.asks.put(open.key, ClientAsk::Keepalive { volume, session, unreached });
+        let (len_epoch, len_bytes) = open.volume.used();
+        let keepalive = ClientAsk::Keepalive { volume, session, unreached, len_epoch, len_bytes };
+        let id = self.asks.put(open.key, keepalive);
         open.keepalive = Some((id, now));
         open.keepalive_at = now + KEEPALIVE;
     }

@@ -124,7 +124,7 @@ fn errno_of(code: u32) -> c_int {
         codes::POOL_EXISTS | codes::VOLUME_EXISTS | codes::SNAPSHOT_EXISTS => libc::EEXIST,
         codes::BAD_FAULT => libc::EINVAL,
         codes::FAULT_UNKNOWN => libc::ENOENT,
-        codes::VOLUME_HELD | codes::VOLUME_BUSY => libc::EBUSY,
+        codes::VOLUME_HELD | codes::VOLUME_BUSY | codes::SHRINK_DATA => libc::EBUSY,
         codes::SNAPSHOT_PROTECTED | codes::HAS_SNAPSHOTS | codes::HAS_CLONES => libc::EBUSY,
         codes::POOL_QUOTA => libc::EDQUOT,
         codes::META_UNAVAILABLE | codes::NOT_LEADER | codes::HOST_NAME_UNRESOLVED => libc::EHOSTUNREACH,

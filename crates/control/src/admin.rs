@@ -106,10 +106,10 @@ pub enum AdminAsk {
         name: String,
         text: VolumeText,
     },
-    /// Lengthens a volume while it is used.
+    /// Gives a volume another length while it is used.
     VolumeResize {
         name: String,
-        len_bytes: u64,
+        to: Resizing,
     },
     /// Makes snapshots of some volumes at one point in time.
     SnapshotCreate(CutAsk),
@@ -520,11 +520,31 @@ pub struct FoundAttach {
     pub pg: PgId,
 }
 
-/// The number of chunks of a volume, as its PGs know it: a later length of the volume needs no more.
+/// The number of chunks of a volume, as its PGs know it: a later length of the volume under the same epoch needs no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundLength {
     pub volume: VolumeId,
     pub chunk_count: u32,
+    pub len_epoch: u32,
+}
+
+/// The length that a volume is to get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resizing {
+    pub len_bytes: u64,
+    /// It may be shorter.
+    pub shrink: bool,
+    /// Data behind a shorter end goes.
+    pub discard: bool,
+    /// A client that does not stop to use what is behind a shorter end loses the volume.
+    pub force: bool,
+}
+
+impl Resizing {
+    /// A length that is not shorter.
+    pub fn to(len_bytes: u64) -> Resizing {
+        Resizing { len_bytes, ..Resizing::default() }
+    }
 }
 
 /// A column of a segment whose data a PG holds; without stripes a segment is one column.
@@ -702,9 +722,12 @@ pub struct VolumeView {
     pub description: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The length that a resize gives it, once all its PGs have taken it.
+    /// The length that a resize gives it.
     #[serde(default)]
     pub resize_bytes: Option<u64>,
+    /// The step that a shrink has reached: `client` while the holder has not confirmed it, `search`, `chunks`, `wipe`.
+    #[serde(default)]
+    pub shrink_step: Option<String>,
     /// The limits that are in force, and whose they are: `volume`, `pool`, or `none` when nothing is limited by default.
     #[serde(default)]
     pub limits: QosLimits,

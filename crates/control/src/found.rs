@@ -24,7 +24,7 @@ pub struct Table {
     pub snapshots: Vec<HeldSnapshot>,
 }
 
-/// A volume of the records that its PGs know longer: it was resized after the copy of the records was made.
+/// A volume of which the PGs know another length than the records: it was resized after the copy of the records was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LongerVolume {
     pub volume: VolumeId,
@@ -36,6 +36,8 @@ pub struct LongerVolume {
     pub found_bytes: u64,
     #[serde(skip)]
     pub chunk_count: u32,
+    #[serde(skip)]
+    pub len_epoch: u32,
 }
 
 /// A volume whose chunks PGs hold and that the records do not know. PGs keep neither its name nor its size.
@@ -69,7 +71,7 @@ pub struct Found {
     pub doubtful: Vec<FoundSegment>,
     /// Removed after the copy of the records was made, or never written to: these volumes read as zeros.
     pub emptied_volumes: Vec<EmptiedVolume>,
-    /// A recovery lengthens these.
+    /// A recovery gives these the length of their PGs.
     pub longer_volumes: Vec<LongerVolume>,
     /// Snapshots of known volumes that a recovery puts into the records, because each PG has them, or deletes, because one lacks them.
     pub snapshots: Vec<FoundSnapshot>,
@@ -83,7 +85,10 @@ pub struct Found {
 impl Found {
     /// Returns the lengths for the recovery.
     pub fn lengths(&self) -> Vec<FoundLength> {
-        let length = |v: &LongerVolume| FoundLength { volume: v.volume, chunk_count: v.chunk_count };
+        let length = |v: &LongerVolume| {
+            let LongerVolume { volume, chunk_count, len_epoch, .. } = *v;
+            FoundLength { volume, chunk_count, len_epoch }
+        };
         self.longer_volumes.iter().map(length).collect()
     }
 
@@ -208,35 +213,42 @@ fn emptied(
     gone.map(|volume| EmptiedVolume { volume: volume.id, name: records.full_name(volume) }).collect()
 }
 
-/// Volumes with more chunks in attach records of their PGs, or with data in a higher chunk, than the length in the records has. A
-/// follower may be behind, but no volume gets shorter, so what it shows counts.
+/// Volumes with a later length in attach records of their PGs than in the records, or with data in a higher chunk. Under the same epoch of the
+/// length no volume gets shorter, so what a follower that is behind shows counts, too. Data tells nothing of a volume that was shortened:
+/// its snapshots have what is behind its end.
 fn longer(
     records: &Records,
     tables: &[Table],
     chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
 ) -> Vec<LongerVolume> {
-    let mut counts: BTreeMap<VolumeId, u32> = BTreeMap::new();
+    let mut lengths: BTreeMap<VolumeId, (u32, u32)> = BTreeMap::new();
     let attached =
         tables.iter().flat_map(|table| &table.attached).filter(|attached| attached.chunk_count != CHUNKS_KEPT);
-    let in_records = attached.map(|attached| (attached.volume, attached.chunk_count));
+    let in_records = attached.map(|attached| (attached.volume, (attached.len_epoch, attached.chunk_count)));
     let highest = |pgs: &BTreeMap<PgId, BTreeSet<u32>>| {
         pgs.values().filter_map(BTreeSet::last).max().map_or(0, |i| i.saturating_add(1))
     };
-    for (volume, count) in in_records.chain(chunks.iter().map(|(volume, pgs)| (*volume, highest(pgs)))) {
-        let most = counts.entry(volume).or_default();
-        *most = count.max(*most);
+    let in_data = chunks.iter().map(|(volume, pgs)| (*volume, (0, highest(pgs))));
+    for (volume, length) in in_records.chain(in_data) {
+        let latest = lengths.entry(volume).or_default();
+        *latest = length.max(*latest);
     }
     let mut longer = Vec::new();
-    for (volume, chunk_count) in counts {
+    for (volume, (len_epoch, chunk_count)) in lengths {
         let known = records.volumes.get(&volume).filter(|known| known.state != VolumeState::Deleting);
-        let Some(known) = known.filter(|known| chunk_count > known.chunk_count()) else { continue };
+        let Some(known) = known.filter(|known| is_later((len_epoch, chunk_count), known)) else { continue };
         // No volume has that many: an OSD errs.
         if u64::from(chunk_count) > known.stripe.chunk_count(VOLUME_LEN_MAX) {
             continue;
         }
-        let found_bytes = known.len_of_chunks(chunk_count);
+        let found_bytes = known.len_found(chunk_count);
         let (name, len_bytes) = (records.full_name(known), known.len_bytes);
-        longer.push(LongerVolume { volume, name, len_bytes, found_bytes, chunk_count });
+        longer.push(LongerVolume { volume, name, len_bytes, found_bytes, chunk_count, len_epoch });
     }
     longer
+}
+
+/// Whether a length that PGs know is later than that of the records.
+pub(crate) fn is_later((len_epoch, chunk_count): (u32, u32), known: &VolumeRecord) -> bool {
+    len_epoch > known.len_epoch || len_epoch == known.len_epoch && chunk_count > known.chunk_count()
 }

@@ -24,6 +24,7 @@ mod past;
 mod reach;
 mod rebalance;
 mod recover;
+mod shrinks;
 mod snapshots;
 mod status;
 mod upkeep;
@@ -45,6 +46,7 @@ use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
 use rebalance::Planned;
+use shrinks::Shrinks;
 use snapshots::Removals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -142,6 +144,7 @@ pub struct Control {
     cuts: Cuts,
     removals: Removals,
     flattens: Flattens,
+    shrinks: Shrinks,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
     /// Clones with all their segments, whose PGs have been told to begin them.
@@ -227,6 +230,7 @@ impl Control {
             cuts: Cuts::default(),
             removals: Removals::default(),
             flattens: Flattens::default(),
+            shrinks: Shrinks::default(),
             unsettled: BTreeSet::new(),
             begun_clones: BTreeSet::new(),
             waits: Vec::new(),
@@ -293,6 +297,7 @@ impl Control {
         self.take_up_cuts();
         self.take_up_removals();
         self.take_up_flattens();
+        self.take_up_shrinks();
         self.take_up_changes();
         self.take_up_past(now);
     }
@@ -411,7 +416,8 @@ impl Control {
             return now.mono;
         }
         let idle = now.mono + Duration::from_millis(500);
-        let orders = self.attaching.wake().min(self.cuts.wake()).min(self.removals.wake()).min(self.flattens.wake());
+        let snapshots = self.cuts.wake().min(self.removals.wake()).min(self.flattens.wake());
+        let orders = self.attaching.wake().min(snapshots).min(self.shrinks.wake());
         idle.min(orders).max(now.mono + Duration::from_millis(1))
     }
 

@@ -31,7 +31,7 @@ pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 pub use pool::{PoolQuota, PoolRecord, PoolState};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
-pub use volume::{FaultRecord, Faults, Flatten, Holder, Resize, Rollback, Trash, VolumeRecord, VolumeState};
+pub use volume::{FaultRecord, Faults, Flatten, Holder, Resize, Rollback, Shrink, Trash, VolumeRecord, VolumeState};
 pub use watch::{MuteRecord, WatchRecord};
 
 /// Version of every record that this program writes.

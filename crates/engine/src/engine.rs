@@ -519,13 +519,7 @@ impl Engine {
                 judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
-            Effect::Unmap { generation, from_chunk } => {
-                r.overlay.unmap(generation, from_chunk);
-                // The blocks of its dissolved generations are its own.
-                for older in r.lineage.dissolved_of(generation) {
-                    r.overlay.unmap(older, from_chunk);
-                }
-            }
+            Effect::Unmap { generation, from_chunk } => r.unmap(generation, from_chunk),
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
@@ -552,12 +546,19 @@ impl Engine {
         for generation in &gone {
             r.overlay.unmap(*generation, 0);
         }
+        let mut cut = false;
+        for change in changes {
+            let Change::Shorten { generation, from_chunk } = *change else { continue };
+            cut = true;
+            r.unmap(generation, from_chunk);
+            r.bad.retain(|(chunk, _)| (chunk.generation, chunk.index < from_chunk) != (generation, false));
+        }
         // A bad block that nothing shows keeps the replica from no round.
         r.bad.retain(|(chunk, _)| !gone.contains(&chunk.generation));
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         (self.k_lags, self.maybe_dirty, self.last_apply) = (true, true, self.now);
-        self.releasing |= !gone.is_empty();
+        self.releasing |= cut || !gone.is_empty();
         self.judge_reached(replica, &before);
         if !changes.is_empty() {
             self.judge_heirs(replica, changes);

@@ -101,6 +101,8 @@ impl Lineage {
                     list.push(Dissolved { generation: from, through });
                     list.extend(older.into_iter().map(|d| Dissolved { through: d.through.min(through), ..d }));
                 }
+                // Its chunks go, and the generation stays.
+                Change::Shorten { .. } => {}
             }
         }
         self.tree = tree;

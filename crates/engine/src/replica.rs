@@ -195,6 +195,14 @@ impl Replica {
         assert!(is_head, "{} writes to {generation}, which is no head", self.identity.replica);
     }
 
+    /// Takes the chunks of a generation from this index on out of it. The blocks of its dissolved generations are its own.
+    pub fn unmap(&mut self, generation: GenerationId, from_chunk: u32) {
+        self.overlay.unmap(generation, from_chunk);
+        for older in self.lineage.dissolved_of(generation) {
+            self.overlay.unmap(older, from_chunk);
+        }
+    }
+
     /// Whether a round has work: changes of blocks, or a changed tree. The tree is part of the decision state, and a generation that is
     /// discarded frees space.
     pub fn is_dirty(&self) -> bool {

@@ -96,6 +96,27 @@ impl Engine {
         (usage, None)
     }
 
+    /// Returns the first chunk from index `from` on in which a generation shows data, or the index to go on at, because so many chunks had
+    /// none. Neither: there is none.
+    pub fn first_data(&self, replica: ReplicaId, id: GenerationId, from: u32) -> (Option<u32>, Option<u32>) {
+        let Some(r) = self.replicas.get(&replica) else { return (None, None) };
+        let tree = r.lineage.tree();
+        let path: BTreeSet<GenerationId> = match tree.get(id) {
+            Some(_) => tree.path(id).map(|(id, _)| id).collect(),
+            None => BTreeSet::from([id]),
+        };
+        let mut next = Some(from);
+        for _ in 0..DELTAS_MAX {
+            let Some(index) = next.and_then(|from| self.next_index(replica, &path, from)) else { return (None, None) };
+            let runs = self.extents(replica, ChunkKey { generation: id, index }, SectorRange::CHUNK);
+            if runs.iter().any(|(_, data)| *data) {
+                return (Some(index), None);
+            }
+            next = index.checked_add(1);
+        }
+        (None, next)
+    }
+
     /// Returns the least index from this one on at which a generation has blocks.
     pub(crate) fn next_index(
         &self,

@@ -9,7 +9,8 @@ use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
 use control::admin::{
-    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, SnapshotChange, VolumeClone, VolumeRemove,
+    AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, Resizing, SnapshotChange, VolumeClone,
+    VolumeRemove,
 };
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
@@ -127,7 +128,9 @@ impl Meta {
             }
             3 => {
                 let r = decoded::<pb::VolumeResizeRequest>(bytes)?;
-                AdminAsk::VolumeResize { name: r.name, len_bytes: r.len_bytes }
+                let (len_bytes, shrink) = (r.len_bytes, r.shrink);
+                let to = Resizing { len_bytes, shrink, discard: r.discard, force: r.force };
+                AdminAsk::VolumeResize { name: r.name, to }
             }
             4 => AdminAsk::TrashList { pool: decoded::<pb::TrashListRequest>(bytes)?.pool },
             5 => {
@@ -370,7 +373,14 @@ fn change_message(rng: &mut Rng) -> Vec<u8> {
         0 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
         1 => pb::VolumeRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec(),
         2 => pb::VolumeSetRequest { name: name(rng), text: some_text(rng) }.encode_to_vec(),
-        3 => pb::VolumeResizeRequest { name: name(rng), len_bytes }.encode_to_vec(),
+        3 => pb::VolumeResizeRequest {
+            name: name(rng),
+            len_bytes,
+            shrink: rng.chance(1, 2),
+            discard: rng.chance(1, 2),
+            force: rng.chance(1, 4),
+        }
+        .encode_to_vec(),
         4 => pb::TrashListRequest { pool: name(rng) }.encode_to_vec(),
         5 => pb::TrashRestoreRequest { which: which(rng), name: rng.chance(1, 2).then(|| name(rng)) }.encode_to_vec(),
         6 => {
@@ -490,7 +500,7 @@ fn client(rng: &mut Rng) -> pb::ClientAskRequest {
         2 => {
             Ask::Refresh(pb::RefreshAsk { pgs: (0..rng.below(9)).map(|n| pb::PgId { pool: 1, n: n as u32 }).collect() })
         }
-        3 => Ask::Keepalive(pb::HoldAsk { volume, session, unreached: vec![1, 2] }),
+        3 => Ask::Keepalive(pb::HoldAsk { volume, session, unreached: vec![1, 2], len_epoch: 1, len_bytes: 1 << 30 }),
         _ => Ask::Close(pb::HoldAsk { volume, session, ..pb::HoldAsk::default() }),
     };
     pb::ClientAskRequest { client: rng.below(3), id: rng.below(4), ask: Some(ask) }

@@ -61,6 +61,7 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         volume: VolumeId(4),
         session: SessionId(6),
         epoch: Epoch(1),
+        len_epoch: 0,
         len_bytes: 2 * SEGMENT,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
@@ -100,7 +101,7 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
         ClientAsk::Keepalive { .. } => {
-            ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
         }
         ClientAsk::Close { .. } => ClientAnswer::Closed,
     }
@@ -108,7 +109,7 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(7) {
-        0 => ClientAnswer::Alive { len_bytes: 0, limits: some_limits(source), faults: Vec::new() },
+        0 => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: some_limits(source), faults: Vec::new() },
         1 => ClientAnswer::Closed,
         2 => opened(Some(source)),
         3 => ClientAnswer::Refreshed(view(Some(source))),

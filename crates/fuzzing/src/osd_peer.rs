@@ -263,6 +263,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
                 session: SessionId(1),
                 epoch: Epoch(1),
                 chunk_count: 4,
+                len_epoch: 0,
                 head: GenerationId(1),
                 base: None,
             };

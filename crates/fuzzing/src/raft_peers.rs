@@ -268,6 +268,7 @@ impl Table {
                 snapshot: SnapshotId(source.number(1)),
                 to: GenerationId(source.number(1)),
             }),
+            len_epoch: source.below(3),
         };
         self.call(to, |g, now, actions| g.handle_attach(now, attach, actions));
     }
@@ -440,6 +441,7 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
                 session: SessionId(1),
                 epoch: Epoch(source.number(1)),
                 chunk_count: source.below(3),
+                len_epoch: 0,
                 head: GenerationId(source.number(1)),
                 base: Some(Base {
                     volume: VolumeId(1),

@@ -52,6 +52,7 @@ pub fn decision(data: &[u8]) -> Verdict {
             session,
             epoch,
             chunk_count: 1,
+            len_epoch: 0,
             head: GenerationId(0),
             base: None,
         }));
@@ -74,7 +75,9 @@ pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
         let last = GenerationId(head.0 + rng.below(3));
         let (session, epoch) = (SessionId(n + 1), Epoch(n + 2));
         Arc::make_mut(&mut decision.tree).begin(volume, head, None).expect("its number is its own");
-        decision.volumes.insert(volume, Attached { session, epoch, chunk_count: 64, window, head, first, last });
+        decision
+            .volumes
+            .insert(volume, Attached { session, epoch, chunk_count: 64, len_epoch: 0, window, head, first, last });
     }
     decision.encode().to_vec()
 }
@@ -150,6 +153,7 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
             session: SessionId(3),
             epoch: Epoch(4),
             chunk_count: 5,
+            len_epoch: rng.below(2) as u32,
             head: GenerationId(7),
             base: rng.chance(1, 2).then_some(Base {
                 volume: chunk.volume,
@@ -246,7 +250,8 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         stripe: if n == 1 { Stripe::NONE } else { Stripe::new(65536, 2).expect("a layout") },
         description: if n == 1 { "a disk".to_owned() } else { String::new() },
         labels: (1..n).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
-        resize: (n == 2).then(|| Resize { len_bytes: 5 << 30, since_ms: 8, by: String::new() }),
+        resize: (n == 2).then(|| Resize { len_bytes: 5 << 30, since_ms: 8, by: String::new(), shrink: None }),
+        len_epoch: n as u32 - 1,
         trash: None,
         newest: GenerationId(if n == 1 { 3 } else { 4 }),
         limits: (n == 1).then(some_limits),

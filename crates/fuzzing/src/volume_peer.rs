@@ -88,6 +88,7 @@ fn opened(write: bool, stripe: Stripe) -> Opened {
         volume: VolumeId(1),
         session: SessionId(write.into()),
         epoch: Epoch(1),
+        len_epoch: 0,
         len_bytes: LEN,
         stripe,
         limits: QosLimits::NONE,
@@ -153,7 +154,7 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
-        0 => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        0 => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
         1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
@@ -191,7 +192,7 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
-        _ => ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        _ => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
     }
 }
 

@@ -39,6 +39,11 @@ pub(crate) enum Waiter {
     },
     /// Its outcome is seen in decision state.
     Detach,
+    Wipe {
+        volume: VolumeId,
+        len_epoch: u32,
+        chunk: u32,
+    },
 }
 
 impl Waiter {
@@ -47,6 +52,7 @@ impl Waiter {
         match self {
             Waiter::Request { origin, id } => reply(origin, id, Err(Reject::Busy), actions),
             Waiter::Fill { fill } => filled(fill, false, actions),
+            Waiter::Wipe { .. } => self.wiped(Err(CutRefusal::Busy), actions),
             other => panic!("{other:?} is no request"),
         }
     }
@@ -68,7 +74,14 @@ impl Waiter {
             }
             Waiter::Fill { fill } => filled(fill, false, actions),
             Waiter::Detach => {}
+            Waiter::Wipe { .. } => self.wiped(Err(CutRefusal::NotLeader { hint }), actions),
         }
+    }
+
+    /// Answers an order to wipe.
+    pub fn wiped(self, result: Result<(), CutRefusal>, actions: &mut Vec<Action>) {
+        let Waiter::Wipe { volume, len_epoch, chunk } = self else { panic!("{self:?} wipes nothing") };
+        actions.push(Action::Snapshots(SnapshotAnswer::Wiped { volume, len_epoch, chunk, result }));
     }
 }
 
@@ -81,9 +94,9 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// The volume of a client's change, or of a copy.
+    /// The volume of a change, or of a copy.
     fn volume(&self) -> Option<VolumeId> {
-        let copied = || self.command.payload().map(|(chunk, _)| chunk.volume);
+        let copied = || self.command.payload().or(self.command.changes()).map(|(chunk, _)| chunk.volume);
         self.command.stamp().map(|(volume, _)| volume).or_else(copied)
     }
 }
@@ -116,7 +129,7 @@ impl Queue {
         (self.writes.len() + self.held.len(), self.bytes, self.orders.len())
     }
 
-    fn is_full(&self, len: usize, limits: &GroupLimits) -> bool {
+    pub fn is_full(&self, len: usize, limits: &GroupLimits) -> bool {
         self.writes.len() + self.held.len() >= limits.queue_ops_max || self.bytes + len as u64 > limits.queue_bytes_max
     }
 
@@ -130,6 +143,17 @@ impl Queue {
     pub fn push_fill(&mut self, command: Command, (payload, crcs): (IoBuf, Crcs), fill: u64) {
         self.bytes += payload.len() as u64;
         self.writes.push_back(Admitted { command, payload, crcs, waiter: Waiter::Fill { fill } });
+    }
+
+    /// Adds the zeroing of a place behind the end of a volume.
+    pub fn push_wipe(&mut self, command: Command, waiter: Waiter) {
+        let (payload, crcs) = (IoBuf::EMPTY, Crcs::default());
+        self.writes.push_back(Admitted { command, payload, crcs, waiter });
+    }
+
+    /// Whether the same zeroing waits already: a repeated order is answered with it.
+    pub fn has_wipe(&self, command: &Command) -> bool {
+        self.writes.iter().any(|write| write.command == *command)
     }
 
     /// Whether so many copies and bytes leave half of the room to clients.

@@ -11,7 +11,7 @@ use crate::fills::filled;
 use crate::{Action, Group};
 use consensus::{Committed, Ready};
 use types::control::AttachRefusal;
-use types::cut::SnapshotAnswer;
+use types::cut::{CutRefusal, SnapshotAnswer};
 use types::{EntryKind, Errno, Time};
 use wire::{Message, RaftKind, Reject, ReplyBody};
 
@@ -130,5 +130,9 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
         }
         Waiter::Fill { fill } => filled(fill, matches!(outcome, Outcome::Done(_)), actions),
         Waiter::Detach => {}
+        Waiter::Wipe { .. } => {
+            let done = matches!(outcome, Outcome::Done(_));
+            waiter.wiped(if done { Ok(()) } else { Err(CutRefusal::Stale) }, actions);
+        }
     }
 }

@@ -6,13 +6,14 @@
 
 mod cuts;
 mod fills;
+mod length;
 
 use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::control::{Attach, Base, CHUNKS_KEPT};
+use types::control::{Attach, Base};
 use types::cut::{CutRefusal, CutStep};
 use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
@@ -41,6 +42,8 @@ pub struct Attached {
     pub session: SessionId,
     pub epoch: Epoch,
     pub chunk_count: u32,
+    /// Orders the lengths: it rises with each step of a shrink.
+    pub len_epoch: u32,
     pub window: Window,
     /// The generation that writes go to.
     pub head: GenerationId,
@@ -156,6 +159,7 @@ impl Decision {
             }
             Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, |_| Effect::None),
             Command::Fill { chunk, head, range } => self.fill(*chunk, *head, *range),
+            Command::Wipe { chunk, range, len_epoch } => self.wipe(*chunk, *range, *len_epoch),
             Command::Attach(_)
             | Command::Snap(_)
             | Command::Release { .. }
@@ -202,8 +206,7 @@ impl Decision {
         }
     }
 
-    /// Applies an attach record. Fence, resize, rollback and delete are the same record (R6). No volume gets shorter: a smaller number of
-    /// chunks comes from records that are older than a resize, and must cost no data.
+    /// Applies an attach record. Fence, resize, rollback and delete are the same record (R6).
     fn attach(&mut self, attach: &Attach) -> Decided {
         if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order }.into();
@@ -213,22 +216,26 @@ impl Decision {
             return Decided { outcome: Outcome::Done(Effect::None), changes: self.end(attach.volume) };
         }
         let old = self.volumes.get(&attach.volume).cloned();
+        let (len_epoch, chunk_count) = length::after(attach, old.as_ref());
+        if length::is_shorter(old.as_ref(), chunk_count) && self.holds(attach.volume) {
+            return Outcome::Refused(Errno::Invalid).into();
+        }
         let placed = match &old {
             Some(old) => self.turn_back(attach, old),
             None => self.begin(attach),
         };
-        let (head, changes) = match placed {
+        let (head, mut changes) = match placed {
             Ok(placed) => placed,
             Err(outcome) => return outcome.into(),
         };
         self.order = attach.order;
-        let known = old.as_ref().map(|old| old.chunk_count).filter(|count| *count != CHUNKS_KEPT);
-        let chunk_count = known.map_or(attach.chunk_count, |known| known.max(attach.chunk_count));
+        self.shorten(old.as_ref(), (head, chunk_count), &mut changes);
         let (first, last) = old.as_ref().map_or((head, head), |old| (old.first, old.last.max(head)));
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
-        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count, window, head, first, last };
+        let (session, epoch) = (attach.session, attach.epoch);
+        let record = Attached { session, epoch, chunk_count, len_epoch, window, head, first, last };
         self.volumes.insert(attach.volume, record);
         Decided { outcome: Outcome::Done(Effect::None), changes }
     }
@@ -300,7 +307,7 @@ impl Decision {
             out.put_u64_le(attached.session.0);
             out.put_u64_le(attached.epoch.0);
             out.put_u32_le(attached.chunk_count);
-            out.put_u32_le(0);
+            out.put_u32_le(attached.len_epoch);
             [attached.head, attached.first, attached.last].iter().for_each(|id| out.put_u64_le(id.0));
             out.put_u64_le(attached.window.watermark);
             let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
@@ -345,16 +352,16 @@ impl Decision {
         for _ in 0..count {
             let volume = VolumeId(bytes.get_u64_le());
             let (session, epoch) = (SessionId(bytes.get_u64_le()), Epoch(bytes.get_u64_le()));
-            let (chunk_count, reserved) = (bytes.get_u32_le(), bytes.get_u32_le());
+            let (chunk_count, len_epoch) = (bytes.get_u32_le(), bytes.get_u32_le());
             let [head, first, last] = std::array::from_fn(|_| GenerationId(bytes.get_u64_le()));
             let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
             let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
             let in_order = first <= head && head <= last;
             let in_tree = tree.is_head_of(volume, head);
-            if !ascending || reserved != 0 || chunk_count == 0 || !in_order || !in_tree {
+            if !ascending || chunk_count == 0 || !in_order || !in_tree {
                 return Err(DecisionError::Shape);
             }
-            volumes.insert(volume, Attached { session, epoch, chunk_count, window, head, first, last });
+            volumes.insert(volume, Attached { session, epoch, chunk_count, len_epoch, window, head, first, last });
         }
         let mut decision = Decision { order, volumes, members, tree: Arc::new(tree), cuts: OpenCuts::new() };
         decision.decode_cuts(&mut bytes)?;

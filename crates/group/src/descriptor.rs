@@ -28,12 +28,15 @@ const RELEASE: u8 = 7;
 const REMOVE: u8 = 8;
 const FILL: u8 = 9;
 const DETACH: u8 = 10;
+const WIPE: u8 = 11;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 48;
 /// With a base.
 const ATTACH_ON_LEN: usize = ATTACH_LEN + 24;
+/// More bytes of the attach record of a volume that was shortened.
+const LEN_EPOCH_LEN: usize = 4;
 const MEMBERS_LEN: usize = 40;
 /// Without the items, which have [`ITEM_LEN`] each.
 const SNAP_LEN: usize = 24;
@@ -42,6 +45,7 @@ const ITEM_LEN: usize = 16;
 const REMOVE_LEN: usize = 20;
 const FILL_LEN: usize = 32;
 const DETACH_LEN: usize = 20;
+const WIPE_LEN: usize = 28;
 /// Place of the stamp in a write, and of its sequence number. Only attach records and orders of cuts are long
 /// enough to have other bytes there.
 const STAMP_AT: usize = 24;
@@ -109,6 +113,13 @@ pub enum Command {
         volume: VolumeId,
         head: GenerationId,
     },
+    /// Zeroes a place behind the end of a volume. It has no effect unless the length of the volume has this epoch: behind a later one the
+    /// place may belong to the volume again.
+    Wipe {
+        chunk: VolumeChunk,
+        range: SectorRange,
+        len_epoch: u32,
+    },
 }
 
 /// The bytes are no command of this version.
@@ -157,18 +168,15 @@ impl Command {
     /// The volume and the place of a change of its data.
     pub fn changes(&self) -> Option<(VolumeChunk, SectorRange)> {
         match self {
-            Command::Write { chunk, range, .. } | Command::Zero { chunk, range, .. } => Some((*chunk, *range)),
+            Command::Write { chunk, range, .. }
+            | Command::Zero { chunk, range, .. }
+            | Command::Wipe { chunk, range, .. } => Some((*chunk, *range)),
             _ => None,
         }
     }
 
     /// Appends the encoded command to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
-        let head = |out: &mut BytesMut, kind| {
-            out.put_u8(VERSION);
-            out.put_u8(kind);
-            out.put_u16_le(0);
-        };
         match self {
             Command::Empty => {}
             Command::Write { chunk, range, stamp } | Command::Zero { chunk, range, stamp } => {
@@ -195,6 +203,9 @@ impl Command {
                 if let Some(Base { volume, snapshot, to }) = attach.base {
                     [volume.0, snapshot.0, to.0].iter().for_each(|word| out.put_u64_le(*word));
                 }
+                if attach.len_epoch != 0 {
+                    out.put_u32_le(attach.len_epoch);
+                }
             }
             Command::Members { expected, step } => {
                 head(out, MEMBERS);
@@ -219,6 +230,13 @@ impl Command {
                 head(out, REMOVE);
                 [volume.0, snapshot.0].iter().for_each(|word| out.put_u64_le(*word));
             }
+            Command::Fill { .. } | Command::Detach { .. } | Command::Wipe { .. } => self.encode_of_leader(out),
+        }
+    }
+
+    /// Appends a command that a leader makes itself: of a flatten or a shrink.
+    fn encode_of_leader(&self, out: &mut BytesMut) {
+        match self {
             Command::Fill { chunk, head: generation, range } => {
                 head(out, FILL);
                 out.put_u64_le(chunk.volume.0);
@@ -231,6 +249,12 @@ impl Command {
                 head(out, DETACH);
                 [volume.0, generation.0].iter().for_each(|word| out.put_u64_le(*word));
             }
+            Command::Wipe { chunk, range, len_epoch } => {
+                head(out, WIPE);
+                out.put_u64_le(chunk.volume.0);
+                [chunk.index, range.start, range.count, *len_epoch].iter().for_each(|word| out.put_u32_le(*word));
+            }
+            other => unreachable!("{other:?} is another command"),
         }
     }
 
@@ -258,14 +282,14 @@ impl Command {
         let want = match kind {
             WRITE | ZERO => WRITE_LEN,
             SKIP => SKIP_LEN,
-            ATTACH if bytes.len() == ATTACH_ON_LEN => ATTACH_ON_LEN,
-            ATTACH => ATTACH_LEN,
+            ATTACH => attach_len(bytes.len()),
             MEMBERS => MEMBERS_LEN,
             SNAP => items(SNAP_LEN),
             RELEASE => items(RELEASE_LEN),
             REMOVE => REMOVE_LEN,
             FILL => FILL_LEN,
             DETACH => DETACH_LEN,
+            WIPE => WIPE_LEN,
             _ => return Err(DescriptorError::Kind(kind)),
         };
         if bytes.len() != want {
@@ -273,6 +297,18 @@ impl Command {
         }
         decode_body(kind, bytes)
     }
+}
+
+/// Returns the length of an attach record that is nearest to this one: with or without a base and the epoch of its length.
+fn attach_len(len: usize) -> usize {
+    let lens = [ATTACH_LEN + LEN_EPOCH_LEN, ATTACH_ON_LEN, ATTACH_ON_LEN + LEN_EPOCH_LEN];
+    lens.into_iter().find(|known| *known == len).unwrap_or(ATTACH_LEN)
+}
+
+fn head(out: &mut BytesMut, kind: u8) {
+    out.put_u8(VERSION);
+    out.put_u8(kind);
+    out.put_u16_le(0);
 }
 
 /// Whether these are the bytes of a membership step.
@@ -292,22 +328,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
     let volume = VolumeId(u64_at(HEAD_LEN));
     match kind {
         SKIP => Ok(Command::Skip { volume, stamp: stamp(12) }),
-        ATTACH => {
-            let base = |at: usize| Base {
-                volume: VolumeId(u64_at(at)),
-                snapshot: SnapshotId(u64_at(at + 8)),
-                to: GenerationId(u64_at(at + 16)),
-            };
-            Ok(Command::Attach(Attach {
-                order: u64_at(4),
-                volume: VolumeId(u64_at(12)),
-                session: SessionId(u64_at(20)),
-                epoch: Epoch(u64_at(28)),
-                chunk_count: u32_at(36),
-                head: GenerationId(u64_at(40)),
-                base: (bytes.len() == ATTACH_ON_LEN).then(|| base(ATTACH_LEN)),
-            }))
-        }
+        ATTACH => decode_attach(bytes),
         MEMBERS => {
             let (what, reserved) = (bytes[32], u32_at(33) & 0xff_ffff);
             let ids = (u64_at(12), u64_at(20), u32_at(28));
@@ -330,8 +351,11 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
         _ => {
             let chunk = VolumeChunk { volume, index: u32_at(12) };
             let (start, count) = (u32_at(16), u32_at(20));
-            let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || is_part(*r));
+            let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || kind == WIPE || is_part(*r));
             let range = range.ok_or(DescriptorError::Range { start, count })?;
+            if kind == WIPE {
+                return Ok(Command::Wipe { chunk, range, len_epoch: u32_at(24) });
+            }
             if kind == FILL {
                 return Ok(Command::Fill { chunk, head: GenerationId(u64_at(24)), range });
             }
@@ -343,6 +367,31 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             })
         }
     }
+}
+
+fn decode_attach(bytes: &[u8]) -> Result<Command, DescriptorError> {
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let base = |at: usize| Base {
+        volume: VolumeId(u64_at(at)),
+        snapshot: SnapshotId(u64_at(at + 8)),
+        to: GenerationId(u64_at(at + 16)),
+    };
+    let has_epoch = bytes.len() % 8 == LEN_EPOCH_LEN;
+    let len_epoch = if has_epoch { u32_at(bytes.len() - LEN_EPOCH_LEN) } else { 0 };
+    if has_epoch && len_epoch == 0 {
+        return Err(DescriptorError::Length { kind: ATTACH, len: bytes.len() });
+    }
+    Ok(Command::Attach(Attach {
+        order: u64_at(4),
+        volume: VolumeId(u64_at(12)),
+        session: SessionId(u64_at(20)),
+        epoch: Epoch(u64_at(28)),
+        chunk_count: u32_at(36),
+        len_epoch,
+        head: GenerationId(u64_at(40)),
+        base: (bytes.len() >= ATTACH_ON_LEN).then(|| base(ATTACH_LEN)),
+    }))
 }
 
 /// Writes a step: two replica ids, an OSD, the kind. Fields that a kind does not need are zero.
@@ -457,6 +506,7 @@ mod tests {
                     session: SessionId(3),
                     epoch: Epoch(4),
                     chunk_count: 5,
+                    len_epoch: 0,
                     head: GenerationId(6),
                     base: None,
                 }),
@@ -497,6 +547,7 @@ mod tests {
                     session: SessionId(3),
                     epoch: Epoch(4),
                     chunk_count: 5,
+                    len_epoch: 0,
                     head: GenerationId(6),
                     base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) }),
                 }),
@@ -535,6 +586,53 @@ mod tests {
                 "010a000002000000000000003100000000000000",
             ),
         ]
+        .into_iter()
+        .chain(orders_of_shrinks())
+        .collect()
+    }
+
+    fn orders_of_shrinks() -> Vec<(Command, &'static str)> {
+        let shorter = Attach {
+            order: 1,
+            volume: VolumeId(2),
+            session: SessionId(3),
+            epoch: Epoch(4),
+            chunk_count: 5,
+            len_epoch: 9,
+            head: GenerationId(6),
+            base: None,
+        };
+        let base = Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) });
+        vec![
+            (
+                Command::Attach(shorter),
+                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
+                 09000000",
+            ),
+            (
+                Command::Attach(Attach { base, ..shorter }),
+                "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
+                 07000000000000000800000000000000060000000000000009000000",
+            ),
+            (
+                Command::Wipe {
+                    chunk: VolumeChunk { volume: VolumeId(2), index: 9 },
+                    range: SectorRange::new(1000, 32768 - 1000),
+                    len_epoch: 3,
+                },
+                "010b0000020000000000000009000000e8030000187c000003000000",
+            ),
+        ]
+    }
+
+    #[test]
+    fn attach_record_without_the_epoch_of_its_length_has_one_encoding() {
+        let mut out = BytesMut::new();
+        orders_of_shrinks()[0].0.encode(&mut out);
+        let len = out.len();
+        out[len - 4..].fill(0);
+        assert_eq!(Command::decode(&out), Err(DescriptorError::Length { kind: ATTACH, len }));
+        assert!(Command::decode(&out[..len - 4]).is_ok());
     }
 
     fn items() -> Arc<[CutItem]> {

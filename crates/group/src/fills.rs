@@ -82,6 +82,11 @@ impl Fills {
             }
             return passes;
         }
+        if let Command::Attach(attach) = command {
+            // It may shorten the volume: what was read behind the end must not come back with a longer one.
+            let its = self.fills.values_mut().filter(|fill| fill.chunk.volume == attach.volume);
+            its.for_each(|fill| fill.changed = true);
+        }
         if let Some((chunk, range)) = command.changes() {
             let overlaps = |fill: &Fill| fill.range.start < range.end() && range.start < fill.range.end();
             let its = self.fills.values_mut().filter(|fill| fill.chunk == chunk && overlaps(fill));

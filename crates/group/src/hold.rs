@@ -9,10 +9,12 @@
 use crate::admit::Waiter;
 use crate::descriptor::Command;
 use crate::{Action, Group};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, are_items};
-use types::{CutId, Time, VolumeId};
+use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, TAIL_PARTS_MAX, are_items};
+use types::planted::{Bug, on};
+use types::{CutId, GenerationId, Time, VolumeChunk, VolumeId};
 
 /// One hold of this leader.
 #[derive(Debug)]
@@ -93,10 +95,51 @@ impl Group {
                 self.push_once(Command::Release { cut, end, items }, Waiter::Cut { cut });
             }
             // The loop gives it to `recovery`, which has the copies made: a group by itself copies nothing.
-            SnapshotOrder::Flatten { .. } => actions.push(Action::Snapshots(order.refuse(CutRefusal::Busy))),
+            SnapshotOrder::Flatten { .. } | SnapshotOrder::Find { .. } => {
+                actions.push(Action::Snapshots(order.refuse(CutRefusal::Busy)));
+            }
+            SnapshotOrder::Wipe { volume, len_epoch, chunk, .. } if on(Bug::TailNotWiped) => {
+                actions.push(Action::Snapshots(SnapshotAnswer::Wiped { volume, len_epoch, chunk, result: Ok(()) }));
+            }
+            SnapshotOrder::Wipe { volume, len_epoch, chunk: index, range } => {
+                let command = Command::Wipe { chunk: VolumeChunk { volume, index }, range, len_epoch };
+                if !self.queue.has_wipe(&command) {
+                    self.queue.push_wipe(command, Waiter::Wipe { volume, len_epoch, chunk: index });
+                }
+            }
             SnapshotOrder::Remove { volume, snapshot } => {
                 self.push_once(Command::Remove { volume, snapshot }, Waiter::Remove { volume, snapshot });
             }
+        }
+    }
+
+    /// Returns the head of a volume in which to look for data behind its new end.
+    ///
+    /// # Errors
+    /// This replica does not lead for certain, or is busy; the PG does not have the volume, or knows a later length of it.
+    pub fn head_with_tail(&mut self, now: Time, order: &SnapshotOrder) -> Result<GenerationId, CutRefusal> {
+        let SnapshotOrder::Find { volume, .. } = order else { return Err(CutRefusal::Invalid) };
+        if let Some(refusal) = self.order_refusal(order) {
+            return Err(refusal);
+        }
+        // Without a lease another leader may have applied a later write. A group without I/O has none until it is used: it is asked again.
+        self.last_io = Some(now);
+        if self.config.lease_reads && !self.lease_holds(now) {
+            return Err(CutRefusal::Busy);
+        }
+        self.decision.volumes.get(volume).map(|attached| attached.head).ok_or(CutRefusal::Absent)
+    }
+
+    /// Why an order of a shrink cannot be carried out. A place is wiped under the epoch of the length alone.
+    fn shrink_refusal(&self, volume: VolumeId, len_epoch: u32, wipes: bool) -> Option<CutRefusal> {
+        let Some(attached) = self.decision.volumes.get(&volume) else { return Some(CutRefusal::Absent) };
+        match attached.len_epoch.cmp(&len_epoch) {
+            _ if self.is_held(volume) => Some(CutRefusal::Open),
+            Ordering::Greater => Some(CutRefusal::Stale),
+            // It does not have the volume at this length.
+            Ordering::Less if wipes => Some(CutRefusal::Absent),
+            _ if wipes && self.queue.is_full(0, &self.config.limits) => Some(CutRefusal::Busy),
+            _ => None,
         }
     }
 
@@ -121,6 +164,11 @@ impl Group {
                 Some(CutRefusal::Invalid)
             }
             SnapshotOrder::Release { .. } | SnapshotOrder::Flatten { .. } => None,
+            SnapshotOrder::Find { tail, .. } if tail.from_chunk == 0 || tail.parts.len() > TAIL_PARTS_MAX => {
+                Some(CutRefusal::Invalid)
+            }
+            SnapshotOrder::Find { volume, len_epoch, .. } => self.shrink_refusal(*volume, *len_epoch, false),
+            SnapshotOrder::Wipe { volume, len_epoch, .. } => self.shrink_refusal(*volume, *len_epoch, true),
             SnapshotOrder::Cut(cut) => {
                 cut.items.iter().any(|item| self.is_held(item.volume)).then_some(CutRefusal::Open)
             }

@@ -174,6 +174,7 @@ mod tests {
             session,
             epoch,
             chunk_count: 4,
+            len_epoch: 0,
             order,
             head: GenerationId::first_of(volume),
             base: None,

@@ -6,8 +6,8 @@ use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
 use control::admin::{
-    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, SnapshotChange, VolumeClone,
-    VolumeRemove,
+    AdminAnswer, AdminAsk, CutAsk, OsdRegister, PgForce, PgMove, PoolCreate, PoolSet, Resizing, SnapshotChange,
+    VolumeClone, VolumeRemove,
 };
 use tonic::{Request, Response, Status};
 use types::limits::{HOLDER_LEN_MAX, clip};
@@ -325,7 +325,8 @@ impl admin_server::Admin for Gate {
     ) -> Result<Response<pb::VolumeReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();
-        let ask = AdminAsk::VolumeResize { name: r.name, len_bytes: r.len_bytes };
+        let to = Resizing { len_bytes: r.len_bytes, shrink: r.shrink, discard: r.discard, force: r.force };
+        let ask = AdminAsk::VolumeResize { name: r.name, to };
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 

@@ -195,8 +195,8 @@ impl Osd {
         let Some(State::Running(group)) = state else { return Vec::new() };
         let volumes = group.decides().volumes.iter();
         let record = |(volume, attached): (&VolumeId, &Attached)| {
-            let Attached { epoch, chunk_count, first, last, .. } = *attached;
-            AttachedVolume { volume: *volume, epoch, chunk_count, first, last }
+            let Attached { epoch, chunk_count, len_epoch, first, last, .. } = *attached;
+            AttachedVolume { volume: *volume, epoch, chunk_count, len_epoch, first, last }
         };
         volumes.map(record).collect()
     }
@@ -259,6 +259,7 @@ mod tests {
                 volume: v(*id),
                 epoch: Epoch(1),
                 chunk_count: 9,
+                len_epoch: 0,
                 first: g(*id),
                 last: g(*id),
             };

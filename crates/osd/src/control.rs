@@ -147,6 +147,9 @@ impl Osd {
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
             OsdDown::Snapshots { pg, order: SnapshotOrder::Flatten { volume } } => self.order_flatten(pg, volume),
+            OsdDown::Snapshots { pg, order: SnapshotOrder::Find { volume, len_epoch, tail } } => {
+                self.order_find(pg, (volume, len_epoch), &tail);
+            }
             OsdDown::Snapshots { pg, order } => self.order_snapshots(pg, order),
             OsdDown::Limits { part, volumes } => {
                 self.limits.handle_limits(self.now, part, volumes);

@@ -1,4 +1,5 @@
-//! Flattens: the adapter between the loop and `recovery::Flattens`, and the space that copies hold.
+//! Flattens and shrinks: the adapter between the loop and `recovery::Flattens`, the space that copies hold, and the search for data behind
+//! the new end of a volume.
 //!
 //! Input: orders of meta, and the ends of copies. Output: answers to meta, and copies for the groups. A copy takes grants as a client's write
 //! does (R13).
@@ -11,7 +12,7 @@ use recovery::{Action, Copied, FillRead, Head, Heads, Read};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::OsdUp;
-use types::cut::{CutRefusal, SnapshotAnswer};
+use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder, Tail, TailStep};
 use types::store::Inherited;
 use types::{ChunkKey, GenerationId, Index, PgId, ReplicaId, SectorRange, Time, VolumeChunk, VolumeId};
 
@@ -83,6 +84,33 @@ impl Osd {
         self.recover(|r, here| result = r.flattens.handle_order(here, pg, volume));
         let answer = SnapshotAnswer::Flatten { volume, result };
         self.meta.outbox.push(OsdUp::Snapshots { pg, answer });
+    }
+
+    /// Looks for data behind the end that a volume is to have, in one PG.
+    pub(crate) fn order_find(&mut self, pg: PgId, (volume, len_epoch): (VolumeId, u32), tail: &Tail) {
+        let order = SnapshotOrder::Find { volume, len_epoch, tail: tail.clone() };
+        let (now, group) = (self.now, self.pgs.by_pg(pg).and_then(|key| self.pgs.group(key)));
+        let head = group.ok_or(CutRefusal::NotLeader { hint: None }).and_then(|group| {
+            let head = group.head_with_tail(now, &order)?;
+            Ok((group.identity().replica, head))
+        });
+        let result = head.map(|(replica, head)| self.find_data(replica, head, tail));
+        self.meta.outbox.push(OsdUp::Snapshots { pg, answer: SnapshotAnswer::Found { volume, len_epoch, result } });
+    }
+
+    fn find_data(&self, replica: ReplicaId, generation: GenerationId, tail: &Tail) -> TailStep {
+        let shows_data = |index: u32, range: SectorRange| {
+            self.engine.extents(replica, ChunkKey { generation, index }, range).iter().any(|(_, data)| *data)
+        };
+        let in_part = tail.parts.iter().find(|(chunk, range)| shows_data(*chunk, *range));
+        match in_part {
+            Some((chunk, _)) => TailStep::Data { chunk: *chunk },
+            None => match self.engine.first_data(replica, generation, tail.from_chunk) {
+                (Some(chunk), _) => TailStep::Data { chunk },
+                (None, Some(next)) => TailStep::Searched { next },
+                (None, None) => TailStep::Empty,
+            },
+        }
     }
 
     /// Gives copies to the group of a replica, once they have space.

@@ -7,7 +7,9 @@ use crate::cluster::Cluster;
 use crate::errors::raised;
 use crate::views;
 use clientthread::Failure;
-use control::admin::{AdminAnswer, AdminAsk, CutAsk, FaultAdd, SnapshotChange, VolumeClone, VolumeRemove, VolumeText};
+use control::admin::{
+    AdminAnswer, AdminAsk, CutAsk, FaultAdd, Resizing, SnapshotChange, VolumeClone, VolumeRemove, VolumeText,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -98,7 +100,11 @@ fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
         "volumes" => AdminAsk::VolumeList { pool: given.get("pool")? },
         "volume_info" => AdminAsk::VolumeInfo { name: given.get("name")? },
         "volume_set" => AdminAsk::VolumeSet { name: given.get("name")?, text: given.text()? },
-        "volume_resize" => AdminAsk::VolumeResize { name: given.get("name")?, len_bytes: given.size()? },
+        "volume_resize" => {
+            let (shrink, discard, force) = (given.get("shrink")?, given.get("discard_data")?, given.get("force")?);
+            let to = Resizing { len_bytes: given.size()?, shrink, discard, force };
+            AdminAsk::VolumeResize { name: given.get("name")?, to }
+        }
         "volume_rename" => AdminAsk::VolumeRename { name: given.get("name")?, new: given.get("new")? },
         "volume_remove" => AdminAsk::VolumeRemove(VolumeRemove {
             name: given.get("name")?,

@@ -37,6 +37,7 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         description: &view.description,
         labels: view.labels.clone(),
         resizing_to: view.resize_bytes,
+        shrink_step: view.shrink_step.as_ref(),
         rollback_to: view.rollback_to.as_ref(),
         parent: view.parent.as_ref(),
         flattened_percent: view.flatten.as_ref().map(|flatten| flatten.percent),

@@ -19,6 +19,8 @@ class Admin(ClusterCase):
         self.assertEqual((info.stripe_unit, info.stripe_count, info.holder, info.snapshots), (None, 1, None, 0))
         self.assertIsNotNone(info.created.tzinfo)
         self.assertEqual(self.cluster.resize_volume(name, 12 * MIB).size, 12 * MIB)
+        self.assertEqual(self.cluster.resize_volume(name, 10 * MIB, shrink=True).size, 10 * MIB)
+        self.assertEqual(self.cluster.resize_volume(name, 12 * MIB).size, 12 * MIB)
         self.assertEqual(self.cluster.set_volume(name).description, "second", "what is not given stays")
         self.assertIn(name, [one.name for one in self.cluster.volumes("main")])
         other = self.cluster.rename_volume(name, "renamed").name

@@ -199,7 +199,7 @@ impl Tenants {
         let known = cluster.meta.records().and_then(|records| records.volumes.get(&volume));
         let (Some(dice), Some(known)) = (&mut self.later, known) else { return };
         let len_bytes = (known.len_bytes + (dice.between(1, (2 * CHUNK) >> 20) << 20)).min(LEN_MAX);
-        cluster.admin(AdminAsk::VolumeResize { name, len_bytes });
+        cluster.admin(AdminAsk::VolumeResize { name, to: control::admin::Resizing::to(len_bytes) });
     }
 
     /// Returns the next command of the removal of a volume: at once, or by way of the trash, from which it may come back.

@@ -330,9 +330,9 @@ codes! {
             "A clone of a clone of a clone: a read may have to look at each of them, so there are at most 16.",
             "make the clone from an older volume of the chain (`basalt volume info` shows the parent)";
         SHRINK_UNSAFE = 2059:
-            "a volume is not made shorter",
-            "What lies behind the new end would be lost, and this version cannot check that the client has stopped using it.",
-            "create a smaller volume and copy the data to it; free space inside the volume goes back with discards";
+            "a volume is made shorter only on request",
+            "What lies behind the new end goes, so a smaller size may be a mistake.",
+            "shrink the file system in the volume first, then repeat the command with --shrink";
         NOT_IN_TRASH = 2060:
             "no such volume in the trash",
             "A volume leaves the trash when it is restored, and when its time is over: then its deletion begins.",
@@ -358,6 +358,12 @@ codes! {
              need the parent for ever.",
             "delete the snapshots of the volume before (`basalt snapshot ls`), and make new ones when the flatten has ended; \
              `basalt volume flatten POOL/VOLUME --cancel` stops it";
+        SHRINK_DATA = 2065:
+            "the volume has data behind the new end",
+            "A shrink deletes what lies behind the new end. It ended without effect, because the volume shows data there: blocks that were \
+             written and not discarded since, or blocks of its parent.",
+            "shrink the file system in the volume first and discard what it does not use (`fstrim`), or repeat the command with \
+             --discard-data";
         BAD_LIMIT = 2070:
             "the limit is not possible",
             "A limit has a rate, and may have a burst above it. A floor has a rate that is not above the limit of the same kind. Rates outside \

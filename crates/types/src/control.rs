@@ -299,6 +299,9 @@ pub struct Attach {
     pub epoch: Epoch,
     /// Number of chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
     pub chunk_count: u32,
+    /// Orders the lengths of the volume: it rises with each step of a shrink. Under the same number a volume gets only longer, and records
+    /// with a lower one, from before a shrink, do not lengthen it again.
+    pub len_epoch: u32,
     /// The head with which the volume comes to a PG that does not have it: at or above every number that an order of the volume has named.
     /// So snapshots that are older than its presence there show zeros, and an order of a cut that comes late has no effect.
     pub head: GenerationId,
@@ -326,6 +329,8 @@ pub struct AttachedVolume {
     pub epoch: Epoch,
     /// 0: the OSD does not say.
     pub chunk_count: u32,
+    /// The epoch of this number of chunks.
+    pub len_epoch: u32,
     /// The head with which it came to the PG, and the highest generation that an order has named there.
     pub first: GenerationId,
     pub last: GenerationId,
@@ -351,8 +356,9 @@ pub enum ClientAsk {
     /// Asks for these PGs again: addresses and members may have changed.
     Refresh { pgs: Vec<PgId> },
     /// The holder is alive; it sends this every 2 s. `unreached` names OSDs of this volume that the client cannot reach, at most
-    /// [`UNREACHED_MAX`] of them.
-    Keepalive { volume: VolumeId, session: SessionId, unreached: Vec<OsdId> },
+    /// [`UNREACHED_MAX`] of them. `len_bytes`: no request of this client is behind this length, and none will be, until a metadata server
+    /// tells a later length than that of `len_epoch`; 0: the client does not say.
+    Keepalive { volume: VolumeId, session: SessionId, unreached: Vec<OsdId>, len_epoch: u32, len_bytes: u64 },
     /// The holder is done: the attach record becomes one without a session.
     Close { volume: VolumeId, session: SessionId },
 }
@@ -369,9 +375,11 @@ pub enum ClientAnswer {
         view: MapView,
     },
     Refreshed(MapView),
-    /// The holder is known. `len_bytes`: the length of its volume, which only grows; 0: the metadata server does not say.
-    /// `limits`: those of its I/O that are in force now. `faults`: all that are rehearsed on it.
+    /// The holder is known. `len_bytes`: the length of its volume that it may use; 0: the metadata server does not say. Of two lengths, that
+    /// with the higher `len_epoch` is later; under the same one a volume only grows. `limits`: those of its I/O that are in force now.
+    /// `faults`: all that are rehearsed on it.
     Alive {
+        len_epoch: u32,
         len_bytes: u64,
         limits: QosLimits,
         faults: Vec<ToldFault>,
@@ -405,6 +413,7 @@ pub struct Opened {
     pub snapshot: Option<SnapshotId>,
     pub session: SessionId,
     pub epoch: Epoch,
+    pub len_epoch: u32,
     pub len_bytes: u64,
     pub stripe: Stripe,
     /// Limits of its I/O. The holder hears of changes with [`ClientAnswer::Alive`].

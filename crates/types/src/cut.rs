@@ -3,7 +3,8 @@
 //! Meta orders the begin and the end of a cut in each PG. Between the two the PG holds the changes of the volumes. Both are
 //! entries, so each replica decides alike.
 
-use crate::{CutId, GenerationId, OsdId, SnapshotId, VolumeId};
+use crate::units::CHUNKS_PER_SEGMENT;
+use crate::{CutId, GenerationId, OsdId, SectorRange, SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -68,6 +69,29 @@ pub enum FlattenStep {
     Flat,
 }
 
+/// The place behind the end of a volume that is to get shorter, in the chunks of one PG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// All chunks from this one on lie behind the end.
+    pub from_chunk: u32,
+    /// Places in chunks below `from_chunk`, at most [`TAIL_PARTS_MAX`].
+    pub parts: Arc<[(u32, SectorRange)]>,
+}
+
+/// Most places of a [`Tail`]: all chunks of the last segment of a striped volume.
+pub const TAIL_PARTS_MAX: usize = CHUNKS_PER_SEGMENT as usize;
+
+/// State of the place behind the end of a volume in a PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailStep {
+    /// The volume shows no data there.
+    Empty,
+    /// The volume shows data in this chunk.
+    Data { chunk: u32 },
+    /// Chunks below this one were searched, and many had none: ask again from there.
+    Searched { next: u32 },
+}
+
 /// Reason why a PG has not carried an order about snapshots out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CutRefusal {
@@ -105,6 +129,19 @@ pub enum SnapshotOrder {
     Flatten {
         volume: VolumeId,
     },
+    /// Find data behind the end that a volume is to have. Its length has this epoch, or an earlier one.
+    Find {
+        volume: VolumeId,
+        len_epoch: u32,
+        tail: Tail,
+    },
+    /// Zero a place behind the end of a volume, whose length has this epoch.
+    Wipe {
+        volume: VolumeId,
+        len_epoch: u32,
+        chunk: u32,
+        range: SectorRange,
+    },
 }
 
 /// The answer to a [`SnapshotOrder`].
@@ -113,6 +150,8 @@ pub enum SnapshotAnswer {
     Cut { cut: CutId, result: Result<CutStep, CutRefusal> },
     Removed { volume: VolumeId, snapshot: SnapshotId, result: Result<(), CutRefusal> },
     Flatten { volume: VolumeId, result: Result<FlattenStep, CutRefusal> },
+    Found { volume: VolumeId, len_epoch: u32, result: Result<TailStep, CutRefusal> },
+    Wiped { volume: VolumeId, len_epoch: u32, chunk: u32, result: Result<(), CutRefusal> },
 }
 
 impl SnapshotOrder {
@@ -125,6 +164,12 @@ impl SnapshotOrder {
                 SnapshotAnswer::Removed { volume, snapshot, result: Err(refusal) }
             }
             SnapshotOrder::Flatten { volume } => SnapshotAnswer::Flatten { volume, result: Err(refusal) },
+            SnapshotOrder::Find { volume, len_epoch, .. } => {
+                SnapshotAnswer::Found { volume, len_epoch, result: Err(refusal) }
+            }
+            SnapshotOrder::Wipe { volume, len_epoch, chunk, .. } => {
+                SnapshotAnswer::Wiped { volume, len_epoch, chunk, result: Err(refusal) }
+            }
         }
     }
 }

@@ -260,8 +260,14 @@ registry! {
         "a rollback takes a volume from its client, and leaves it the session";
     DetachTooEarly, "detach-too-early", "§7.1",
         "a flatten ends the kinship of a head while copies are under way";
+    TailNotWiped, "tail-not-wiped", "§7.2",
+        "a shrink leaves what is behind the new end in the last chunk";
     }
     unreached {
+    ShrinkUnasked, "shrink-unasked", "R6",
+        "a shrink goes on before the holder of the volume has stopped to use what is behind the new end";
+    ShrinkUndone, "shrink-undone", "R6",
+        "an attach record from before a shrink lengthens the volume";
     FillOverNewer, "fill-over-newer", "§7.1",
         "a flatten copies bytes over those that a client has written since they were read";
     CopyTrustsHome, "copy-trusts-home", "§7.4",
@@ -324,6 +330,14 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "it was not hunted yet; the tests of home have a family that is no generation",
     ),
     (
+        "a shrink goes on before the holder of the volume has stopped to use what is behind the new end (R6)",
+        "a client of the simulator sends nothing any more when its volume is taken; `pgs_take_a_shorter_length_only_when_the_holder_has_stopped` shows it",
+    ),
+    (
+        "an attach record from before a shrink lengthens the volume (R6)",
+        "orders only grow, and no run restores records; `shorter_length_drops_chunks_and_no_older_record_brings_them_back` shows it",
+    ),
+    (
         "a read ends at the map of the head (§7.2)",
         "it was not hunted yet; `reads_through_generations_equal_a_model_in_every_life` shows it",
     ),
@@ -333,7 +347,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "a volume that was shortened and lengthened shows old data (§7.2)",
-        "no volume gets shorter yet; `volume_that_was_shorter_shows_nothing_of_its_snapshot_behind_its_end` shows it",
+        "it was not hunted yet; `volume_that_was_shorter_shows_nothing_of_its_snapshot_behind_its_end` shows it",
     ),
     (
         "a block that is covered in part is completed with zeros instead of the parent's bytes (R2)",

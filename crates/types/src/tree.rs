@@ -82,6 +82,8 @@ pub enum Change {
     Discard(GenerationId),
     /// Blocks of chunks below `through` that are open in `into` belong to it from now on; all others of `from` go.
     Merge { from: GenerationId, into: GenerationId, through: u32 },
+    /// The own blocks of a head in chunks from this index on are gone: its volume got shorter.
+    Shorten { generation: GenerationId, from_chunk: u32 },
 }
 
 /// Reason why a change has no effect. The tree is as before.

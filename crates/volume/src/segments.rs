@@ -35,8 +35,10 @@ enum Asked {
 pub(crate) struct Segments {
     tuning: VolumeTuning,
     stripe: Stripe,
-    /// One for each column of each segment.
+    /// One for each column of each segment. Those behind the end of a volume that got shorter stay: their segments do, too.
     slots: Vec<u32>,
+    /// Number of segments of the volume.
+    count: u32,
     /// Holes to be filled, and the requests that wait for each.
     wanted: BTreeMap<u32, Vec<u32>>,
     /// The segment that was requested ahead of a sequential writer: its first write requests the next.
@@ -71,6 +73,7 @@ impl Segments {
             tuning,
             stripe,
             slots: vec![HOLE; len_bytes.div_ceil(SEGMENT) as usize * stripe.count() as usize],
+            count: len_bytes.div_ceil(SEGMENT) as u32,
             wanted: BTreeMap::new(),
             ahead: None,
             asked: Asked::No,
@@ -82,14 +85,15 @@ impl Segments {
         }
     }
 
-    /// Takes a longer volume: the segments behind the old end are holes.
-    ///
-    /// # Panics
-    /// When it is shorter: a segment with data would go.
-    pub fn grow(&mut self, len_bytes: u64) {
-        let slots = len_bytes.div_ceil(SEGMENT) as usize * self.stripe.count() as usize;
-        assert!(slots >= self.slots.len(), "{slots} columns after {}", self.slots.len());
-        self.slots.resize(slots, HOLE);
+    /// Takes another length of the volume: segments behind the last end are holes. Behind a nearer end those are asked for that requests in
+    /// flight wait for, and no other.
+    pub fn resize(&mut self, len_bytes: u64) {
+        self.count = len_bytes.div_ceil(SEGMENT) as u32;
+        let slots = self.count as usize * self.stripe.count() as usize;
+        self.slots.resize(slots.max(self.slots.len()), HOLE);
+        let count = self.count;
+        self.wanted.retain(|segment, waiters| *segment < count || !waiters.is_empty());
+        self.ahead = self.ahead.filter(|ahead| *ahead < count);
     }
 
     /// Finds the place of a chunk, by its index in the volume.
@@ -131,7 +135,7 @@ impl Segments {
     }
 
     fn want_ahead(&mut self, segment: u32) {
-        if self.is_hole(segment) {
+        if segment < self.count && self.is_hole(segment) {
             self.wanted.entry(segment).or_default();
             self.ahead = Some(segment);
         }
@@ -308,14 +312,33 @@ mod tests {
         let mut segments = Segments::new(SEGMENT + 1, striped, VolumeTuning::default());
         segments.place(SegmentIndex(1), &[0, 1, 2, 3]);
         assert!(!segments.is_hole(2), "it does not exist");
-        segments.grow(2 * SEGMENT);
+        segments.resize(2 * SEGMENT);
         assert!(!segments.is_hole(2), "the last segment is whole");
-        segments.grow(3 * SEGMENT);
+        segments.resize(3 * SEGMENT);
         assert!(segments.is_hole(2) && !segments.is_hole(1) && !segments.is_hole(3));
         segments.want(2, 7);
         assert_eq!(ask(&mut segments, 0), Some(vec![2]));
         assert_eq!(segments.place(SegmentIndex(2), &[4, 5, 6, 7]), Some(vec![7]));
         assert!(matches!(segments.find(2 * 64 + 63), Found::Pg(7)) && matches!(segments.find(64), Found::Pg(0)));
+    }
+
+    #[test]
+    fn segments_behind_a_nearer_end_are_asked_for_by_requests_alone() {
+        let mut segments = Segments::new(9 * SEGMENT, Stripe::NONE, VolumeTuning::default());
+        segments.place(SegmentIndex(3), &[0]);
+        segments.place(SegmentIndex(7), &[1]);
+        segments.want(4, 1);
+        segments.want(6, 2);
+        assert_eq!(ask(&mut segments, 0), Some(vec![4, 6]));
+        segments.resize(4 * SEGMENT + 512);
+        segments.unpark(2);
+        segments.resize(4 * SEGMENT + 512);
+        assert_eq!(segments.place(SegmentIndex(4), &[0]), Some(vec![1]));
+        segments.answered(Time(1), true, &mut Rng::new(1));
+        segments.written(4);
+        assert_eq!(ask(&mut segments, 2), None, "nothing behind the end is wanted");
+        segments.resize(9 * SEGMENT);
+        assert!(segments.is_hole(5) && matches!(segments.find(7 * 64), Found::Pg(1)), "its place is known");
     }
 
     #[test]

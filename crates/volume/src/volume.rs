@@ -192,6 +192,7 @@ pub struct Volume {
     pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
+    pub(crate) len_epoch: u32,
     pub(crate) len_bytes: u64,
     pub(crate) stripe: Stripe,
     pub(crate) write: bool,
@@ -253,6 +254,7 @@ impl Volume {
             snapshot: opened.snapshot,
             session: opened.session,
             epoch: opened.epoch,
+            len_epoch: opened.len_epoch,
             len_bytes: opened.len_bytes,
             stripe: opened.stripe,
             write: opened.write,
@@ -311,16 +313,28 @@ impl Volume {
         self.len_bytes
     }
 
-    /// Takes the length that meta told. A volume only grows, and its PGs took the chunks of the new length before: requests behind the
-    /// old end need no new session. Returns whether it is longer now.
-    pub fn grow(&mut self, len_bytes: u64) -> bool {
+    /// Takes the length that meta told. Under the same epoch a volume only grows, and its PGs took the chunks of the new length before:
+    /// requests behind the old end need no new session. Of a shorter volume no request behind the new end is taken any more, and those in
+    /// flight go on. Returns whether the length is another one now.
+    pub fn set_length(&mut self, len_epoch: u32, len_bytes: u64) -> bool {
         // An answer that was on its way has an older length; a wrong one is as good as none.
-        if len_bytes <= self.len_bytes || len_bytes > VOLUME_LEN_MAX || !len_bytes.is_multiple_of(SECTOR) {
+        let is_later = (len_epoch, len_bytes) > (self.len_epoch, self.len_bytes);
+        if !is_later || len_bytes == 0 || len_bytes > VOLUME_LEN_MAX || !len_bytes.is_multiple_of(SECTOR) {
             return false;
         }
-        self.segments.grow(len_bytes);
-        self.len_bytes = len_bytes;
-        true
+        self.segments.resize(len_bytes);
+        let before = std::mem::replace(&mut self.len_bytes, len_bytes);
+        self.len_epoch = len_epoch;
+        before != len_bytes
+    }
+
+    /// Returns the length behind which this client has no request, nor a write that was given up and may still be on its way (R7), with its
+    /// epoch; 0 while there is one.
+    pub fn used(&self) -> (u32, u64) {
+        let is_behind = |run: Range<u64>| self.stripe.volume_ranges(run).iter().any(|range| range.end > self.len_bytes);
+        let asks = self.requests.iter().any(|(_, pending)| pending.range.end > self.len_bytes);
+        let sends = || self.parts.iter().any(|(_, part)| part.is_write() && is_behind(part.run()));
+        (self.len_epoch, if asks || sends() { 0 } else { self.len_bytes })
     }
 
     pub fn writable(&self) -> bool {

@@ -162,6 +162,7 @@ fn downs() -> Vec<OsdDown> {
                 session,
                 epoch: Epoch(2),
                 chunk_count: 3,
+                len_epoch: 4,
                 head: GenerationId(9),
                 base: Some(Base { volume, snapshot: SnapshotId(8), to: GenerationId(9) }),
             },
@@ -205,6 +206,7 @@ fn answers() -> Vec<ClientAnswer> {
         volume: VolumeId(1),
         session: SessionId(2),
         epoch: Epoch(3),
+        len_epoch: 0,
         len_bytes: 1 << 20,
         stripe,
         limits: limits(),
@@ -220,8 +222,8 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
-        ClientAnswer::Alive { len_bytes: 5 << 20, limits: limits(), faults: faults() },
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 5 << 20, limits: limits(), faults: faults() },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]
@@ -234,7 +236,7 @@ fn asks() -> Vec<ClientAsk> {
         ClientAsk::Open { name: "p/v".into(), write: true, steal: true, holder: "me".into() },
         ClientAsk::Segments { volume, session, epoch: Epoch(3), segments, allocate: true },
         ClientAsk::Refresh { pgs: vec![PgId { pool: PoolId(1), n: 0 }] },
-        ClientAsk::Keepalive { volume, session, unreached: vec![OsdId(2), OsdId(5)] },
+        ClientAsk::Keepalive { volume, session, unreached: vec![OsdId(2), OsdId(5)], len_epoch: 0, len_bytes: 0 },
         ClientAsk::Close { volume, session },
     ]
 }
@@ -352,6 +354,7 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
             snapshot: None,
             session,
             epoch,
+            len_epoch: 0,
             len_bytes,
             stripe,
             limits,

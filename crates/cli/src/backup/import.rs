@@ -155,7 +155,7 @@ impl Into<'_> {
         }
         // The length of a volume is that of its open. Another writer may come between.
         target.0.close().map_err(refused)?;
-        self.admin.resize_volume(self.name, self.head.subject.len_bytes)?;
+        self.admin.resize_volume(self.name, control::admin::Resizing::to(self.head.subject.len_bytes))?;
         let target = self.open(cluster)?;
         self.must_be_at(&target, from)?;
         Ok(target)

@@ -339,6 +339,7 @@ mod tests {
                 description: String::new(),
                 labels: Default::default(),
                 resize_bytes: None,
+                shrink_step: None,
                 limits: types::QosLimits::NONE,
                 limits_of: "none".into(),
                 snapshots: 0,

@@ -202,6 +202,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             "leading": report.leading.is_some_and(|lead| lead.active),
             "attached": attached.iter().map(|a| (a.volume.0, a.epoch.0)).collect::<Vec<_>>(),
             "attached_chunks": attached.iter().map(|a| a.chunk_count).collect::<Vec<_>>(),
+            "attached_len_epochs": attached.iter().map(|a| a.len_epoch).collect::<Vec<_>>(),
             "attached_heads": attached.iter().map(|a| (a.first, a.last)).collect::<Vec<_>>(),
             "snapshots": snapshots.iter().map(|s| (s.volume, s.snapshot, s.created_ms, s.chunk_count)).collect::<Vec<_>>(),
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),

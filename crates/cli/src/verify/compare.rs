@@ -122,13 +122,17 @@ fn parse(body: &Value) -> Result<Table, Silence> {
     let counts: Option<Vec<u32>> =
         serde_json::from_value(body["attached_chunks"].clone()).map_err(|e| e.to_string())?;
     let counts = counts.unwrap_or_default().into_iter().chain(std::iter::repeat(0));
+    let epochs: Option<Vec<u32>> =
+        serde_json::from_value(body["attached_len_epochs"].clone()).map_err(|e| e.to_string())?;
+    let epochs = epochs.unwrap_or_default().into_iter().chain(std::iter::repeat(0));
     let heads: Vec<(GenerationId, GenerationId)> =
         serde_json::from_value(body["attached_heads"].clone()).map_err(|e| e.to_string())?;
-    let record =
-        |(((volume, epoch), chunk_count), (first, last)): (((u64, u64), u32), (GenerationId, GenerationId))| {
-            AttachedVolume { volume: VolumeId(volume), epoch: Epoch(epoch), chunk_count, first, last }
-        };
-    let attached = attached.map(|all| all.into_iter().zip(counts).zip(heads).map(record).collect());
+    type Numbers = ((u64, u64), (u32, u32));
+    let record = |((at, (chunk_count, len_epoch)), (first, last)): (Numbers, (GenerationId, GenerationId))| {
+        let (volume, epoch) = (VolumeId(at.0), Epoch(at.1));
+        AttachedVolume { volume, epoch, chunk_count, len_epoch, first, last }
+    };
+    let attached = attached.map(|all| all.into_iter().zip(counts.zip(epochs)).zip(heads).map(record).collect());
     let snapshots: Vec<(VolumeId, SnapshotId, u64, u32)> =
         serde_json::from_value(body["snapshots"].clone()).map_err(|e| e.to_string())?;
     let snapshot =

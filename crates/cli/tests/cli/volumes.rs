@@ -36,7 +36,7 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert_eq!(dev.json(&["volume", "rename", "main/ops", "ops2"])["name"], "main/ops2");
     dev.run(&["volume", "info", "main/ops"]).says("BSLT-2011", "");
     assert_eq!(dev.json(&["volume", "resize", "main/ops2", "1200MiB"])["len_bytes"], 1200 * MIB);
-    dev.run(&["volume", "resize", "main/ops2", "64MiB"]).says("BSLT-2059", "create a smaller volume");
+    dev.run(&["volume", "resize", "main/ops2", "64MiB"]).says("BSLT-2059", "--shrink");
     let mut new = None;
     dev.wait("the new size in a new connection", || {
         new = Nbd::connect(&socket, "main/ops").ok().filter(|nbd| nbd.len_bytes == 1200 * MIB);
@@ -48,6 +48,9 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert_eq!(old.len_bytes, 64 * MIB);
     old.read(0, &mut seen).expect("the old connection goes on");
     assert_eq!(seen, block);
+    let shrink = ["volume", "resize", "main/ops2", "64MiB", "--shrink"];
+    dev.run(&shrink).says("BSLT-2065", "--discard-data");
+    assert_eq!(dev.json(&["volume", "info", "main/ops2"])["len_bytes"], 1200 * MIB, "it keeps its size");
 
     dev.run(&["volume", "rm", "main/ops2"]).says("BSLT-2020", "--force");
     assert!(Command::new("kill").arg(export.id().to_string()).status().expect("kill runs").success());
@@ -56,6 +59,8 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert_eq!(dev.json(&["volume", "rm", "main/ops2"])["trashed"], true);
     dev.run(&["volume", "info", "main/ops2"]).says("BSLT-2011", "");
     assert_eq!(dev.run(&["volume", "create", "main/ops2", "64MiB"]).code, 0, "the name is free");
+    let shorter = dev.json(&["volume", "resize", "main/ops2", "32MiB", "--shrink"]);
+    assert_eq!((&shorter["len_bytes"], &shorter["shrink_step"]), (&(32 * MIB).into(), &serde_json::Value::Null));
     dev.run(&["trash", "restore", "main/ops2"]).says("BSLT-2013", "--name");
     let back = dev.json(&["trash", "restore", &id, "--name", "ops3"]);
     assert!(back["name"] == "main/ops3" && back["labels"]["tier"] == "back", "{back}");

@@ -29,6 +29,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         volume: VolumeId(1),
         session: SessionId(u64::from(write)),
         epoch: Epoch(1),
+        len_epoch: 0,
         len_bytes: 1 << 30,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
@@ -126,7 +127,10 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() });
+        b.answer(
+            asks[0].0,
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        );
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
@@ -158,18 +162,67 @@ fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
     // No length, one that the volume has, a shorter one, and three that no volume has change nothing.
     for told in [0, len, len - 512, len + 1, (64 << 40) + 512, u64::MAX] {
         let asks = b.sleep();
-        b.answer(asks[0].0, ClientAnswer::Alive { len_bytes: told, limits: QosLimits::NONE, faults: Vec::new() });
+        b.answer(
+            asks[0].0,
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: told, limits: QosLimits::NONE, faults: Vec::new() },
+        );
         assert_eq!(b.events(), []);
         assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
     }
     let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
-    b.answer(asks[0].0, ClientAnswer::Alive { len_bytes, limits: QosLimits::NONE, faults: Vec::new() });
+    b.answer(asks[0].0, ClientAnswer::Alive { len_epoch: 0, len_bytes, limits: QosLimits::NONE, faults: Vec::new() });
     assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
     assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
     assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);
     assert_eq!(reads(&mut b), None, "it waits for meta to say whether that segment is a hole");
     let asks = b.turn();
     assert!(asks.iter().any(|(_, ask)| matches!(ask, ClientAsk::Segments { .. })), "{asks:?}");
+}
+
+#[test]
+fn holder_of_a_shorter_volume_fails_what_is_behind_and_says_so() {
+    let mut b = Bench::new();
+    let volume = b.open(true);
+    let len = b.client.device(volume).expect("open").info().len_bytes;
+    let used = |asks: &[(AskId, ClientAsk)]| match asks {
+        [(id, ClientAsk::Keepalive { len_epoch, len_bytes, .. })] => (*id, (*len_epoch, *len_bytes)),
+        other => panic!("{other:?}"),
+    };
+    // A request behind the end that will be: it waits for the place of its segment.
+    let now = b.now;
+    let device = b.client.device(volume).expect("open");
+    device.submit(now, Request::Trim { offset: len - 512, len: 512 }, 1).expect("not busy");
+    device.submit(now, Request::Read { offset: 0, len: 512 }, 2).expect("not busy");
+    let alive = |len_epoch, len_bytes| ClientAnswer::Alive {
+        len_epoch,
+        len_bytes,
+        limits: QosLimits::NONE,
+        faults: Vec::new(),
+    };
+    b.now = b.now + Duration::from_secs(2);
+    let asks: Vec<_> = b.turn().into_iter().filter(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })).collect();
+    let (id, said) = used(&asks);
+    assert_eq!(said, (0, len));
+    b.answer(id, alive(1, len / 2));
+    assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes: len / 2 }]);
+    // It answers at once, and says no length while a request is behind the end.
+    let asks: Vec<_> = b.turn().into_iter().filter(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })).collect();
+    let (id, said) = used(&asks);
+    assert_eq!(said, (1, 0));
+    // A metadata server that leads no longer knows the older length.
+    b.answer(id, alive(0, len));
+    assert_eq!(b.events(), []);
+    let now = b.now;
+    let device = b.client.device(volume).expect("open");
+    device.submit(now, Request::Trim { offset: len / 2, len: 512 }, 3).expect("not busy");
+    let mut done = Vec::new();
+    device.completions(&mut done);
+    assert!(done.iter().any(|c| c.token == 3 && c.result.is_err()), "{done:?}");
+    // It grows again under a later epoch.
+    b.now = b.now + Duration::from_secs(2);
+    let asks: Vec<_> = b.turn().into_iter().filter(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })).collect();
+    b.answer(used(&asks).0, alive(3, len));
+    assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes: len }]);
 }
 
 #[test]
@@ -237,7 +290,7 @@ fn limits_of_a_volume_change_with_a_keepalive() {
                 break id;
             }
         };
-        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits, faults: Vec::new() });
+        b.answer(keepalive, ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits, faults: Vec::new() });
         assert_eq!(b.client.find(key).expect("it is open").volume.limits(), limits);
     }
 }
@@ -261,7 +314,10 @@ fn pause_comes_with_a_keepalive_and_the_next_keepalives_go_on() {
                 break id;
             }
         };
-        b.answer(keepalive, ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: told.clone() });
+        b.answer(
+            keepalive,
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: told.clone() },
+        );
         let in_force: Vec<ToldFault> = b.client.find(key).expect("it is open").volume.faults().copied().collect();
         assert_eq!(in_force, told);
         assert_eq!(device(&mut b), []);

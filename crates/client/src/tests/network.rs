@@ -186,6 +186,7 @@ impl Run {
                 volume: VolumeId(4),
                 session: SessionId(6),
                 epoch: Epoch(1),
+                len_epoch: 0,
                 len_bytes: 2 * SEGMENT,
                 stripe: Stripe::NONE,
                 limits: QosLimits::NONE,
@@ -200,7 +201,7 @@ impl Run {
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
             ClientAsk::Keepalive { .. } => {
-                ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+                ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
             }
             ClientAsk::Close { .. } => ClientAnswer::Closed,
         }

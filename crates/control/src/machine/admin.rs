@@ -55,7 +55,7 @@ impl Control {
             AdminAsk::PoolSet(ask) => return self.set_pool(now, &ask).map(Some),
             AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
             AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),
-            AdminAsk::VolumeResize { name, len_bytes } => return self.resize_volume(now, token, &name, len_bytes),
+            AdminAsk::VolumeResize { name, to } => return self.resize_volume(now, token, &name, &to),
             AdminAsk::TrashList { pool } => return Ok(Some(AdminAnswer::Trash(self.trash_views(now, &pool)?))),
             AdminAsk::TrashRestore { which, name } => {
                 return self.restore_volume(now, &which, name.as_deref()).map(Some);

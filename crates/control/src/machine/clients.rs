@@ -15,7 +15,7 @@ use types::control::{
 };
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
-use types::{Epoch, GenerationId, OsdId, PgId, PoolId, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, PoolId, SEGMENT, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
 
 /// An answer that waits for a condition.
 pub(super) struct Wait {
@@ -56,6 +56,7 @@ pub(super) enum WaitFor {
     Resized {
         volume: VolumeId,
         len_bytes: u64,
+        shrinks: bool,
         until: Time,
     },
     /// The clone can be opened, or `until` has come.
@@ -155,14 +156,17 @@ impl Control {
                 };
                 self.answer(token, answer);
             }
-            ClientAsk::Keepalive { volume, session, unreached } => {
+            ClientAsk::Keepalive { volume, session, unreached, len_epoch, len_bytes } => {
                 let holds = self.records.volumes.get(&volume).is_some_and(|v| v.session == session && session.0 != 0);
                 let answer = if holds {
                     self.renew(now.mono, volume);
                     self.lease_from.insert(volume, req.address);
                     self.take_unreached(volume, &unreached);
+                    self.take_used(volume, session, (len_epoch, len_bytes));
+                    let (len_epoch, len_bytes) = self.length_told(volume);
                     ClientAnswer::Alive {
-                        len_bytes: self.length_told(volume),
+                        len_epoch,
+                        len_bytes,
                         limits: self.limits_told(volume),
                         faults: self.faults_told(now, volume),
                     }
@@ -360,8 +364,8 @@ impl Control {
                 };
                 (known.settled || known.epoch > *epoch).then_some(Outcome::Admin(Ok(answer)))
             }
-            WaitFor::Resized { volume, len_bytes, until } => {
-                self.resized(now.mono, *volume, *len_bytes, *until).map(Outcome::Admin)
+            WaitFor::Resized { volume, len_bytes, shrinks, until } => {
+                self.resized(now.mono, *volume, (*len_bytes, *shrinks), *until).map(Outcome::Admin)
             }
             WaitFor::Cloned { volume, until } => self.cloned(now.mono, *volume, *until).map(Outcome::Admin),
             WaitFor::RolledBack { volume, to, until } => {
@@ -417,7 +421,11 @@ impl Control {
         if write && !known.settled && !on(Bug::OpenWithoutFence) || pending || turns_back {
             return None;
         }
-        let places = self.records.segments_of(volume).filter(|s| !s.pending);
+        let (len_epoch, len_bytes) = known.usable();
+        let len_bytes = of_snapshot.flatten().map_or(len_bytes, |found| found.len_bytes);
+        let end = len_bytes.div_ceil(SEGMENT);
+        // A volume that was longer keeps its segments.
+        let places = self.records.segments_of(volume).filter(|s| !s.pending && u64::from(s.index.0) < end);
         let place = |s: &SegmentRecord| SegmentPlace { segment: s.index, pgs: s.pgs().collect() };
         let segments: Vec<SegmentPlace> = places.map(place).collect();
         let pgs = segments.iter().flat_map(|s| s.pgs.iter().copied()).collect();
@@ -427,7 +435,8 @@ impl Control {
             session,
             epoch: known.epoch,
             snapshot,
-            len_bytes: of_snapshot.flatten().map_or(known.len_bytes, |found| found.len_bytes),
+            len_epoch,
+            len_bytes,
             stripe: known.stripe,
             limits: self.limits_told(volume),
             // A copy of a snapshot, such as a backup, is no part of the rehearsal.

@@ -411,6 +411,7 @@ impl Control {
                 self.cuts.wake_pg(pg);
                 self.removals.wake_pg(pg);
                 self.flattens.wake_pg(pg);
+                self.shrinks.wake_pg(pg);
             }
             (None, Some(known)) if known.osd == osd => {
                 self.leads.remove(&pg);
@@ -463,6 +464,7 @@ impl Control {
             self.cuts.wake_pg(*pg);
             self.removals.wake_pg(*pg);
             self.flattens.wake_pg(*pg);
+            self.shrinks.wake_pg(*pg);
             self.shown.retain(|(of, _), _| of != pg);
         }
         self.drop_members(gone, false);

@@ -7,10 +7,11 @@ use crate::admin::{
 };
 use crate::batch::PLAN_WRITES_MAX;
 use crate::events::Note;
+use crate::found::is_later;
 use crate::plan;
 use crate::records::{
-    CountersRecord, OsdRecord, PgRecord, Record, SegmentRecord, SnapshotRecord, SnapshotState, StoredItem, Trash,
-    VolumeRecord, VolumeState, Write,
+    CountersRecord, OsdRecord, PgRecord, Record, Resize, SegmentRecord, Shrink, SnapshotRecord, SnapshotState,
+    StoredItem, Trash, VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
@@ -66,12 +67,19 @@ fn columns_of_segments(found: &[FoundSegment]) -> Segments {
     segments
 }
 
-/// Returns the record of a volume whose PGs know more chunks than it has: it is as long as these. The bytes behind an end within
-/// the last chunk are zeros.
-fn lengthened(volume: VolumeRecord, lengths: &[FoundLength]) -> VolumeRecord {
-    let found = lengths.iter().filter(|found| found.volume == volume.id).map(|found| found.chunk_count).max();
-    match found.filter(|count| *count > volume.chunk_count()) {
-        Some(count) => {
+/// Returns the record of a volume whose PGs know another length: it is as long as they know. The bytes behind an end within
+/// the last chunk are zeros. A shrink that the records do not know is ordered again, because not all PGs may have it.
+fn lengthened(now: Now, volume: VolumeRecord, lengths: &[FoundLength]) -> VolumeRecord {
+    let its = lengths.iter().filter(|found| found.volume == volume.id);
+    let found = its.map(|found| (found.len_epoch, found.chunk_count)).max();
+    match found.filter(|found| is_later(*found, &volume)) {
+        Some((len_epoch, count)) if len_epoch > volume.len_epoch => {
+            let len_bytes = volume.len_found(count);
+            let shrink = Some(Shrink { discard: true, force: true, ordered: true });
+            let resize = Some(Resize { len_bytes, since_ms: now.wall_ms, by: String::new(), shrink });
+            VolumeRecord { len_bytes, len_epoch: len_epoch.saturating_add(1), resize, ..volume }
+        }
+        Some((_, count)) => {
             let len_bytes = volume.len_of_chunks(count).max(volume.len_bytes);
             let resize = volume.resize.clone().filter(|resize| resize.len_bytes > len_bytes);
             VolumeRecord { len_bytes, resize, ..volume }
@@ -183,7 +191,7 @@ impl Control {
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.is_in_no_pg(&volume);
             let trash = volume.trash.clone().map(|trash| self.kept_anew(now, trash));
-            let volume = lengthened(VolumeRecord { trash, ..volume }, lengths);
+            let volume = lengthened(now, VolumeRecord { trash, ..volume }, lengths);
             // A cut since the copy was made has named higher numbers than the record: a PG that gets the volume now has none of its
             // snapshots.
             let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
@@ -257,7 +265,8 @@ impl Control {
             let some = !whole.is_empty();
             for volume in whole {
                 // The attach records of the recovery name no number of chunks.
-                let (id, settled) = (volume.id, self.records.is_in_no_pg(&volume));
+                let settled = self.records.is_in_no_pg(&volume) && plan::wiped_end(&volume).is_none();
+                let id = volume.id;
                 let given_back = VolumeRecord { recovering: false, settled, ..volume };
                 self.write(vec![Write::Put(Record::Volume(given_back))]);
                 self.attach_everywhere(id);
@@ -273,7 +282,7 @@ impl Control {
     /// Lengthens some volumes of the recovery; returns whether it did. Then the request does nothing else, and is repeated.
     fn lengthen(&mut self, now: Now, lengths: &[FoundLength]) -> bool {
         let of = |found: &FoundLength| self.records.volumes.get(&found.volume).filter(|v| v.recovering).cloned();
-        let longer = |before: VolumeRecord| (before.clone(), lengthened(before, lengths));
+        let longer = |before: VolumeRecord| (before.clone(), lengthened(now, before, lengths));
         let all = lengths.iter().filter_map(of).map(longer).filter(|(before, after)| before != after);
         let some: Vec<_> = all.take(VOLUMES_PER_STEP).collect();
         let changes = !some.is_empty();

@@ -133,6 +133,12 @@ impl Control {
             SnapshotAnswer::Flatten { volume, result } => {
                 return self.take_flatten(now.mono, from, (pg, volume), result);
             }
+            SnapshotAnswer::Found { volume, len_epoch, result } => {
+                return self.take_found(now, from, (pg, volume, len_epoch), result);
+            }
+            SnapshotAnswer::Wiped { volume, len_epoch, chunk, result } => {
+                return self.take_wiped(now.mono, from, (pg, volume, len_epoch), (chunk, result));
+            }
         };
         let Some(left) = self.removals.left.get_mut(&(volume, snapshot)) else { return };
         let (Some(aim), retry) = (left.get_mut(&pg), self.config.attach_retry) else { return };

@@ -22,8 +22,10 @@ mod reach;
 mod rebalance;
 mod resize;
 mod rollback;
+mod shrink;
 mod snapshots;
 mod stripes;
+mod tails;
 mod trash;
 mod world;
 
@@ -73,10 +75,16 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
     let mut world = with_volume(4);
     let first = opened(world.ask(1, open("p/v", true, false)));
     world.pass(Duration::from_secs(9));
-    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
+    let keepalive = ClientAsk::Keepalive {
+        volume: first.volume,
+        session: first.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     assert_eq!(
         world.ask(1, keepalive.clone()),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
@@ -95,7 +103,13 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
         world.answer_to(req)
     };
     let first = opened(from(&mut world, "10.0.0.7:1", open("p/v", true, false)));
-    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
+    let keepalive = ClientAsk::Keepalive {
+        volume: first.volume,
+        session: first.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     world.control.handle_client_gone("10.0.0.8:1".to_owned());
     world.pass(Duration::from_secs(4));
     let why = refused(world.ask(2, open("p/v", true, false)));
@@ -106,7 +120,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
     world.pass(Duration::from_secs(2));
     assert_eq!(
         from(&mut world, "10.0.0.7:2", keepalive),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
@@ -144,8 +158,17 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
     };
     assert_eq!(places.iter().map(|p| !p.pgs.is_empty()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
-        world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        world.ask(
+            1,
+            ClientAsk::Keepalive {
+                volume: writer.volume,
+                session: writer.session,
+                unreached: Vec::new(),
+                len_epoch: 0,
+                len_bytes: 0
+            }
+        ),
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
 }
 

@@ -15,6 +15,7 @@ impl Control {
         self.drive_attaches(now);
         self.drive_removals(now.mono);
         self.drive_flattens(now);
+        self.drive_shrinks(now);
         self.settle_volumes(now);
         self.expire_trash(now);
         self.expire_faults(now);
@@ -75,6 +76,10 @@ impl Control {
         false
     }
 
+    fn is_to_be_wiped(&mut self, now: Time, volume: &VolumeRecord) -> bool {
+        !volume.recovering && plan::wiped_end(volume).is_some() && !self.is_wiped(now, volume)
+    }
+
     /// Settles or erases the volumes whose attach record is in all their PGs.
     fn settle_volumes(&mut self, now: Now) {
         let volumes: Vec<VolumeId> = self.unsettled.iter().copied().collect();
@@ -91,6 +96,7 @@ impl Control {
             };
             match volume.state {
                 VolumeState::Ready | VolumeState::Trashed if volume.cloning && !self.is_cloned(&volume) => {}
+                VolumeState::Ready | VolumeState::Trashed if self.is_to_be_wiped(now.mono, &volume) => {}
                 VolumeState::Ready | VolumeState::Trashed => {
                     if !volume.settled || volume.changes_contents() && !volume.recovering {
                         self.settle_volume(now, &volume);
@@ -102,6 +108,7 @@ impl Control {
                     self.write(writes);
                     if done {
                         self.lengthened.remove(&id);
+                        self.shrinks.forget(id);
                         self.begun_clones.remove(&id);
                         self.unsettled.remove(&id);
                     }

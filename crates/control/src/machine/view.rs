@@ -78,7 +78,7 @@ impl Control {
             volume: volume.id,
             name: self.records.full_name(volume),
             len_bytes: volume.len_bytes,
-            allocated_bytes: self.records.segments_of(volume.id).count() as u64 * SEGMENT,
+            allocated_bytes: self.allocated(volume),
             state: state.to_string(),
             epoch: volume.epoch,
             session: volume.session,
@@ -88,6 +88,7 @@ impl Control {
             description: volume.description.clone(),
             labels: volume.labels.clone(),
             resize_bytes: volume.resize.as_ref().map(|resize| resize.len_bytes),
+            shrink_step: self.shrink_step(now, volume).map(|(step, _)| step.to_owned()),
             limits,
             limits_of: limits_of.to_owned(),
             snapshots: self.records.snapshots_of(volume.id).filter(|s| s.state != SnapshotState::Deleting).count()
@@ -102,6 +103,12 @@ impl Control {
             depth: volume.depth,
             clones: plan::clones_of(&self.records, volume.id, None).count() as u32,
         }
+    }
+
+    /// Returns the bytes of the segments of a volume. One that was longer keeps those behind its end.
+    fn allocated(&self, volume: &VolumeRecord) -> u64 {
+        let end = volume.len_bytes.div_ceil(SEGMENT);
+        self.records.segments_of(volume.id).filter(|segment| u64::from(segment.index.0) < end).count() as u64 * SEGMENT
     }
 
     /// Returns the name of a snapshot that a clone began with; its ids when it is gone.

@@ -2,7 +2,7 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, PoolSet, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
+use crate::admin::{AdminAnswer, PoolSet, Resizing, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -168,28 +168,50 @@ impl Control {
         Ok(AdminAnswer::Pool(view))
     }
 
-    /// Begins to lengthen a volume; the answer waits until the length is valid.
-    pub(super) fn resize_volume(&mut self, now: Now, token: Token, name: &str, len_bytes: u64) -> Planned {
-        let (writes, id) = plan::volume_resize(&self.records, name, len_bytes, now.wall_ms, &self.asker)?;
+    /// Begins to give a volume another length; the answer waits until the length is valid.
+    pub(super) fn resize_volume(&mut self, now: Now, token: Token, name: &str, to: &Resizing) -> Planned {
+        let (writes, id) = plan::volume_resize(&self.records, name, to, now.wall_ms, &self.asker)?;
         if !writes.is_empty() {
-            let before = self.volume_of(id).len_bytes;
+            let before = self.volume_of(id).clone();
             self.write(writes);
-            if self.volume_of(id).settled {
-                let by = self.asker.clone();
-                self.note_resized(now, id, before, by);
-            } else {
-                self.attach_everywhere(id);
+            let volume = self.volume_of(id).clone();
+            match (before.shrink(), volume.shrink()) {
+                (None, None) if volume.settled && volume.len_bytes != before.len_bytes => {
+                    let by = self.asker.clone();
+                    self.note_resized(now, id, before.len_bytes, by);
+                }
+                (None, None) => self.attach_everywhere(id),
+                (before, after) => self.note_shrink(now, &volume, before.is_none(), after.is_some()),
             }
         }
+        let (len_bytes, shrinks) = (to.len_bytes, to.shrink);
         let until = now.mono + self.config.resize_patience;
-        self.wait(token, WaitFor::Resized { volume: id, len_bytes, until });
+        self.wait(token, WaitFor::Resized { volume: id, len_bytes, shrinks, until });
         Ok(None)
+    }
+
+    /// Records the event of a shrink that an administrator begins or takes back, and has its holder told.
+    fn note_shrink(&mut self, now: Now, volume: &VolumeRecord, began: bool, goes_on: bool) {
+        let (name, has, to) = (self.records.full_name(volume), size(volume.len_bytes), size(volume.usable().1));
+        self.tell_length(volume.id);
+        self.shrinks.begin(volume.id);
+        let (kind, text) = match (began, goes_on) {
+            (true, _) => ("volume.shrink_began", format!("volume {name} is to have {to} (has {has})")),
+            (false, false) => ("volume.shrink_cancelled", format!("volume {name} keeps {has}")),
+            // It joins.
+            (false, true) => return,
+        };
+        self.note(now, Note::info(kind, format!("volume {name}"), text));
+    }
+
+    /// Has the holder of a volume told of its length, as this turn's transaction has it, when a majority remembers that (R17).
+    pub(super) fn tell_length(&mut self, id: VolumeId) {
+        self.lengthened.insert(id, self.records.counters.revision.saturating_add(1));
     }
 
     /// Records the event of a length that is valid with this turn's transaction.
     pub(super) fn note_resized(&mut self, now: Now, id: VolumeId, before: u64, by: String) {
-        // The holder may learn the length when a majority remembers this turn's revision (R17).
-        self.lengthened.insert(id, self.records.counters.revision.saturating_add(1));
+        self.tell_length(id);
         let volume = self.volume_of(id);
         let (name, len_bytes) = (self.records.full_name(volume), volume.len_bytes);
         let text = format!("volume {name} has {} (had {})", size(len_bytes), size(before));
@@ -199,9 +221,9 @@ impl Control {
     /// Notes that each PG of the volume has committed its attach record. A resize and a rollback end with it.
     pub(super) fn settle_volume(&mut self, now: Now, volume: &VolumeRecord) {
         let settled = plan::settle(volume);
-        let grown = settled.len_bytes > volume.len_bytes;
+        let resized = settled.len_bytes != volume.len_bytes;
         self.write(vec![Write::Put(Record::Volume(settled))]);
-        if grown {
+        if resized {
             let by = volume.resize.as_ref().map_or_else(String::new, |resize| resize.by.clone());
             self.note_resized(now, volume.id, volume.len_bytes, by);
         }
@@ -213,12 +235,12 @@ impl Control {
         }
     }
 
-    /// Returns the length that the holder of a volume may work with; 0 while a majority of the electors does not remember it. A
-    /// store that went back in time could have the shorter one, and its attach records would unmap what was written behind it.
-    pub(super) fn length_told(&self, volume: VolumeId) -> u64 {
+    /// Returns the length that the holder of a volume may work with, and its epoch; 0 while a majority of the electors does not remember
+    /// it. A store that went back in time could have another one.
+    pub(super) fn length_told(&self, volume: VolumeId) -> (u32, u64) {
         let since = self.lengthened.get(&volume).copied().unwrap_or(self.lengths_from);
         let stands = self.standing() == Standing::Sound && self.agreed() >= since;
-        self.records.volumes.get(&volume).filter(|_| stands).map_or(0, |volume| volume.len_bytes)
+        self.records.volumes.get(&volume).filter(|_| stands).map_or((0, 0), VolumeRecord::usable)
     }
 
     /// Returns the answer to a resize; `None` while it waits.
@@ -226,20 +248,29 @@ impl Control {
         &self,
         now: Time,
         volume: VolumeId,
-        len_bytes: u64,
+        (len_bytes, shrinks): (u64, bool),
         until: Time,
     ) -> Option<Result<AdminAnswer, Refusal>> {
         let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
             return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
         };
-        if known.resize.is_none() && known.len_bytes >= len_bytes {
+        let is_there = if shrinks { known.len_bytes == len_bytes } else { known.len_bytes >= len_bytes };
+        if known.resize.is_none() && is_there {
             return Some(Ok(self.volume_answer(now, volume)));
+        }
+        if known.resize.is_none() && shrinks {
+            let refusal = match self.shrinks.ended(volume) {
+                Some(why) => refuse(codes::SHRINK_DATA, why),
+                None => refuse(codes::VOLUME_BUSY, "the shrink was taken back meanwhile"),
+            };
+            return Some(Err(refusal));
         }
         if now < until {
             return None;
         }
         let (name, len) = (self.records.full_name(known), size(len_bytes));
-        let text = format!("the resize of volume {name:?} to {len} goes on: {}", self.late_pgs(volume));
+        let waits_for = self.shrink_step(now, known).map_or_else(|| self.late_pgs(volume), |(_, text)| text);
+        let text = format!("the resize of volume {name:?} to {len} goes on: {waits_for}");
         Some(Err(refuse(codes::VOLUME_BUSY, text)))
     }
 

@@ -1,4 +1,4 @@
-//! Changes of a volume that is in use: its name, its description and labels, and a longer length.
+//! Changes of a volume that is in use: its name, its description and labels, and its length.
 
 use super::Plan;
 use super::labels::changed;
@@ -6,10 +6,11 @@ use super::limits::changed_limits;
 use super::quota::Provisioned;
 use super::space::check_promise;
 use super::volumes::{check_recovered, is_len, shown};
-use crate::admin::VolumeText;
+use crate::admin::{Resizing, VolumeText};
 use crate::names;
-use crate::records::{Record, Records, Resize, VolumeRecord, VolumeState, Write};
+use crate::records::{Record, Records, Resize, Shrink, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
+use std::cmp::Ordering;
 use types::control::Refusal;
 use types::{VolumeId, codes};
 
@@ -66,40 +67,71 @@ pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<Volu
     Ok((writes, volume.id))
 }
 
-/// Begins to lengthen a volume. The record of the intent comes first, then an attach record with the new number of chunks goes into
-/// each PG of the volume, and then [`super::settle`] makes the length valid. A volume without segments has no PG that must know.
-/// A repeated request joins the change that is under way.
+/// Begins to give a volume another length. The record of the intent comes first, then an attach record with the new number of chunks goes
+/// into each PG of the volume, and then [`super::settle`] makes the length valid. A longer volume without segments has no PG that must know.
+/// A repeated request joins the change that is under way. A shrink that the PGs do not know yet is taken back with the present length.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2015, BSLT-2043, BSLT-2055 during another resize, BSLT-2059 for a shorter length,
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2015, BSLT-2043, BSLT-2055 during another change, BSLT-2059 for a shorter length without `shrink`,
 /// BSLT-2072.
-pub fn volume_resize(records: &Records, name: &str, len_bytes: u64, wall_ms: u64, by: &str) -> Plan<VolumeId> {
+pub fn volume_resize(records: &Records, name: &str, to: &Resizing, wall_ms: u64, by: &str) -> Plan<VolumeId> {
     let volume = live(records, name)?;
+    let len_bytes = to.len_bytes;
     check_recovered(name, volume)?;
     if !is_len(len_bytes) {
         return Err(refuse(codes::BAD_SIZE, format!("volume {name:?} cannot have {}", shown(len_bytes))));
     }
-    match &volume.resize {
-        Some(resize) if resize.len_bytes == len_bytes => return Ok((Vec::new(), volume.id)),
-        Some(resize) => {
-            let text = format!("volume {name:?} is being resized to {}", shown(resize.len_bytes));
-            return Err(refuse(codes::VOLUME_BUSY, text));
-        }
-        None if len_bytes == volume.len_bytes => return Ok((Vec::new(), volume.id)),
-        None if len_bytes < volume.len_bytes => {
-            let text = format!("volume {name:?} has {}, more than {}", shown(volume.len_bytes), shown(len_bytes));
+    if let Some(resize) = &volume.resize {
+        return join(volume, name, resize, to);
+    }
+    match len_bytes.cmp(&volume.len_bytes) {
+        Ordering::Equal => return Ok((Vec::new(), volume.id)),
+        Ordering::Less if to.shrink => return super::shrink::shrink_begin(records, name, volume, to, wall_ms, by),
+        Ordering::Less => {
+            let (has, to) = (shown(volume.len_bytes), shown(len_bytes));
+            let text = format!("volume {name:?} has {has}, more than {to}: --shrink makes it shorter");
             return Err(refuse(codes::SHRINK_UNSAFE, text));
         }
-        None => {}
+        Ordering::Greater if to.shrink => {
+            let text = format!("volume {name:?} has only {}: --shrink makes no volume longer", shown(volume.len_bytes));
+            return Err(refuse(codes::BAD_SIZE, text));
+        }
+        Ordering::Greater => {}
+    }
+    if super::shrink::wiped_end(volume).is_some() {
+        // The bytes that the snapshot has behind the end must not show.
+        return Err(refuse(codes::VOLUME_BUSY, format!("volume {name:?} is being turned back to a snapshot")));
     }
     let pool = records.pools.get(&volume.pool).ok_or_else(|| refuse(codes::POOL_UNKNOWN, "its pool is gone"))?;
     check_promise(records, pool, Provisioned { bytes: len_bytes - volume.len_bytes, volumes: 0 })?;
     let record = match records.segments_of(volume.id).next() {
         None => VolumeRecord { len_bytes, ..volume.clone() },
         Some(_) => {
-            let resize = Some(Resize { len_bytes, since_ms: wall_ms, by: by.to_owned() });
+            let resize = Some(Resize { len_bytes, since_ms: wall_ms, by: by.to_owned(), shrink: None });
             VolumeRecord { resize, settled: false, ..volume.clone() }
         }
     };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}
+
+/// Joins a change of the length that is under way, or takes a shrink back.
+fn join(volume: &VolumeRecord, name: &str, resize: &Resize, to: &Resizing) -> Plan<VolumeId> {
+    let put = |record: VolumeRecord| Ok((vec![Write::Put(Record::Volume(record))], volume.id));
+    match resize.shrink {
+        None if resize.len_bytes == to.len_bytes => Ok((Vec::new(), volume.id)),
+        Some(old) if resize.len_bytes == to.len_bytes && to.shrink => {
+            let shrink = Shrink { discard: old.discard || to.discard, force: old.force || to.force, ..old };
+            if shrink == old || old.ordered {
+                return Ok((Vec::new(), volume.id));
+            }
+            put(VolumeRecord { resize: Some(Resize { shrink: Some(shrink), ..resize.clone() }), ..volume.clone() })
+        }
+        Some(Shrink { ordered: false, .. }) if to.len_bytes == volume.len_bytes => {
+            put(super::shrink::shrink_end(volume))
+        }
+        _ => {
+            let text = format!("volume {name:?} is being resized to {}", shown(resize.len_bytes));
+            Err(refuse(codes::VOLUME_BUSY, text))
+        }
+    }
 }

@@ -71,6 +71,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         labels,
         limits,
         resize: None,
+        len_epoch: 0,
         newest: GenerationId::default(),
         rollback: None,
         clone_of: Some(Base { volume: parent.id, snapshot: snapshot.snapshot, to: GenerationId::first_of(id) }),

@@ -28,6 +28,9 @@ pub fn volume_flatten(records: &Records, name: &str, by: &str, wall_ms: u64) -> 
     if volume.cloning || records.cut_of(volume.id).is_some_and(|cut| cut.state == CutState::Holding) {
         return Err(refuse(codes::VOLUME_BUSY, format!("volume {name:?}, or a snapshot of it, is being made")));
     }
+    if volume.shrink().is_some() {
+        return Err(refuse(codes::VOLUME_BUSY, format!("volume {name:?} is being made shorter")));
+    }
     let snapshots = records.snapshots_of(volume.id).filter(|s| s.state != SnapshotState::Deleting).count();
     if snapshots > 0 {
         return Err(refuse(codes::FLATTEN_SNAPSHOTS, format!("volume {name:?} has {snapshots} snapshots")));

@@ -1,7 +1,7 @@
 //! Quotas of pools: how many volumes a pool may have, and of which size together.
 //!
 //! Sizes count as they were promised to users. A volume in the trash counts, because it may be restored; one that is being erased does
-//! not; one that is being resized has its new length. A quota below what the pool has already stops new volumes and growth, and nothing else.
+//! not; one that is being resized has the longer one of its lengths. A quota below what the pool has already stops new volumes and growth, and nothing else.
 
 use super::volumes::shown;
 use crate::admin::QuotaChange;
@@ -19,7 +19,7 @@ pub struct Provisioned {
 
 /// Adds up the volumes of a pool.
 pub fn provisioned(records: &Records, pool: &PoolRecord) -> Provisioned {
-    let len = |volume: &VolumeRecord| volume.resize.as_ref().map_or(volume.len_bytes, |resize| resize.len_bytes);
+    let len = |volume: &VolumeRecord| volume.resize.as_ref().map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
     let counted = records.volumes_of(pool.id).filter(|volume| volume.state != VolumeState::Deleting);
     counted.fold(Provisioned::default(), |sum, volume| Provisioned {
         bytes: sum.bytes.saturating_add(len(volume)),

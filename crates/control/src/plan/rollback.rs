@@ -26,6 +26,9 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
         return Ok((Vec::new(), volume.id));
     }
     check_free(name, volume, use_)?;
+    if volume.resize.is_some() && (volume.shrink().is_some() || volume.len_epoch > 0) {
+        return Err(refuse(codes::VOLUME_BUSY, format!("volume {name:?} is being resized")));
+    }
     if records.cut_of(volume.id).is_some_and(|cut| cut.state == CutState::Holding) {
         return Err(refuse(codes::VOLUME_BUSY, format!("a snapshot of volume {name:?} is being made")));
     }

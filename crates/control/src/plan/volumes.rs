@@ -15,7 +15,8 @@ use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
 use crate::records::{
-    Faults, Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
+    Faults, Holder, Key, PgRecord, PoolState, Record, Records, Resize, SegmentRecord, Shrink, VolumeRecord,
+    VolumeState, Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
@@ -80,6 +81,7 @@ pub fn volume_create(
         description,
         labels,
         resize: None,
+        len_epoch: 0,
         trash: None,
         limits,
         newest: GenerationId::default(),
@@ -283,7 +285,9 @@ fn may_place<'a>(
     if segments.len() > SEGMENTS_PER_ASK_MAX {
         return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", segments.len())));
     }
-    let count = known.len_bytes.div_ceil(SEGMENT);
+    // While the holder of a volume that gets shorter ends its requests, these may need segments behind the new end.
+    let end = if known.shrink().is_some_and(|shrink| shrink.ordered) { known.usable().1 } else { known.len_bytes };
+    let count = end.div_ceil(SEGMENT);
     if let Some(bad) = segments.iter().find(|s| u64::from(s.0) >= count) {
         return Err(refuse(codes::OUT_OF_RANGE, format!("{bad} of {volume}, which has {count} segments")));
     }
@@ -390,9 +394,9 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 
 /// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
-    let chunk_count = volume.attached_chunks();
+    let (chunk_count, len_epoch) = (volume.attached_chunks(), volume.len_epoch);
     let (id, head, base) = (volume.id, volume.head(), volume.base());
-    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, head, base }
+    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, len_epoch, head, base }
 }
 
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
@@ -410,15 +414,27 @@ pub fn unpend(records: &Records, volume: VolumeId, pg: PgId, open: &dyn Fn(PgId)
 }
 
 /// Marks that the volume's attach record is committed in all its PGs. A length that these have taken is valid from here on; a rollback or
-/// a clone is done.
+/// a clone is done. Behind a shorter length, and behind a rollback, the PGs have been wiped: a late order to wipe has another epoch.
 pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
     assert!(!volume.settled || volume.changes_contents(), "{} is settled already", volume.id);
     if volume.recovering {
         // The attach records name no length, and more PGs of the volume may be found.
         return VolumeRecord { settled: true, ..volume.clone() };
     }
-    let len_bytes = volume.resize.as_ref().map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
-    VolumeRecord { settled: true, len_bytes, resize: None, rollback: None, cloning: false, ..volume.clone() }
+    let settled = VolumeRecord { settled: true, rollback: None, cloning: false, ..volume.clone() };
+    let wiped = super::shrink::wiped_end(volume).is_some();
+    let len_epoch = volume.len_epoch + u32::from(wiped);
+    match &volume.resize {
+        // Its holder has not answered.
+        Some(Resize { shrink: Some(Shrink { ordered: false, .. }), .. }) => VolumeRecord { len_epoch, ..settled },
+        Some(Resize { len_bytes, shrink: Some(_), .. }) => {
+            VolumeRecord { len_bytes: *len_bytes, len_epoch, resize: None, ..settled }
+        }
+        resize => {
+            let len_bytes = resize.as_ref().map_or(0, |resize| resize.len_bytes).max(volume.len_bytes);
+            VolumeRecord { len_bytes, len_epoch, resize: None, ..settled }
+        }
+    }
 }
 
 /// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments and snapshots go, and with the last

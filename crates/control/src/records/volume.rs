@@ -56,9 +56,12 @@ pub struct VolumeRecord {
     pub description: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// A longer length that is not valid yet.
+    /// Another length that is not valid yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<Resize>,
+    /// Orders its lengths: it rises with each step of a shrink.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub len_epoch: u32,
     /// Set while the volume is in the trash, and while it is deleted from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trash: Option<Trash>,
@@ -115,8 +118,8 @@ pub struct FaultRecord {
     pub by: String,
 }
 
-/// The intent to lengthen a volume. The length becomes `len_bytes` when each PG of the volume has committed an attach record with
-/// the chunks of that length.
+/// The intent to give a volume another length. It becomes `len_bytes` when each PG of the volume has committed an attach record with
+/// the chunks of that length; a shorter one has more steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
     pub len_bytes: u64,
@@ -124,6 +127,20 @@ pub struct Resize {
     /// The administrator that asked for it.
     #[serde(default)]
     pub by: String,
+    /// Set while the volume gets shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrink: Option<Shrink>,
+}
+
+/// How a volume gets shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shrink {
+    /// Data behind the new end goes; without it, the shrink ends when there is some.
+    pub discard: bool,
+    /// The volume is taken from a client that does not stop to use what is behind the new end.
+    pub force: bool,
+    /// No client uses what is behind the new end, and the PGs take the shorter length: there is no way back.
+    pub ordered: bool,
 }
 
 /// The intent to turn a volume back to a snapshot. It is done when each PG of the volume has committed an attach record with it.
@@ -163,8 +180,8 @@ fn is_first(newest: &GenerationId) -> bool {
     newest.0 == 0
 }
 
-fn is_zero(depth: &u32) -> bool {
-    *depth == 0
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn is_whole(stripe: &Stripe) -> bool {
@@ -189,15 +206,34 @@ impl VolumeRecord {
         (u64::from(count.div_ceil(unit)) * u64::from(unit) * CHUNK).min(VOLUME_LEN_MAX)
     }
 
+    /// Returns the length with a number of chunks that its PGs know; an end within the last chunk is lost, unless the number is the same.
+    pub fn len_found(&self, count: u32) -> u64 {
+        if count == self.chunk_count() { self.len_bytes } else { self.len_of_chunks(count) }
+    }
+
     /// Returns the number of chunks that its PGs must take. It comes before the length: a write above the old end finds its chunk in
     /// each PG. During a recovery the length may be an older, shorter one, and no PG may drop what lies above it (R17).
     pub fn attached_chunks(&self) -> u32 {
         match (self.state, &self.resize) {
             (VolumeState::Deleting, _) => 0,
             _ if self.recovering => CHUNKS_KEPT,
+            (_, Some(Resize { len_bytes, shrink: Some(Shrink { ordered: true, .. }), .. })) => {
+                self.chunks_of(*len_bytes)
+            }
             (_, Some(resize)) => self.chunks_of(resize.len_bytes.max(self.len_bytes)),
             (_, None) => self.chunk_count(),
         }
+    }
+
+    /// Returns the length that clients may use, with its epoch: behind the end of a shrink they must not write any more.
+    pub fn usable(&self) -> (u32, u64) {
+        let end = self.resize.as_ref().map_or(u64::MAX, |resize| resize.len_bytes);
+        (self.len_epoch, self.len_bytes.min(end))
+    }
+
+    /// The shrink that goes on.
+    pub fn shrink(&self) -> Option<Shrink> {
+        self.resize.as_ref().and_then(|resize| resize.shrink)
     }
 
     /// Returns the head with which the volume comes to another PG.
@@ -249,7 +285,7 @@ mod tests {
     #[test]
     fn attach_records_name_the_longer_length_and_none_in_a_recovery() {
         let record: VolumeRecord = serde_json::from_str(FIRST).expect("it is read");
-        let resize = Some(Resize { len_bytes: (3 << 30) + 512, since_ms: 0, by: String::new() });
+        let resize = Some(Resize { len_bytes: (3 << 30) + 512, since_ms: 0, by: String::new(), shrink: None });
         let longer = VolumeRecord { resize, ..record.clone() };
         assert_eq!(longer.attached_chunks(), 3 * 64 + 1);
         let striped = VolumeRecord { stripe: Stripe::new(65536, 4).expect("a layout"), ..longer.clone() };

@@ -247,6 +247,9 @@ impl Model {
     fn follow(&mut self, change: Change) {
         match change {
             Change::Discard(gone) => self.sectors.retain(|key, _| key.generation != gone),
+            Change::Shorten { generation, from_chunk } => {
+                self.sectors.retain(|key, _| key.generation != generation || key.index < from_chunk);
+            }
             Change::Merge { from, into, through } => {
                 let keys: Vec<ChunkKey> = self.sectors.keys().filter(|key| key.generation == from).copied().collect();
                 for key in keys {
@@ -338,7 +341,11 @@ impl CarryOut for Tree {
             Order::Remove(id) => self.remove(id),
             Order::TurnBack { volume, snapshot, to } => self.turn_back(head(self, volume)?, Some(snapshot), to),
             Order::Detach(volume) => self.detach(head(self, volume)?),
-            Order::Shorten { volume, count } => self.shorten(head(self, volume)?, count).map(|()| Vec::new()),
+            Order::Shorten { volume, count } => {
+                let generation = head(self, volume)?;
+                self.shorten(generation, count)?;
+                Ok(vec![Change::Shorten { generation, from_chunk: count }])
+            }
         }
     }
 }

@@ -202,6 +202,7 @@ impl Peers {
                 session: SessionId(1),
                 epoch: Epoch(1),
                 chunk_count: 4,
+                len_epoch: 0,
                 head: GenerationId(1),
                 base: None,
             }),

@@ -5,7 +5,7 @@ use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
 use types::control::{Attach, Base, LimitsPart, OsdDown};
-use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder};
+use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder, Tail};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{
@@ -230,6 +230,14 @@ pub fn snapshot_order(source: &mut Source<'_>) -> SnapshotOrder {
         0 => SnapshotOrder::Cut(Cut { id: cut, created_ms: source.number(1), items }),
         1 => SnapshotOrder::Remove { volume, snapshot: SnapshotId(to) },
         2 => SnapshotOrder::Flatten { volume },
+        4 if source.below(3) > 0 => {
+            let (len_epoch, chunk, range) = (source.below(3), source.below(3), SectorRange::new(source.below(40), 8));
+            let tail = Tail { from_chunk: chunk, parts: [(chunk, range)].into() };
+            match source.flag() {
+                true => SnapshotOrder::Wipe { volume, len_epoch, chunk, range },
+                false => SnapshotOrder::Find { volume, len_epoch, tail },
+            }
+        }
         n => {
             let end = if n == 3 { CutEnd::Release } else { CutEnd::Abort };
             SnapshotOrder::Release { cut, end, items }
@@ -272,7 +280,10 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let head = GenerationId(source.number(1));
             let on = source.flag().then(|| (VolumeId(source.number(1)), SnapshotId(source.number(1))));
             let base = on.map(|(volume, snapshot)| Base { volume, snapshot, to: head });
-            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count, head, base } }
+            OsdDown::Attach {
+                pg,
+                attach: Attach { order, volume, session, epoch, chunk_count, head, base, len_epoch: source.below(2) },
+            }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },
         8 => {

@@ -12,6 +12,7 @@ fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
         session,
         epoch,
         chunk_count,
+        len_epoch: 0,
         head: GenerationId(1),
         base: None,
     })
@@ -153,6 +154,7 @@ fn tree_is_exact_at_each_applied_index() {
             session,
             epoch: Epoch(1),
             chunk_count: rng.below(4) as u32,
+            len_epoch: 0,
             head: GenerationId::first_of(volume),
             base: None,
         })
@@ -224,4 +226,84 @@ fn write_lands_in_the_head_and_the_end_of_the_volume_ends_it() {
     assert_eq!(d.decide(&attach(7, 0, 3, 0)), ended);
     assert_eq!(d.decide(&attach(8, 0, 3, 0)), DROPPED.into(), "it is gone already");
     assert!(d.tree.is_empty());
+}
+
+/// An attach record with the epoch of its length.
+fn attach_len(order: u64, (len_epoch, chunk_count): (u32, u32), base: Option<Base>) -> Command {
+    let (volume, session, epoch, head) =
+        (VolumeId(1), SessionId(7), Epoch(1), GenerationId(base.map_or(1, |b| b.to.0)));
+    Command::Attach(Attach { order, volume, session, epoch, chunk_count, len_epoch, head, base })
+}
+
+fn length(d: &Decision) -> (u32, u32) {
+    let attached = &d.volumes[&VolumeId(1)];
+    (attached.len_epoch, attached.chunk_count)
+}
+
+#[test]
+fn shorter_length_drops_chunks_and_no_older_record_brings_them_back() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach_len(1, (0, 9), None));
+    let decided = d.decide(&attach_len(2, (2, 4), None));
+    let shorten = Change::Shorten { generation: GenerationId(1), from_chunk: 4 };
+    assert_eq!((decided.outcome, decided.changes), (DROPPED, Some(vec![shorten])));
+    assert_eq!(d.decide(&write(7, 1, 0, 4)).outcome, Outcome::Refused(Errno::Invalid));
+    assert_eq!(d.decide(&write(7, 1, 0, 3)).outcome, landed(3));
+    assert_eq!(Decision::decode(&d.encode()), Ok(d.clone()), "a checkpoint keeps the epoch");
+    // A record from before the shrink, with a later order, and one of a recovery that knows no length.
+    d.decide(&attach_len(3, (0, 9), None));
+    d.decide(&attach_len(4, (0, types::control::CHUNKS_KEPT), None));
+    assert_eq!(length(&d), (2, 4));
+    // The same epoch makes it longer, and an older record of that no shorter.
+    d.decide(&attach_len(5, (3, 6), None));
+    assert_eq!(d.decide(&attach_len(6, (3, 5), None)).changes, None);
+    assert_eq!(length(&d), (3, 6));
+}
+
+#[test]
+fn place_is_wiped_under_the_epoch_of_its_length_alone() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach_len(1, (2, 4), None));
+    let range = SectorRange::new(8, 100);
+    let wipe = |index, len_epoch| Command::Wipe { chunk: VolumeChunk { volume: VolumeId(1), index }, range, len_epoch };
+    let chunk = ChunkKey { generation: GenerationId(1), index: 3 };
+    assert_eq!(d.decide(&wipe(3, 2)).outcome, Outcome::Done(Effect::Zero { chunk, range }));
+    for (index, len_epoch) in [(3, 1), (3, 3), (4, 2)] {
+        assert_eq!(d.decide(&wipe(index, len_epoch)).outcome, Outcome::Refused(Errno::Invalid));
+    }
+    // The volume is longer again: a late order must not zero what was written since.
+    d.decide(&attach_len(2, (3, 4), None));
+    assert_eq!(d.decide(&wipe(3, 2)).outcome, Outcome::Refused(Errno::Invalid));
+}
+
+#[test]
+fn head_of_a_shorter_volume_shows_its_snapshot_below_the_end_alone() {
+    let snap = |to: u64| {
+        let items = [types::cut::CutItem { volume: VolumeId(1), to: GenerationId(to) }].into();
+        Command::Snap(types::cut::Cut { id: types::CutId(to), created_ms: 1, items })
+    };
+    let release = |to: u64| {
+        let items = [types::cut::CutItem { volume: VolumeId(1), to: GenerationId(to) }].into();
+        Command::Release { cut: types::CutId(to), end: types::cut::CutEnd::Release, items }
+    };
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach_len(1, (0, 9), None));
+    d.decide(&snap(12));
+    // During a cut the volume keeps its length: the cut may be taken back.
+    assert_eq!(d.decide(&attach_len(2, (2, 4), None)).outcome, Outcome::Refused(Errno::Invalid));
+    assert_eq!((length(&d), d.order), ((0, 9), 1), "the order is not used up");
+    d.decide(&release(12));
+    let through = |d: &Decision| d.tree.get(d.volumes[&VolumeId(1)].head).expect("a head").through;
+    assert_eq!(through(&d), u32::MAX);
+    d.decide(&attach_len(2, (2, 4), None));
+    d.decide(&attach_len(3, (3, 9), None));
+    assert_eq!((through(&d), length(&d)), (4, (3, 9)), "it is longer, and shows nothing of the snapshot there");
+    assert_eq!(d.tree.get(GenerationId(1)).expect("the snapshot").chunk_count, 9, "which keeps its length");
+    // A head that is put on the snapshot shows no more of it than the volume has.
+    d.decide(&attach_len(4, (4, 3), None));
+    let base = Base { volume: VolumeId(1), snapshot: types::SnapshotId(12), to: GenerationId(20) };
+    d.decide(&attach_len(5, (4, 3), Some(base)));
+    assert_eq!((d.volumes[&VolumeId(1)].head, through(&d)), (GenerationId(20), 3));
+    d.decide(&attach_len(6, (5, 9), Some(base)));
+    assert_eq!((through(&d), length(&d)), (3, (5, 9)));
 }

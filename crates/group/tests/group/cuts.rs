@@ -103,7 +103,8 @@ pub fn answered(world: &mut World, answer: SnapshotAnswer) {
     let (cut, result) = match answer {
         SnapshotAnswer::Cut { cut, result } => (cut, result),
         SnapshotAnswer::Removed { snapshot, result, .. } => return removed(world, snapshot, result),
-        SnapshotAnswer::Flatten { .. } => unreachable!("the OSD answers"),
+        SnapshotAnswer::Flatten { .. } | SnapshotAnswer::Found { .. } => unreachable!("the OSD answers"),
+        SnapshotAnswer::Wiped { result, .. } => return crate::shrinks::wiped(world, result),
     };
     let Some(run) = world.cuts.run.as_mut().filter(|run| run.id == cut.0) else { return };
     match (result, run.stage) {

@@ -138,6 +138,9 @@ impl Engine {
         self.apply(index, Effect::None);
         for change in changes {
             match *change {
+                Change::Shorten { generation, from_chunk } => {
+                    self.sectors.retain(|(chunk, _), _| chunk.generation != generation || chunk.index < from_chunk)
+                }
                 Change::Discard(id) => self.sectors.retain(|(chunk, _), _| chunk.generation != id),
                 Change::Merge { from, into, through } => {
                     let its = |(chunk, _): &(ChunkKey, u32)| chunk.generation == from;

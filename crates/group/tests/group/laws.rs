@@ -242,8 +242,16 @@ fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
     let id = rig.request(1, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1), snapshot: None });
     let reads = rig.engine_reads(1);
     let (volume, session, epoch) = (CHUNK.volume, SessionId(0), Epoch(4));
-    let attach =
-        Attach { order: 9, volume, session, epoch, chunk_count: 0, head: GenerationId::first_of(volume), base: None };
+    let attach = Attach {
+        order: 9,
+        volume,
+        session,
+        epoch,
+        chunk_count: 0,
+        len_epoch: 0,
+        head: GenerationId::first_of(volume),
+        base: None,
+    };
     rig.call(1, |g, now, actions| g.handle_attach(now, attach, actions));
     rig.pump();
     rig.finish_read(1, reads[0]);
@@ -495,7 +503,16 @@ fn a_follower_behind_the_log_asks_for_a_stream() {
 fn decision_state_is_exact_as_of_what_is_applied() {
     let mut rig = Rig::led(3, true);
     let (volume, head) = (CHUNK.volume, GenerationId::first_of(CHUNK.volume));
-    let attach = Attach { order: 9, volume, session: SessionId(4), epoch: Epoch(4), chunk_count: 2, head, base: None };
+    let attach = Attach {
+        order: 9,
+        volume,
+        session: SessionId(4),
+        epoch: Epoch(4),
+        chunk_count: 2,
+        len_epoch: 0,
+        head,
+        base: None,
+    };
     rig.hold_disks = true;
     rig.call(1, |g, now, actions| g.handle_attach(now, attach, actions));
     rig.pump();

@@ -11,6 +11,7 @@ mod laws;
 mod members;
 mod rig;
 mod script;
+mod shrinks;
 mod unreached;
 mod watch;
 mod words;
@@ -31,7 +32,7 @@ impl Drop for Story {
 }
 
 /// Acknowledged writes, sectors read, sectors of snapshots read, elections, cuts that were released and given up, and snapshots removed.
-type Counts = [u64; 9];
+type Counts = [u64; 11];
 
 /// Runs a storm of `seconds`, then calm.
 fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> Counts {
@@ -51,11 +52,12 @@ fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> Counts {
     let (watch, [released, given_up, removed]) = (&world.watch, world.cuts.counts);
     let [_, copied, passed_over] = world.fills;
     let (writes, reads, of_snapshots) = (watch.acknowledged, watch.reads, watch.snapshot_reads);
-    [writes, reads, of_snapshots, watch.elections, released, given_up, removed, copied, passed_over]
+    let [wiped, unwiped] = world.shrinks;
+    [writes, reads, of_snapshots, watch.elections, released, given_up, removed, copied, passed_over, wiped, unwiped]
 }
 
 fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
-    let mut all: Counts = [0; 9];
+    let mut all: Counts = [0; 11];
     for seed in seeds.clone() {
         all.iter_mut().zip(storm(seed, size, datagrams, 12)).for_each(|(sum, of)| *sum += of);
     }
@@ -63,7 +65,8 @@ fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
     println!(
         "{count} seeds: writes, reads, of snapshots, elections, cuts, given up, removed, copies, passed over: {all:?}"
     );
-    let [acknowledged, reads, of_snapshots, _, released, given_up, removed, copied, passed_over] = all;
+    let [acknowledged, reads, of_snapshots, _, released, given_up, removed, copied, passed_over, wiped, unwiped] = all;
+    assert!(wiped > 0 && unwiped > 0, "{wiped} places were wiped, and {unwiped} orders refused");
     assert!(copied > 10 * count && passed_over > 10 * count, "{all:?}");
     assert!(acknowledged > 50 * count && reads > 50 * count, "the storms let almost nothing through");
     assert!(of_snapshots > 20 * count && released > count && given_up > count && removed > count, "{all:?}");

@@ -283,8 +283,16 @@ impl Rig {
     pub fn attach(&mut self, leader: u32, order: u64, session: u64) {
         let (session, epoch) = (SessionId(session), Epoch(session));
         let volume = CHUNK.volume;
-        let attach =
-            Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume), base: None };
+        let attach = Attach {
+            order,
+            volume,
+            session,
+            epoch,
+            chunk_count: 4,
+            len_epoch: 0,
+            head: GenerationId::first_of(volume),
+            base: None,
+        };
         self.call(leader, |g, now, actions| g.handle_attach(now, attach, actions));
         self.pump();
     }

@@ -41,7 +41,15 @@ fn done(action: Action) -> String {
             Ok(()) => format!("tells meta: {snapshot} is gone"),
             Err(why) => format!("tells meta: {snapshot} stays, {why}"),
         },
-        Action::Snapshots(SnapshotAnswer::Flatten { .. }) => unreachable!("the OSD answers"),
+        Action::Snapshots(SnapshotAnswer::Flatten { .. } | SnapshotAnswer::Found { .. }) => {
+            unreachable!("the OSD answers")
+        }
+        Action::Snapshots(SnapshotAnswer::Wiped { chunk, result: Ok(()), .. }) => {
+            format!("tells meta: chunk {chunk} is wiped behind the end")
+        }
+        Action::Snapshots(SnapshotAnswer::Wiped { chunk, result: Err(why), .. }) => {
+            format!("tells meta: chunk {chunk} is not wiped, {why}")
+        }
         Action::Filled { fill, ok: true } => format!("has copied a part of place {fill}"),
         Action::Filled { fill, ok: false } => format!("has not copied a part of place {fill}"),
         Action::Read { read, .. } | Action::Extents { read, .. } => format!("asks its engine: read {read}"),
@@ -64,6 +72,7 @@ fn changed(change: &Change) -> String {
     match change {
         Change::Discard(id) => format!("{id} is discarded"),
         Change::Merge { from, into, .. } => format!("{from} merges into {into}"),
+        Change::Shorten { generation, from_chunk } => format!("{generation} ends before chunk {from_chunk}"),
     }
 }
 
@@ -125,6 +134,7 @@ fn entry(entry: &Entry) -> String {
         Command::Release { cut, end: CutEnd::Abort, .. } => format!("abort of {cut}"),
         Command::Fill { head, range, .. } => format!("copy of sectors {range} into {head}"),
         Command::Detach { head, .. } => format!("detachment of {head}"),
+        Command::Wipe { chunk, range, .. } => format!("wipe of sectors {range} of {chunk}"),
         Command::Remove { snapshot, .. } => format!("removal of {snapshot}"),
         Command::Attach(attach) => format!("attach record of session {}, epoch {}", attach.session.0, attach.epoch.0),
     };

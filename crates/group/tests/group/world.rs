@@ -30,6 +30,7 @@ pub enum Event {
     Clients,
     Cuts,
     Fills,
+    Shrinks,
     Fill(crate::fills::Fill),
     Misfortune,
     Ambush { leader: u32, first: u32, dies: bool },
@@ -81,6 +82,7 @@ pub struct World {
     opened: u64,
     pub cuts: crate::cuts::Cuts,
     pub fills: crate::fills::Counts,
+    pub shrinks: crate::shrinks::Counts,
 }
 
 impl Node {
@@ -142,11 +144,13 @@ impl World {
             opened: 0,
             cuts: crate::cuts::Cuts::new(),
             fills: crate::fills::Counts::default(),
+            shrinks: crate::shrinks::Counts::default(),
         };
         (1..=size).for_each(|n| world.start(n));
         world.at(0, Event::Clients);
         world.at(0, Event::Cuts);
         world.at(0, Event::Fills);
+        world.at(0, Event::Shrinks);
         world
     }
 
@@ -219,6 +223,7 @@ impl World {
             Event::Clients => self.tick_clients(),
             Event::Cuts => crate::cuts::tick(self),
             Event::Fills => crate::fills::tick(self),
+            Event::Shrinks => crate::shrinks::tick(self),
             Event::Fill(fill) => crate::fills::go_on(self, fill),
             Event::Misfortune => crate::fate::strike(self),
             Event::Ambush { leader, first, dies } => crate::fate::spring(self, leader, first, dies),
@@ -456,13 +461,14 @@ impl World {
         let order = self.next_order;
         self.next_order += 1;
         self.opening = Some((session, order));
-        let (volume, chunk_count) = (CHUNK.volume, 8);
+        let (volume, (len_epoch, chunk_count)) = (CHUNK.volume, crate::shrinks::length(order));
         let attach = Attach {
             order,
             volume,
             session: SessionId(session),
             epoch: Epoch(session),
             chunk_count,
+            len_epoch,
             head: GenerationId::first_of(volume),
             base: None,
         };

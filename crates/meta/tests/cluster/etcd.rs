@@ -92,10 +92,21 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         eventually("the second leads", || second.is_leading()).await;
 
         // The hold survives, and so does every segment.
-        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+        let alive = ClientAsk::Keepalive {
+            volume: held.volume,
+            session: held.session,
+            unreached: Vec::new(),
+            len_epoch: 0,
+            len_bytes: 0,
+        };
         assert_eq!(
             client.ask(alive).await,
-            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: types::QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 4 * SEGMENT,
+                limits: types::QosLimits::NONE,
+                faults: Vec::new()
+            }
         );
         cluster.all_up(&admin, 3).await;
         let ClientAnswer::Segments { segments: after, .. } = client.segments(&held, &[0, 1, 2]).await else {

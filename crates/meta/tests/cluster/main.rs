@@ -202,7 +202,13 @@ fn a_volume_lives_from_pool_creation_to_removal() {
             assert_eq!((attach.session, attach.epoch), (stolen.session, stolen.epoch));
         }
         assert_eq!(refusal(first.segments(&held, &[1]).await).code, codes::SESSION_FENCED);
-        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+        let alive = ClientAsk::Keepalive {
+            volume: held.volume,
+            session: held.session,
+            unreached: Vec::new(),
+            len_epoch: 0,
+            len_bytes: 0,
+        };
         assert_eq!(refusal(first.ask(alive).await).code, codes::SESSION_FENCED);
 
         // A held volume is not removed by accident; a closed one is removed without a trace.

@@ -20,7 +20,7 @@ fn on_a_removed_snapshot(seed: u64) -> Rig {
     let head = GenerationId::first_of(CLONE);
     let base = Some(Base { volume: VOLUME, snapshot: SNAPSHOT, to: head });
     let (session, epoch) = (SessionId(0), Epoch(1));
-    let attach = Attach { order: 50, volume: CLONE, session, epoch, chunk_count: 64, head, base };
+    let attach = Attach { order: 50, volume: CLONE, session, epoch, chunk_count: 64, len_epoch: 0, head, base };
     rig.tell(0, OsdDown::Attach { pg: pg(0), attach });
     order(&mut rig, SnapshotOrder::Remove { volume: VOLUME, snapshot: SNAPSHOT });
     rig

@@ -14,6 +14,7 @@ mod members;
 mod mends;
 mod reads;
 mod rig;
+mod shrinks;
 mod snapshots;
 mod stops;
 mod streams;

@@ -24,7 +24,7 @@ use wire::{Request, RequestBody};
 
 const DEVICE: &str = "device";
 const CLUSTER: ClusterId = ClusterId([7; 16]);
-const SESSION: SessionId = SessionId(1);
+pub const SESSION: SessionId = SessionId(1);
 pub const EPOCH: Epoch = Epoch(1);
 const VOLUME: VolumeId = VolumeId(1);
 /// A link without a peer: replies are dropped, the metrics count them.
@@ -270,7 +270,8 @@ impl Rig {
     pub fn attach_again(&mut self, pg: PgId, order: u64) {
         let leader = self.leader(pg);
         let (volume, head) = (VOLUME, GenerationId::first_of(VOLUME));
-        let attach = Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head, base: None };
+        let attach =
+            Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, len_epoch: 0, head, base: None };
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
@@ -279,8 +280,16 @@ impl Rig {
         for n in 0..count {
             let (leader, volume) = (self.leader(pg), VolumeId(VOLUME.0 + 1 + n));
             let head = GenerationId::first_of(volume);
-            let attach =
-                Attach { order: 100 + n, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, head, base: None };
+            let attach = Attach {
+                order: 100 + n,
+                volume,
+                session: SESSION,
+                epoch: EPOCH,
+                chunk_count: 64,
+                len_epoch: 0,
+                head,
+                base: None,
+            };
             self.tell(leader, OsdDown::Attach { pg, attach });
             self.run(ms(1));
         }

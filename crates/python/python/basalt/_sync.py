@@ -264,9 +264,17 @@ class Cluster:
         changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
         return VolumeInfo._of(self._ask("volume_set", name=name, **changes))
 
-    def resize_volume(self, name: str, size: int) -> VolumeInfo:
-        """Make a volume longer, also while it is open. A :class:`Volume` keeps the size that it was opened with."""
-        return VolumeInfo._of(self._ask("volume_resize", name=name, size=size))
+    def resize_volume(
+        self, name: str, size: int, *, shrink: bool = False, discard_data: bool = False, force: bool = False
+    ) -> VolumeInfo:
+        """Make a volume longer or, with ``shrink``, shorter; also while it is open.
+
+        A :class:`Volume` keeps the size that it was opened with. A shrink ends with BSLT-2065 when the volume has data behind the
+        new end, unless ``discard_data``. It waits for the client of the volume; when that takes longer than a few seconds, the call ends
+        with BSLT-2055, the shrink goes on, and the same call joins it. ``force`` takes the volume from that client.
+        """
+        how = {"shrink": shrink, "discard_data": discard_data, "force": force}
+        return VolumeInfo._of(self._ask("volume_resize", name=name, size=size, **how))
 
     def rename_volume(self, name: str, new: str) -> VolumeInfo:
         """Give a volume another name in its pool, also while it is open."""

@@ -34,6 +34,8 @@ class VolumeInfo:
     labels: dict[str, str]
     #: The size that a resize gives it.
     resizing_to: int | None
+    #: While it gets shorter: ``client``, ``search``, ``chunks`` or ``wipe``.
+    shrink_step: str | None
     #: The snapshot to which it is being turned back.
     rollback_to: str | None
     #: The snapshot with whose contents it began.

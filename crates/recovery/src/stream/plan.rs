@@ -149,12 +149,14 @@ impl Plan {
             Effect::None => {}
             Effect::Write { .. } if on(Bug::StreamForgetsChanges) => {}
             Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.note_range(chunk, range),
-            Effect::Unmap { generation, from_chunk } => {
-                let cut = ChunkKey { generation, index: from_chunk }..=ChunkKey { generation, index: u32::MAX };
-                let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
-                keys.into_iter().for_each(|chunk| self.note_range(chunk, SectorRange::CHUNK));
-            }
+            Effect::Unmap { generation, from_chunk } => self.note_unmap(generation, from_chunk),
         }
+    }
+
+    fn note_unmap(&mut self, generation: GenerationId, from_chunk: u32) {
+        let cut = ChunkKey { generation, index: from_chunk }..=ChunkKey { generation, index: u32::MAX };
+        let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
+        keys.into_iter().for_each(|chunk| self.note_range(chunk, SectorRange::CHUNK));
     }
 
     /// Sets the tree behind which the follower's log begins, or that of this round, if the contents come before the log.
@@ -174,6 +176,7 @@ impl Plan {
                     self.heirs.end(gone, None);
                     drop(self.take_known(gone));
                 }
+                Change::Shorten { generation, from_chunk } => self.note_unmap(generation, from_chunk),
                 Change::Merge { .. } if on(Bug::StreamMissesMerge) => {}
                 Change::Merge { from, into, .. } => {
                     self.heirs.end(from, Some(into));

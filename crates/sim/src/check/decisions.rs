@@ -22,7 +22,7 @@ fn sum(decides: &Decision) -> u64 {
     let mut add = |word: u64| sum = (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     add(decides.order);
     for (volume, attached) in &decides.volumes {
-        [volume.0, attached.session.0, attached.epoch.0, u64::from(attached.chunk_count)]
+        [volume.0, attached.session.0, attached.epoch.0, u64::from(attached.chunk_count), attached.len_epoch.into()]
             .into_iter()
             .for_each(&mut add);
         [attached.head, attached.first, attached.last].iter().for_each(|id| add(id.0));
@@ -89,7 +89,8 @@ mod tests {
     fn decides(bits: u64) -> Decision {
         let window = Window { watermark: 7, bits: [bits, 0, 0, 0] };
         let [head, first, last] = [GenerationId(1); 3];
-        let attached = Attached { session: SessionId(1), epoch: Epoch(1), chunk_count: 4, window, head, first, last };
+        let (session, epoch) = (SessionId(1), Epoch(1));
+        let attached = Attached { session, epoch, chunk_count: 4, len_epoch: 0, window, head, first, last };
         Decision { volumes: BTreeMap::from([(VolumeId(1), attached)]), ..Decision::default() }
     }
 

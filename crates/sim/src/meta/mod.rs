@@ -435,6 +435,9 @@ fn rests_on_an_intent(action: &ControlAction) -> bool {
     match order {
         SnapshotOrder::Cut(_) => true,
         SnapshotOrder::Release { end, .. } => *end != CutEnd::Abort,
-        SnapshotOrder::Remove { .. } | SnapshotOrder::Flatten { .. } => false,
+        SnapshotOrder::Remove { .. }
+        | SnapshotOrder::Flatten { .. }
+        | SnapshotOrder::Find { .. }
+        | SnapshotOrder::Wipe { .. } => false,
     }
 }

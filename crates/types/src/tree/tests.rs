@@ -284,6 +284,7 @@ impl Model {
         for change in changes {
             match *change {
                 Change::Discard(id) => self.drop_from(id, 0),
+                Change::Shorten { generation, from_chunk } => self.drop_from(generation, from_chunk),
                 Change::Merge { from, into, through } => {
                     for index in 0..LEN.min(through) {
                         if let Some(value) = self.own.get(&(from, index)).copied() {

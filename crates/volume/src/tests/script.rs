@@ -36,6 +36,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         volume: VolumeId(7),
         session: SessionId(u64::from(write) * 9),
         epoch: Epoch(3),
+        len_epoch: 0,
         len_bytes,
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
@@ -760,4 +761,34 @@ fn garbage_replies_do_no_harm() {
     assert_eq!((b.done(), b.volume.stats().bad_reads), (vec![], 0));
     b.reply(OsdId(1), &sent[0].1, Ok(data(&[3; 512], 0)));
     assert_eq!(b.done().len(), 1);
+}
+
+#[test]
+fn shorter_length_is_used_once_no_request_and_no_skip_is_behind_it() {
+    let mut b = Bench::new(&opened(2 * SEGMENT, 2, true), Some(Duration::from_secs(1)));
+    assert_eq!(b.volume.used(), (0, 2 * SEGMENT));
+    b.submit(write(SEGMENT, 4096), 1);
+    b.submit(write(0, 4096), 2);
+    let sent = b.poll();
+    assert_eq!(sent.len(), 2);
+    assert!(b.volume.set_length(1, SEGMENT) && !b.volume.set_length(0, 2 * SEGMENT));
+    assert_eq!((b.volume.len_bytes(), b.volume.used()), (SEGMENT, (1, 0)));
+    b.submit(write(SEGMENT, 4096), 3);
+    assert_eq!(b.done(), [(3, Err(Errno::Invalid))]);
+    b.reply(sent[1].0, &sent[1].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(2, Ok(Answer::Done))]);
+    // The request behind the end fails by its time, and its write may still be on its way.
+    b.now = b.now + Duration::from_secs(2);
+    let skips = b.poll();
+    assert_eq!(b.done(), [(1, Err(Errno::TimedOut))]);
+    assert_eq!(b.volume.used(), (1, 0));
+    let skips: Vec<_> =
+        skips.into_iter().chain(b.poll()).filter(|(_, r)| matches!(r.body, RequestBody::Skip { .. })).collect();
+    for (osd, skip) in skips {
+        b.reply(osd, &skip, Ok(ReplyBody::Done));
+    }
+    b.reply(sent[0].0, &sent[0].1, Ok(ReplyBody::Done));
+    b.poll();
+    assert_eq!(b.volume.used(), (1, SEGMENT));
+    assert!(b.volume.set_length(1, 2 * SEGMENT), "under the same epoch it is longer");
 }

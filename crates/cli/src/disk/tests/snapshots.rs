@@ -121,6 +121,7 @@ impl Writer {
             session,
             epoch: Epoch(1),
             chunk_count: 4,
+            len_epoch: 0,
             head,
             base: None,
         }));

@@ -22,7 +22,13 @@ impl Insister {
             None => open(self.name, true, world.rng.chance(1, 2)),
             Some(held) => match world.rng.below(10) {
                 0 => ClientAsk::Close { volume: held.volume, session: held.session },
-                1 => ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() },
+                1 => ClientAsk::Keepalive {
+                    volume: held.volume,
+                    session: held.session,
+                    unreached: Vec::new(),
+                    len_epoch: 0,
+                    len_bytes: 0,
+                },
                 _ => {
                     let at = world.rng.below(60) as u32;
                     segments(held, at..at + 4, true)

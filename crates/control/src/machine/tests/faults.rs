@@ -35,7 +35,13 @@ fn events(world: &World) -> Vec<(String, String)> {
 
 /// Returns the numbers of the faults that the holder is told, each with the time that is left.
 fn told(world: &mut World, held: &Opened) -> Vec<(u32, u64)> {
-    let keepalive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    let keepalive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     let ClientAnswer::Alive { faults, .. } = world.ask(1, keepalive) else { panic!("it holds the volume") };
     faults.iter().map(|fault| (fault.id, fault.left_ms)).collect()
 }

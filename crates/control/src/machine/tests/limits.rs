@@ -132,7 +132,8 @@ fn every_osd_knows_the_limits_of_all_volumes_whoever_restarts() {
     let held = opened(world.ask(1, open("p/b", true, false)));
     assert_eq!(held.limits, QosLimits::NONE);
     set(&mut world, "p/b", base(QosBase::Pool));
-    let keepalive = ClientAsk::Keepalive { volume: b, session: held.session, unreached: Vec::new() };
+    let keepalive =
+        ClientAsk::Keepalive { volume: b, session: held.session, unreached: Vec::new(), len_epoch: 0, len_bytes: 0 };
     let ClientAnswer::Alive { limits, .. } = world.ask(1, keepalive) else { panic!("it holds the volume") };
     assert_eq!(limits, only_iops(500));
 }

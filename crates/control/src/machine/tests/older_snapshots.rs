@@ -73,7 +73,7 @@ fn tables(world: &World) -> Vec<Table> {
         let (volumes, snapshots) = world.cut_pgs.contents(pg);
         let attached = volumes.into_iter().map(|(volume, (first, last))| {
             let epoch = world.attached[&(pg, volume)].epoch;
-            AttachedVolume { volume, epoch, chunk_count: 8 * 64, first, last }
+            AttachedVolume { volume, epoch, chunk_count: 8 * 64, len_epoch: 0, first, last }
         });
         let held = |(volume, snapshot)| HeldSnapshot { volume, snapshot, created_ms: 77, chunk_count: 8 * 64 };
         let snapshots = snapshots.into_iter().map(held).collect();

@@ -90,7 +90,13 @@ fn a_store_that_went_back_changes_nothing_and_says_so_everywhere() {
     assert_eq!(refused(world.ask(2, open("p/old", true, false))).code, codes::STORE_BEHIND);
     assert_eq!(refused(world.ask(1, segments(&held, 2..3, true))).code, codes::STORE_BEHIND);
     // A holder is not told that its hold has ended: it goes on.
-    let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    let alive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     assert_eq!(refused(world.ask(1, alive)).code, codes::STORE_BEHIND);
     let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
     assert!(status.problems[0].starts_with("BSLT-2030: the metadata store went back in time (osd.1 has recorded"));
@@ -602,7 +608,13 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     assert_eq!((fenced.session, fenced.epoch), (SessionId(0), epoch));
     assert_eq!(finish(&mut world).expect("finished").recovering, 0);
     for (client, held) in [(1, &preempted), (2, &taker)] {
-        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+        let alive = ClientAsk::Keepalive {
+            volume: held.volume,
+            session: held.session,
+            unreached: Vec::new(),
+            len_epoch: 0,
+            len_bytes: 0,
+        };
         assert_eq!(refused(world.ask(client, alive)).code, codes::SESSION_FENCED);
         assert_eq!(refused(world.ask(client, segments(held, 2..3, true))).code, codes::SESSION_FENCED);
     }

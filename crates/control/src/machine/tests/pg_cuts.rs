@@ -135,6 +135,7 @@ impl CutPgs {
                 self.pgs.entry(at).or_default().snapshots.remove(&(*volume, *snapshot));
                 SnapshotAnswer::Removed { volume: *volume, snapshot: *snapshot, result: Ok(()) }
             }
+            SnapshotOrder::Find { .. } | SnapshotOrder::Wipe { .. } => unreachable!("the world answers them"),
         }
     }
 

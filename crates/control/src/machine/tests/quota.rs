@@ -20,7 +20,7 @@ fn create(world: &mut World, name: &str, len_bytes: u64) -> Result<AdminAnswer, 
 }
 
 fn resize(world: &mut World, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {
-    world.admin(AdminAsk::VolumeResize { name: name.into(), len_bytes })
+    world.admin(AdminAsk::VolumeResize { name: name.into(), to: crate::admin::Resizing::to(len_bytes) })
 }
 
 fn refused(result: Result<AdminAnswer, Refusal>) -> String {
@@ -122,7 +122,13 @@ fn renamed_pool_keeps_its_volumes_and_gives_its_name_free() {
     // The holder knows its volume by the id, and another leader of meta has the new name.
     world.crash();
     world.connect_all();
-    let keepalive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    let keepalive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     assert!(matches!(world.ask(1, keepalive), ClientAnswer::Alive { .. }));
     assert!(world.admin(AdminAsk::VolumeInfo { name: "fast/a".into() }).is_ok());
     assert_eq!(

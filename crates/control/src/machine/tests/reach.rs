@@ -47,10 +47,16 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     (1..=3).for_each(|n| world.beat(OsdId(n)));
     let held = opened(world.ask(1, open("p/v", true, false)));
     let unreached = vec![OsdId(2), OsdId(77)];
-    let keepalive = |unreached| ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached };
+    let keepalive = |unreached| ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached,
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     assert_eq!(
         world.ask(1, keepalive(unreached.clone())),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     let shown = |world: &World| -> Vec<String> {
         let problems = world.control.status(world.now).problems;
@@ -60,12 +66,12 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
     assert_eq!(
         world.ask(1, keepalive(Vec::new())),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     assert_eq!(shown(&world), Vec::<String>::new());
     assert_eq!(
         world.ask(1, keepalive(unreached)),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     assert_eq!(shown(&world).len(), 1);
     // After an OSD has just connected, the client has not tried again yet.
@@ -88,13 +94,18 @@ fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
     let used: Vec<_> = world.control.records().segments_of(held.volume).map(|s| s.pg).collect();
     let pgs: Vec<_> = world.control.records().pgs.keys().copied().collect();
     world.leaders = pgs.iter().map(|pg| (*pg, (OsdId(1), 2))).collect();
-    let keepalive =
-        ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: vec![OsdId(2), OsdId(3)] };
+    let keepalive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: vec![OsdId(2), OsdId(3)],
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     for _ in 0..60 {
         world.pass(Duration::from_secs(1));
         assert_eq!(
             world.ask(1, keepalive.clone()),
-            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
         );
         (1..=3).for_each(|n| world.beat(OsdId(n)));
     }

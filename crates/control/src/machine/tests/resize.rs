@@ -9,7 +9,7 @@ use types::control::{AttachedVolume, CHUNKS_KEPT};
 use types::{CHUNK, VolumeChunk};
 
 fn resize(name: &str, gib: u64) -> AdminAsk {
-    AdminAsk::VolumeResize { name: name.into(), len_bytes: gib * SEGMENT }
+    AdminAsk::VolumeResize { name: name.into(), to: crate::admin::Resizing::to(gib * SEGMENT) }
 }
 
 pub(super) fn volume(answer: Result<AdminAnswer, Refusal>) -> VolumeView {
@@ -34,7 +34,13 @@ fn held(stripe: Stripe) -> (World, Opened) {
 }
 
 fn keepalive(held: &Opened) -> ClientAsk {
-    ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() }
+    ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    }
 }
 
 /// Checks that each PG that may be written has taken all chunks of the length in the records.
@@ -66,7 +72,7 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         assert_eq!((record.len_bytes, record.resize.as_ref().map(|r| r.len_bytes)), (4 * SEGMENT, Some(9 * SEGMENT)));
         assert_eq!(
             world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
         );
         assert_eq!(refused(world.ask(1, segments(&held, 4..5, true))).code, codes::OUT_OF_RANGE);
         assert!(world.attached.values().filter(|a| a.chunk_count == 9 * 64).count() > 1, "the other PGs have them");
@@ -82,7 +88,7 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         check_pgs(&world);
         assert_eq!(
             world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive { len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive { len_epoch: 0, len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
         );
         let ClientAnswer::Segments { segments: places, .. } = world.ask(1, segments(&held, 8..9, true)) else {
             panic!("no place behind the old end")
@@ -144,7 +150,7 @@ fn open_and_close_during_a_resize_keep_its_end() {
 #[test]
 fn sizes_that_a_volume_cannot_have_are_refused_with_their_codes() {
     let (mut world, _) = held(Stripe::NONE);
-    let to = |len_bytes| AdminAsk::VolumeResize { name: "p/v".into(), len_bytes };
+    let to = |len_bytes| AdminAsk::VolumeResize { name: "p/v".into(), to: crate::admin::Resizing::to(len_bytes) };
     assert_eq!(code(world.admin(to(SEGMENT))), codes::SHRINK_UNSAFE);
     assert_eq!(code(world.admin(to(4 * SEGMENT + 1))), codes::BAD_SIZE);
     assert_eq!(code(world.admin(to(65 << 40))), codes::BAD_SIZE);
@@ -172,12 +178,15 @@ fn length_is_told_to_the_holder_only_when_a_majority_remembers_it() {
     world.settle();
     assert_eq!(world.control.records().volumes[&held.volume].len_bytes, 9 * SEGMENT);
     let req = world.req(1, keepalive(&held));
-    assert_eq!(world.answer_to(req), ClientAnswer::Alive { len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() });
+    assert_eq!(
+        world.answer_to(req),
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+    );
     world.hold = false;
     world.settle();
     assert_eq!(
         world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive { len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
 }
 
@@ -197,6 +206,7 @@ fn before_the_resize() -> (World, Opened, Vec<Table>) {
             volume: a.volume,
             epoch: a.epoch,
             chunk_count: a.chunk_count,
+            len_epoch: a.len_epoch,
             first: a.head,
             last: a.head,
         });
@@ -223,7 +233,7 @@ fn older_records_do_not_shorten_a_volume_that_was_resized_since() {
     let longer = &found.longer_volumes;
     assert_eq!((longer.len(), longer[0].len_bytes, longer[0].found_bytes), (1, 4 * SEGMENT, 9 * SEGMENT));
     let lengths = found.lengths();
-    assert_eq!(lengths, [FoundLength { volume: held.volume, chunk_count: 9 * 64 }]);
+    assert_eq!(lengths, [FoundLength { volume: held.volume, chunk_count: 9 * 64, len_epoch: 0 }]);
     let recover = |world: &mut World, ask: RecoverAsk| match world.admin(AdminAsk::MetaRecover(ask)) {
         Ok(AdminAnswer::Recovery(recovery)) => recovery,
         other => panic!("{other:?}"),
@@ -254,7 +264,7 @@ fn recovery_without_lengths_keeps_all_chunks_until_it_knows_them() {
     tables.iter_mut().flat_map(|table| &mut table.attached).for_each(|attached| attached.chunk_count = CHUNKS_KEPT);
     let found = Found::compare(world.control.records(), &tables, &BTreeSet::new());
     let lengths = found.lengths();
-    assert_eq!(lengths, [FoundLength { volume: held.volume, chunk_count: 7 * 64 + 6 }]);
+    assert_eq!(lengths, [FoundLength { volume: held.volume, chunk_count: 7 * 64 + 6, len_epoch: 0 }]);
     let ask = RecoverAsk { standing: "sound".into(), lengths, segments: found.segments, ..RecoverAsk::default() };
     for round in 0..2 {
         // The first request lengthens, and a request that finishes at the same time does not finish.
@@ -279,7 +289,7 @@ fn renamed_volume_keeps_its_holder_and_frees_the_old_name() {
     assert_eq!(volume(world.admin(rename("p/w", "p/w"))).name, "p/w");
     assert_eq!(
         world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive { len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
     );
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_UNKNOWN);
     assert_eq!(refused(world.ask(2, open("p/w", true, false))).code, codes::VOLUME_HELD);

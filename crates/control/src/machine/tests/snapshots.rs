@@ -501,7 +501,9 @@ fn removal_goes_on_when_a_pg_has_no_leader() {
 fn snapshot_is_opened_for_reading_with_its_length() {
     let (mut world, [a, _]) = held();
     made(world.admin(create(&["p/a@s"])));
-    world.admin(AdminAsk::VolumeResize { name: "p/a".into(), len_bytes: 9 * SEGMENT }).expect("longer");
+    world
+        .admin(AdminAsk::VolumeResize { name: "p/a".into(), to: crate::admin::Resizing::to(9 * SEGMENT) })
+        .expect("longer");
     let snapshot = list(&mut world, "p/a")[0].snapshot;
     let seen = opened(world.ask(2, open("p/a@s", false, false)));
     assert_eq!((seen.volume, seen.snapshot, seen.len_bytes), (a.volume, Some(snapshot), 8 * SEGMENT));
@@ -588,7 +590,7 @@ fn aborted_cut_forgets_pgs_that_go_with_their_pool() {
 fn name_that_moves_to_another_volume_is_checked_again() {
     let (mut world, [a, b]) = held();
     // Both wait: the first one for its resize, the second one for the attach records of another open.
-    let resize = AdminAsk::VolumeResize { name: "p/a".into(), len_bytes: 9 * SEGMENT };
+    let resize = AdminAsk::VolumeResize { name: "p/a".into(), to: crate::admin::Resizing::to(9 * SEGMENT) };
     let (token, cut) = (world.fresh_token(), world.fresh_token());
     world.control.handle_admin(token, resize);
     let is_attach = |down: &OsdDown| matches!(down, OsdDown::Attach { .. });

@@ -65,7 +65,13 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
             "{attach:?}"
         );
     }
-    let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    let alive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: 0,
+    };
     assert_eq!(refused(world.ask(1, alive)).code, codes::VOLUME_UNKNOWN, "no other client has it");
     let why = refused(world.ask(2, open("p/v", true, false)));
     assert!(why.code == codes::VOLUME_UNKNOWN && why.message.contains("basalt trash ls"), "{why:?}");

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::pg_cuts::CutPgs;
+use super::tails::Tails;
 use crate::admin::{OsdRegister, OsdView, PoolCreate, PoolView};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
@@ -104,8 +105,9 @@ pub struct World {
     pub orders: BTreeMap<PgId, u64>,
     pub attached: BTreeMap<(PgId, VolumeId), Attach>,
     pub cut_pgs: CutPgs,
-    /// The most chunks that an attach record of a volume named in a PG. A later record with fewer would unmap data.
-    chunks: BTreeMap<(PgId, VolumeId), u32>,
+    /// The length of a volume in a PG, with its epoch. A later record with fewer chunks under the same epoch would unmap data.
+    pub chunks: BTreeMap<(PgId, VolumeId), (u32, u32)>,
+    pub tails: Tails,
     /// Session and epoch that an opener was told: no older attach record may take effect any more.
     pub told: BTreeMap<VolumeId, Attach>,
     pub answers: BTreeMap<Token, ClientAnswer>,
@@ -200,6 +202,7 @@ impl World {
             attached: BTreeMap::new(),
             cut_pgs: CutPgs::default(),
             chunks: BTreeMap::new(),
+            tails: Tails::default(),
             told: BTreeMap::new(),
             answers: BTreeMap::new(),
             admin_answers: BTreeMap::new(),
@@ -577,8 +580,16 @@ impl World {
         }
         let (order, chunk_count) = (0, 0);
         let (volume, session, epoch) = (opened.volume, opened.session, opened.epoch);
-        let told =
-            Attach { order, volume, session, epoch, chunk_count, head: GenerationId::first_of(volume), base: None };
+        let told = Attach {
+            order,
+            volume,
+            session,
+            epoch,
+            chunk_count,
+            len_epoch: 0,
+            head: GenerationId::first_of(volume),
+            base: None,
+        };
         self.told.insert(opened.volume, told);
     }
 
@@ -744,7 +755,11 @@ impl World {
     pub fn take_order(&mut self, pg: PgId, order: &SnapshotOrder) -> SnapshotAnswer {
         match self.leaderless.contains(&pg) {
             true => order.refuse(CutRefusal::NotLeader { hint: None }),
-            false => self.cut_pgs.take(self.now.mono, pg, order),
+            false => {
+                let here = |volume| self.chunks.get(&(pg, volume)).map(|(len_epoch, _)| *len_epoch);
+                let answer = self.tails.take(pg, here, order);
+                answer.unwrap_or_else(|| self.cut_pgs.take(self.now.mono, pg, order))
+            }
         }
     }
 
@@ -769,9 +784,10 @@ impl World {
             );
         }
         let most = self.chunks.entry((pg, attach.volume)).or_default();
-        assert!(attach.chunk_count >= *most || attach.chunk_count == 0, "{attach:?} unmaps chunks of {most}");
+        let length = (attach.len_epoch, attach.chunk_count);
+        assert!(length >= *most || attach.chunk_count == 0, "{attach:?} unmaps chunks of {most:?}");
         if attach.chunk_count != CHUNKS_KEPT {
-            *most = attach.chunk_count;
+            *most = length;
         }
         if let Some(old) = self.attached.insert((pg, attach.volume), attach) {
             // A new leader repeats the removal, because it does not know how far the last one came.

@@ -16,8 +16,16 @@ fn two_volumes() -> Decision {
     let mut d = Decision::fresh(Epoch(1), &members);
     for (order, volume) in [(1, V), (2, W)] {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        let attach =
-            Attach { order, volume, session, epoch, chunk_count: 4, head: GenerationId::first_of(volume), base: None };
+        let attach = Attach {
+            order,
+            volume,
+            session,
+            epoch,
+            chunk_count: 4,
+            len_epoch: 0,
+            head: GenerationId::first_of(volume),
+            base: None,
+        };
         assert_eq!(d.decide(&Command::Attach(attach)).changes, Some(vec![]), "the store learns the new head");
     }
     d
@@ -225,6 +233,7 @@ fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
         session: SessionId(0),
         epoch: Epoch(2),
         chunk_count: 0,
+        len_epoch: 0,
         head: GenerationId(0),
         base: None,
     };
@@ -245,6 +254,7 @@ fn too_many_open_cuts_are_refused_and_each_is_in_the_checkpoint() {
             session,
             epoch,
             chunk_count: 1,
+            len_epoch: 0,
             head: GenerationId(100 + n),
             base: None,
         };
@@ -296,7 +306,16 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
     let late = VolumeId(5);
     let attach = |order, head| {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        Command::Attach(Attach { order, volume: late, session, epoch, chunk_count: 4, head: g(head), base: None })
+        Command::Attach(Attach {
+            order,
+            volume: late,
+            session,
+            epoch,
+            chunk_count: 4,
+            len_epoch: 0,
+            head: g(head),
+            base: None,
+        })
     };
     assert_eq!(d.decide(&attach(3, 10)).changes, Some(vec![]));
     assert_eq!(write(&mut d, late, 0), g(10));
@@ -318,7 +337,7 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
 fn on(order: u64, (volume, head): (VolumeId, u64), base: (VolumeId, u64)) -> Command {
     let base = Some(Base { volume: base.0, snapshot: SnapshotId(base.1), to: g(head) });
     let (session, epoch) = (SessionId(0), Epoch(2));
-    Command::Attach(Attach { order, volume, session, epoch, chunk_count: 4, head: g(head), base })
+    Command::Attach(Attach { order, volume, session, epoch, chunk_count: 4, len_epoch: 0, head: g(head), base })
 }
 
 /// Makes a snapshot of V.
@@ -348,7 +367,8 @@ fn rollback_puts_a_head_on_the_snapshot_and_ends_the_session() {
     // A recovery of the records gives the volume a head above all others, and does not know that the rollback has ended.
     let base = Some(Base { volume: V, snapshot: SnapshotId(10), to: g(20) });
     let (session, epoch) = (SessionId(0), Epoch(3));
-    let recovered = Attach { order: 5, volume: V, session, epoch, chunk_count: 4, head: g(1 << 20), base };
+    let recovered =
+        Attach { order: 5, volume: V, session, epoch, chunk_count: 4, len_epoch: 0, head: g(1 << 20), base };
     assert_eq!(d.decide(&Command::Attach(recovered)), done.into(), "what was written since stays");
     assert_eq!(snap(&mut d, &[(V, 19)]), refused(CutRefusal::Stale), "a Snap of a time before comes late");
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
@@ -374,8 +394,16 @@ fn rollback_waits_for_an_open_cut_and_for_a_snapshot_that_is_there() {
 fn rollback_to_a_time_before_the_volume_came_shows_zeros() {
     let mut d = two_volumes();
     let (late, order) = (VolumeId(5), 3);
-    let attach =
-        Attach { order, volume: late, session: SessionId(7), epoch: Epoch(1), chunk_count: 4, head: g(12), base: None };
+    let attach = Attach {
+        order,
+        volume: late,
+        session: SessionId(7),
+        epoch: Epoch(1),
+        chunk_count: 4,
+        len_epoch: 0,
+        head: g(12),
+        base: None,
+    };
     d.decide(&Command::Attach(attach));
     write(&mut d, late, 0);
     assert_eq!(d.decide(&on(4, (late, 20), (late, 10))).changes, Some(vec![Change::Discard(g(12))]));

@@ -26,8 +26,6 @@ struct Store {
 #[derive(Clone, Debug)]
 enum Op {
     Put(ChunkKey, usize, u64),
-    /// The head is unmapped from this chunk on, and shows its parent only below it.
-    Shorten(GenerationId, u32),
     Tree(Tree, Vec<Change>),
 }
 
@@ -39,10 +37,6 @@ impl Store {
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Put(chunk, block, value) => self.state(*chunk)[*block] = Some(*value),
-            Op::Shorten(head, from) => {
-                self.deltas.retain(|key, _| key.generation != *head || key.index < *from);
-                self.tree.shorten(*head, *from).expect("it is a head");
-            }
             Op::Tree(tree, changes) => {
                 self.tree = tree.clone();
                 changes.iter().for_each(|change| self.follow(*change));
@@ -54,6 +48,9 @@ impl Store {
         let gone = match change {
             Change::Discard(gone) => gone,
             Change::Merge { from, .. } => from,
+            Change::Shorten { generation, from_chunk } => {
+                return self.deltas.retain(|key, _| key.generation != generation || key.index < from_chunk);
+            }
         };
         let keys: Vec<ChunkKey> = self.deltas.keys().filter(|key| key.generation == gone).copied().collect();
         for key in keys {
@@ -234,7 +231,10 @@ impl Copy {
                 let changes = tree.remove(id).expect("it is there");
                 Op::Tree(tree, changes)
             }
-            (5, _) => Op::Shorten(head, index),
+            (5, _) => {
+                tree.shorten(head, index).expect("it is a head");
+                Op::Tree(tree, vec![Change::Shorten { generation: head, from_chunk: index }])
+            }
             (6, _) => return self.leader.drop_marks(),
             (kind, _) => {
                 let value = if kind < 14 { 0 } else { self.rng.next_u64() | 1 };
@@ -253,9 +253,6 @@ impl Copy {
         match &op {
             Op::Put(chunk, block, 0) => plan.note(&Effect::Zero { chunk: *chunk, range: sectors(*block) }),
             Op::Put(chunk, block, _) => plan.note(&Effect::Write { chunk: *chunk, range: sectors(*block) }),
-            Op::Shorten(generation, from_chunk) => {
-                plan.note(&Effect::Unmap { generation: *generation, from_chunk: *from_chunk });
-            }
             Op::Tree(_, changes) => {
                 plan.note_changes(changes, |chunk| leader.delta(chunk));
                 self.merges += changes.iter().filter(|change| matches!(change, Change::Merge { .. })).count() as u32;

@@ -1,0 +1,102 @@
+//! Shrink: a volume gets a shorter length, and what is behind the new end goes.
+//!
+//! First the client that holds the volume stops to use what is behind the end, or loses it; meta is told of that by its keepalive. Then no
+//! client writes there, and the PGs are searched for data. Only then the shorter length goes into each PG, with an attach record that has a
+//! higher `len_epoch`. The rest of the last chunk is zeroed, and the length is valid. `len_epoch` rises with each of the steps.
+
+use super::Plan;
+use super::volumes::next_epoch;
+use crate::admin::Resizing;
+use crate::records::{CutState, Record, Records, Resize, Shrink, VolumeRecord, Write};
+use crate::refusal::refuse;
+use std::sync::Arc;
+use types::cut::Tail;
+use types::{CHUNK, PgId, SECTOR, SEGMENT, SectorRange, SegmentIndex, SessionId, VolumeId, codes};
+
+/// Begins a shrink: from here on a client that opens the volume does not see what is behind the new end.
+///
+/// # Errors
+/// BSLT-2055 while the volume is turned back, flattened or made, or a snapshot of it is being made.
+pub(super) fn shrink_begin(
+    records: &Records,
+    name: &str,
+    volume: &VolumeRecord,
+    to: &Resizing,
+    wall_ms: u64,
+    by: &str,
+) -> Plan<VolumeId> {
+    let is_cut = records.cut_of(volume.id).is_some_and(|cut| cut.state == CutState::Holding);
+    let other = match volume {
+        _ if is_cut => Some("a snapshot of it is being made"),
+        VolumeRecord { rollback: Some(_), .. } => Some("it is being turned back to a snapshot"),
+        VolumeRecord { cloning: true, .. } => Some("it is being made"),
+        VolumeRecord { flatten: Some(_), .. } => Some("it is being flattened"),
+        _ => None,
+    };
+    if let Some(other) = other {
+        return Err(refuse(codes::VOLUME_BUSY, format!("volume {name:?} cannot be made shorter now: {other}")));
+    }
+    let shrink = Some(Shrink { discard: to.discard, force: to.force, ordered: false });
+    let resize = Some(Resize { len_bytes: to.len_bytes, since_ms: wall_ms, by: by.to_owned(), shrink });
+    let record = VolumeRecord { resize, len_epoch: volume.len_epoch + 1, ..volume.clone() };
+    Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}
+
+/// Takes a volume that is to get shorter from the client that holds it.
+pub fn shrink_fence(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
+    let (epoch, settled) = (next_epoch(records, volume), records.is_in_no_pg(volume));
+    VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() }
+}
+
+/// Orders the shorter length: no client uses what is behind the end.
+pub fn shrink_order(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
+    let ordered = |resize: &Resize| {
+        let shrink = resize.shrink.map(|shrink| Shrink { ordered: true, ..shrink });
+        Resize { shrink, ..resize.clone() }
+    };
+    let resize = volume.resize.as_ref().map(ordered);
+    let len_epoch = volume.len_epoch + 1;
+    let record = VolumeRecord { resize, len_epoch, settled: false, ..volume.clone() };
+    if records.is_in_no_pg(volume) { super::settle(&record) } else { record }
+}
+
+/// Takes a shrink back that was not ordered.
+pub fn shrink_end(volume: &VolumeRecord) -> VolumeRecord {
+    VolumeRecord { resize: None, len_epoch: volume.len_epoch + 1, ..volume.clone() }
+}
+
+/// Returns the end behind which the PGs of the volume must be wiped before they are settled: that of a shrink, or of a volume that is turned
+/// back, because the snapshot may be longer.
+pub fn wiped_end(volume: &VolumeRecord) -> Option<u64> {
+    match (&volume.resize, &volume.rollback) {
+        (Some(Resize { len_bytes, shrink: Some(Shrink { ordered: true, .. }), .. }), _) => Some(*len_bytes),
+        // No volume has got shorter.
+        (_, Some(_)) if volume.len_epoch > 0 => Some(volume.len_bytes),
+        _ => None,
+    }
+}
+
+/// Returns what is behind an end of the volume in the chunks of a PG.
+pub fn tail_of(records: &Records, volume: &VolumeRecord, pg: PgId, end: u64) -> Tail {
+    let from_chunk = volume.chunks_of(end);
+    let whole = if volume.stripe.is_striped() { SEGMENT } else { CHUNK };
+    let index = SegmentIndex((end / SEGMENT) as u32);
+    let last = records.segments.get(&(volume.id, index));
+    let is_its = |chunk: u32| {
+        let column = volume.stripe.column_of(chunk) as usize;
+        last.is_some_and(|segment| segment.pgs().nth(column) == Some(pg))
+    };
+    let range = end..end.next_multiple_of(whole);
+    let (mut parts, mut from) = (Vec::new(), 0);
+    while let Some(run) = volume.stripe.run_from(&range, from) {
+        let mut at = run.start;
+        while at < run.end {
+            let (chunk, next) = ((at / CHUNK) as u32, ((at / CHUNK + 1) * CHUNK).min(run.end));
+            let (start, count) = ((at % CHUNK / SECTOR) as u32, ((next - at) / SECTOR) as u32);
+            parts.extend(is_its(chunk).then(|| (chunk, SectorRange::new(start, count))));
+            at = next;
+        }
+        from = run.end;
+    }
+    Tail { from_chunk, parts: Arc::from(parts) }
+}
