@@ -101,6 +101,8 @@ pub const FAMILIES_FROM: u64 = 2_200_000;
 pub const FAMILIES_PCT: u64 = 40;
 /// From this seed on, their clones are flattened.
 pub const FLATTEN_FROM: u64 = 2_210_000;
+/// From this seed on, their volumes get shorter and longer again.
+pub const SHRINK_FROM: u64 = 2_230_000;
 const LIMITED_PCT: u64 = 4;
 
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.

@@ -1,4 +1,4 @@
-//! Volumes with snapshots, rollbacks and clones: an administrator, and a machine that uses the volumes one after the other.
+//! Volumes with snapshots, rollbacks, clones and shrinks: an administrator, and a machine that uses the volumes one after the other.
 //!
 //! ```text
 //! choose → a new volume │ a clone of a snapshot │ a rollback │ a removal │ a life: the machine opens a volume and works, snapshots are made
@@ -7,10 +7,13 @@
 //! ```
 //!
 //! A clone, and a volume after a rollback, have a history of their own in [`Linear`]: it begins with the writes that the snapshot may
-//! show. So a write that is lost, or one that comes back, is found in each of them, whatever happens to its parents. A removed volume must
+//! show. So a write that is lost, or one that comes back, is found in each of them, whatever happens to its parents. A volume that gets
+//! shorter and longer again ([`cuts`]) has zeros behind the nearer end. A removed volume must
 //! leave nothing behind once everything rests.
 //!
 //! Invariant: the dice are its own; a run without families is the same as before.
+
+mod cuts;
 
 use crate::check::linear::At;
 use crate::client::ClientNode;
@@ -32,6 +35,15 @@ const LOOK: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// A command that has no effect after this time was lost with its metadata server.
 const LOST_AFTER: Duration = Duration::from_secs(8);
+/// Changes of the volumes besides snapshots, rollbacks and clones.
+#[derive(Clone, Copy, Debug)]
+pub struct Changes {
+    /// Clones are flattened.
+    pub flattens: bool,
+    /// Volumes get shorter, and longer again.
+    pub shrinks: bool,
+}
+
 /// Most volumes, and most snapshots of one, at one time.
 const LINES_MAX: usize = 3;
 const SHOTS_MAX: usize = 3;
@@ -118,6 +130,9 @@ pub struct Families {
     rng: Rng,
     machine: usize,
     flattens: bool,
+    shrinks: bool,
+    /// The shrink that goes on.
+    cut: Option<cuts::Cutting>,
     stage: Stage,
     at: Time,
     asked_at: Time,
@@ -137,19 +152,22 @@ pub struct Counts {
     pub clones: u64,
     pub rollbacks: u64,
     pub flattens: u64,
+    pub shrinks: u64,
     pub lives: u64,
     /// Volumes that were read back or removed at the end.
     pub closed: u64,
 }
 
 impl Families {
-    /// `flattens`: clones are flattened.
-    pub fn new(mut rng: Rng, machine: usize, now: Time, flattens: bool) -> Families {
+    pub fn new(mut rng: Rng, machine: usize, now: Time, changes: Changes) -> Families {
+        let Changes { flattens, shrinks } = changes;
         let at = now + Duration::from_millis(rng.below(300));
         Families {
             rng,
             machine,
             flattens,
+            shrinks,
+            cut: None,
             stage: Stage::Choosing,
             at,
             asked_at: Time::ZERO,
@@ -217,7 +235,9 @@ impl Families {
         }
         self.drop_shots(now, cluster);
         self.remove_lines(now, cluster);
+        self.go_on_cutting(now, cluster);
         match self.stage.clone() {
+            Stage::Choosing if self.cut.is_some() => self.choose_beside_cut(now, cluster),
             Stage::Choosing if self.closing => self.choose_last(now, cluster),
             Stage::Choosing => self.choose(now, cluster),
             Stage::Making { name, len_bytes } => self.make(now, name, len_bytes, cluster),
@@ -255,7 +275,9 @@ impl Families {
         }
         let line = self.rng.below(self.lines.len() as u64) as usize;
         let shot = self.some_shot(line);
-        match (self.rng.below(if self.flattens { 9 } else { 8 }), shot) {
+        let kinds = 8 + u64::from(self.flattens) + 2 * u64::from(self.shrinks);
+        match (self.rng.below(kinds), shot) {
+            (9.., _) => drop(self.begin_cut(now, line, cluster)),
             (8, _) => self.flatten_some(cluster),
             (0..3, Some(shot)) if has_room => {
                 let name = format!("main/family{}", self.fresh());
@@ -321,7 +343,7 @@ impl Families {
             return self.go_to(Stage::Choosing);
         }
         if self.is_to_ask(now) {
-            let stripe = types::Stripe::NONE;
+            let stripe = cuts::some_stripe(self.shrinks.then_some(&mut self.rng), cluster);
             cluster.admin(AdminAsk::VolumeCreate { name, len_bytes, stripe, text: Default::default() });
         }
     }
@@ -418,6 +440,10 @@ impl Families {
         let Line { name, volume, history, .. } = &self.lines[line];
         let mut work = Block::on(name, volume.0, number, shape, self.rng.fork());
         work.go_on_from(history.key, &history.ancestors);
+        if let Some(cut) = self.cut.as_mut().filter(|cut| cut.volume == *volume) {
+            cut.cover(now, work.areas(), &mut cluster.linear);
+            work.be_cut(cut.end);
+        }
         if self.closing {
             work.limit(0);
         }
@@ -446,7 +472,7 @@ impl Families {
             return;
         }
         // The client is taken by surprise.
-        if now >= ends_at && !self.closing && self.rng.chance(1, 4) && self.begin_turn(line) {
+        if now >= ends_at && !self.closing && self.cut.is_none() && self.rng.chance(1, 4) && self.begin_turn(line) {
             let client = cluster.client(self.machine);
             if !client.is_open() {
                 // An open that is still on its way would come behind the rollback.
@@ -457,6 +483,9 @@ impl Families {
         }
         if now >= ends_at {
             return cluster.client(self.machine).workload.iter_mut().for_each(|work| work.finish());
+        }
+        if self.cut.is_some() || self.shrinks && self.rng.chance(1, 4) && self.begin_cut(now, line, cluster) {
+            return;
         }
         let taken = &mut self.lines[line];
         let known = cluster.meta.records().and_then(|records| records.volumes.get(&taken.volume));

@@ -2,8 +2,9 @@
 
 use crate::aim::{
     Aim, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
-    NEWEST_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
+    NEWEST_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
+use crate::families::Changes;
 use crate::tuned::Tuned;
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -224,15 +225,15 @@ impl Options {
         self.metas.map(|_| Rng::new(seed ^ u64::from_be_bytes(*b"electing")))
     }
 
-    /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such, with whether clones are
-    /// flattened.
-    pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<(Rng, bool)>) {
+    /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such, with what is done to them.
+    pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<(Rng, Changes)>) {
         let dice = |name: &[u8; 8], from: u64, percentage: u64| {
             let mut rng = Rng::new(seed ^ u64::from_be_bytes(*name));
             let fits = seed >= from && self.aim.is_none();
             (fits && rng.chance(percentage, 100)).then_some(rng)
         };
-        let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, seed >= FLATTEN_FROM));
+        let changes = Changes { flattens: seed >= FLATTEN_FROM, shrinks: seed >= SHRINK_FROM };
+        let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, changes));
         (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
     }
 

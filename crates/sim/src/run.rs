@@ -190,7 +190,7 @@ pub(crate) struct Run {
     lengthens: bool,
     /// Dice of snapshots, and of families.
     snapshots: Option<Rng>,
-    families: Option<(Rng, bool)>,
+    families: Option<(Rng, crate::families::Changes)>,
     /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
     electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.

@@ -154,6 +154,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("snapshots made", report.snapshots.0),
         ("clones made", report.families.clones),
         ("clones flattened", report.families.flattens),
+        ("volumes shortened", report.families.shrinks),
         ("volumes rolled back", report.families.rollbacks),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
         ("runs with striped volumes", report.striped.into()),

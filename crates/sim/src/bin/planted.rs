@@ -9,8 +9,8 @@
 
 use clap::Parser;
 use sim::aim::{
-    DAMAGE_FROM, FAMILIES_FROM, FILLED_FROM, FLATTEN_FROM, LATE_FROM, REDIRECT_FROM, SNAPSHOTS_FROM, aimed_seeds,
-    class_named,
+    DAMAGE_FROM, FAMILIES_FROM, FILLED_FROM, FLATTEN_FROM, LATE_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM,
+    aimed_seeds, class_named,
 };
 use sim::faults::Class;
 use sim::run::run;
@@ -61,7 +61,7 @@ const AIMED: [(Bug, Class); 30] = [
 
 /// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, have
 /// contents come before the log, or make snapshots and clones.
-const LATER: [(Bug, u64); 17] = [
+const LATER: [(Bug, u64); 18] = [
     (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
     (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
     (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
@@ -79,6 +79,7 @@ const LATER: [(Bug, u64); 17] = [
     (Bug::CloneLacksSegments, FAMILIES_FROM),
     (Bug::RollbackKeepsSession, FAMILIES_FROM),
     (Bug::DetachTooEarly, FLATTEN_FROM),
+    (Bug::TailNotWiped, SHRINK_FROM),
 ];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.

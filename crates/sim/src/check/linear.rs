@@ -178,6 +178,11 @@ impl Linear {
         }
     }
 
+    /// Takes back that a write is dead: it belongs to no session.
+    pub fn keep(&mut self, volume: u64, stamp: Stamp) {
+        self.asked(volume, stamp).dead = NEVER;
+    }
+
     /// Notes an answered read, with what it saw of each sector from `first` on. Unanswered reads say nothing.
     pub fn read(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], start: At, end: At) {
         assert!(start <= end, "a read ends after it starts");

@@ -2,7 +2,7 @@
 
 use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
-use crate::families::Families;
+use crate::families::{Changes, Families};
 use crate::snapshots::Snapshots;
 use crate::tenants::Tenants;
 use crate::workload::Kind;
@@ -102,11 +102,11 @@ impl Cluster {
         self.snapshots = Some(Snapshots::new(rng, volumes, bank, machine, self.world.now()));
     }
 
-    /// Starts an administrator of volumes with snapshots and clones, by these dice; `flattens`: clones are flattened, too.
-    pub fn let_in_families(&mut self, (mut rng, flattens): (Rng, bool)) {
+    /// Starts an administrator of volumes with snapshots and clones, by these dice; `changes`: what is done to the volumes besides.
+    pub fn let_in_families(&mut self, (mut rng, changes): (Rng, Changes)) {
         let machine = self.clients.len();
         self.clients.push(Families::machine(&self.world, self.options.tuned.client, machine, &mut rng));
-        self.families = Some(Families::new(rng, machine, self.world.now(), flattens));
+        self.families = Some(Families::new(rng, machine, self.world.now(), changes));
     }
 
     pub fn families(&self) -> Option<&Families> {

@@ -9,6 +9,7 @@ use crate::forge::Forger;
 use crate::stamp;
 use device::{Answer, Request};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use types::rng::Rng;
 use types::units::{AU, CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut, VolumeId};
@@ -119,6 +120,8 @@ pub struct Block {
     finishing: bool,
     /// Its reads are not looked at any more.
     surprised: bool,
+    /// Requests behind this end may fail.
+    cut: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -167,6 +170,7 @@ impl Block {
             sectors: 0,
             finishing: false,
             surprised: false,
+            cut: None,
         }
     }
 
@@ -328,6 +332,10 @@ impl Block {
         (request, token)
     }
 
+    fn is_cut_off(&self, sector: u64) -> bool {
+        self.cut.is_some_and(|cut| sector * SECTOR > cut)
+    }
+
     fn check_read(
         &self,
         sector: u64,
@@ -393,13 +401,19 @@ impl Workload for Block {
             (Kind::Write { .. }, Err(Errno::NoSpace)) if self.shape.may_be_full => {}
             (_, Err(Errno::Damaged)) if turn.lenient => {}
             (_, Err(Errno::Fenced | Errno::Gone)) if turn.removed => {}
+            // The volume is shorter for a while. Parts of a write may have taken effect.
+            (_, Err(Errno::Invalid | Errno::NoSpace)) if self.is_cut_off(op.sector + op.count) => {}
             (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
         }
         Ok(())
     }
 
     fn grown(&mut self, _slot: usize, len_bytes: u64) {
-        assert!(len_bytes > self.shape.len_bytes, "no volume gets shorter");
+        if self.cut.is_some() {
+            assert!(len_bytes <= self.shape.len_bytes, "it gets back what it had");
+            return;
+        }
+        assert!(len_bytes > self.shape.len_bytes, "it was not told of a shrink");
         self.shape.len_bytes = len_bytes;
         self.windows.push(len_bytes - self.shape.window);
     }
@@ -410,6 +424,14 @@ impl Workload for Block {
 
     fn limit(&mut self, more: u64) {
         self.shape.operations = self.shape.operations.min(self.asked + more);
+    }
+
+    fn areas(&self) -> Vec<Range<u64>> {
+        self.windows.iter().map(|at| at / SECTOR..(at + self.shape.window) / SECTOR + 8).collect()
+    }
+
+    fn be_cut(&mut self, end: u64) {
+        self.cut = Some(self.cut.map_or(end, |cut| cut.min(end)));
     }
 
     fn be_surprised(&mut self) {

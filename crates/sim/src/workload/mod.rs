@@ -17,6 +17,7 @@ pub use block::{AU_SECTORS, AUS_MAX, Block, Pattern, Shape, next_frontier};
 
 use crate::check::linear::Linear;
 use device::{Answer, Request};
+use std::ops::Range;
 use types::rng::Rng;
 use types::{Errno, VolumeId};
 
@@ -173,7 +174,7 @@ pub trait Workload {
     /// Notes that a process has the volume of this slot open.
     fn opened(&mut self, _slot: usize) {}
 
-    /// Notes that the volume of this slot is longer.
+    /// Notes that the volume of this slot has another length.
     fn grown(&mut self, _slot: usize, _len_bytes: u64) {}
 
     /// Whether [`Workload::next`] would give something.
@@ -196,6 +197,14 @@ pub trait Workload {
 
     /// Its volumes get other contents while they are in use: it goes on with writes, whose fate is known by their answers, and looks at nothing.
     fn be_surprised(&mut self) {}
+
+    /// The volume gets shorter: requests behind this end may fail.
+    fn be_cut(&mut self, _end: u64) {}
+
+    /// Returns the ranges of sectors that it may write.
+    fn areas(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 
     /// Gives back the space that it has written, between its other requests.
     fn give_back(&mut self) {}
