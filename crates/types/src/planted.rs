@@ -335,7 +335,7 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ),
     (
         "an attach record from before a shrink lengthens the volume (R6)",
-        "orders only grow, and no run restores records; `shorter_length_drops_chunks_and_no_older_record_brings_them_back` shows it",
+        "no run has found it yet; `shorter_length_drops_chunks_and_no_older_record_brings_them_back` shows it",
     ),
     (
         "a read ends at the map of the head (§7.2)",
