@@ -64,6 +64,8 @@ const PRINTED: &[&str] = &[
     "crates/cli/src/device_info.rs",
     "crates/cli/src/verify/mod.rs",
     "crates/control/src/admin.rs",
+    "crates/control/src/admin/faults.rs",
+    "crates/control/src/admin/pools.rs",
     "crates/control/src/events.rs",
     "crates/control/src/found.rs",
     "crates/control/src/health.rs",

@@ -27,10 +27,7 @@ impl Control {
         match ask {
             AdminAsk::Status => return Ok(Some(AdminAnswer::Status(self.status(now)))),
             AdminAsk::OsdList => return Ok(Some(AdminAnswer::Osds(self.osd_views(now.mono)))),
-            AdminAsk::PoolList => {
-                let pools = self.records.pools.values().map(|p| self.pool_view(now.mono, p));
-                return Ok(Some(AdminAnswer::Pools(pools.collect())));
-            }
+            AdminAsk::PoolList => return Ok(Some(AdminAnswer::Pools(self.pool_views(now.mono)))),
             AdminAsk::PgList { pool } => return Ok(Some(AdminAnswer::Pgs(self.pg_views(now.mono, &pool)?))),
             AdminAsk::VolumeList { pool } => {
                 return Ok(Some(AdminAnswer::Volumes(self.volume_views(now.mono, &pool)?)));

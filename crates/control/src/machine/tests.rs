@@ -1,5 +1,6 @@
 //! Rules of meta, tested against simple models of OSDs and of a store.
 
+mod asked;
 mod chaos;
 mod classes;
 mod clones;

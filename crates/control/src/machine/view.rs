@@ -25,6 +25,10 @@ impl Control {
         plan::available_bytes(&self.records, pool, &told)
     }
 
+    pub(super) fn pool_views(&self, now: Time) -> Vec<PoolView> {
+        self.records.pools.values().map(|pool| self.pool_view(now, pool)).collect()
+    }
+
     pub(super) fn pool_view(&self, now: Time, pool: &PoolRecord) -> PoolView {
         let state = match pool.state {
             PoolState::Creating => "creating",
