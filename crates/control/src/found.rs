@@ -241,14 +241,18 @@ fn longer(
         if u64::from(chunk_count) > known.stripe.chunk_count(VOLUME_LEN_MAX) {
             continue;
         }
-        let found_bytes = known.len_found(chunk_count);
+        let found_bytes = known.len_of_chunks(chunk_count);
         let (name, len_bytes) = (records.full_name(known), known.len_bytes);
         longer.push(LongerVolume { volume, name, len_bytes, found_bytes, chunk_count, len_epoch });
     }
     longer
 }
 
+/// No volume was shortened so often: an OSD errs.
+const LEN_EPOCH_MAX: u32 = 1 << 31;
+
 /// Whether a length that PGs know is later than that of the records.
 pub(crate) fn is_later((len_epoch, chunk_count): (u32, u32), known: &VolumeRecord) -> bool {
-    len_epoch > known.len_epoch || len_epoch == known.len_epoch && chunk_count > known.chunk_count()
+    len_epoch > known.len_epoch && len_epoch < LEN_EPOCH_MAX
+        || len_epoch == known.len_epoch && chunk_count > known.chunk_count()
 }

@@ -45,7 +45,7 @@ pub use snapshots::{
     CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
     snapshot_remove, snapshot_set, snapshots_of_cut,
 };
-pub use space::{available_bytes, overcommit_percent};
+pub use space::{Promises, available_bytes};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub(crate) use volumes::shown;
 pub use volumes::{

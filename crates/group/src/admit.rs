@@ -312,6 +312,11 @@ impl Group {
         (self.queue.is_full(payload_len, limits) || held()).then_some(Reject::Busy)
     }
 
+    /// Whether an attach record of the volume is committed here.
+    pub fn has_volume(&self, volume: VolumeId) -> bool {
+        self.decision.volumes.contains_key(&volume)
+    }
+
     fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {
         self.decision.volumes.get(&volume).is_some_and(|attached| attached.epoch > stamp.epoch)
     }

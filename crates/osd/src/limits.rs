@@ -163,10 +163,6 @@ pub(crate) fn demand_of(body: &RequestBody) -> Option<Demand> {
 }
 
 impl Floors for Limits {
-    fn are_none(&self) -> bool {
-        self.is_empty()
-    }
-
     fn wait(&mut self, now: Time, demand: Demand) -> Option<Duration> {
         let floor = self.volumes.get_mut(&demand.volume)?.floor.as_mut()?;
         Some(floor.wait(now, demand.direction))

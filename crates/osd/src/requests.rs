@@ -10,7 +10,7 @@ use engine::FillRoom;
 use group::{Origin, Pairs};
 use slab::Slab;
 use telemetry::ops::OpId;
-use types::{OsdId, ReplicaId, Time};
+use types::{IoBuf, OsdId, ReplicaId, Time, VolumeId};
 use wire::{Contents, LeaseRenewal, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
 
 /// Client requests between arrival and reply. `Origin` is the key.
@@ -49,6 +49,17 @@ pub(crate) struct Arrived {
     counted: Counted,
     charge: Option<Charge>,
     op: Option<OpId>,
+}
+
+impl Arrived {
+    /// Lets go of what came with it: a small payload may be a part of a large block of memory.
+    fn hold(&mut self) {
+        if let RequestBody::Write { payload, .. } = &mut self.request.body
+            && payload.region_bytes() > 2 * payload.len()
+        {
+            *payload = IoBuf::copy_of(payload);
+        }
+    }
 }
 
 impl Osd {
@@ -170,19 +181,24 @@ impl Osd {
         let op = self.stats.traced.received(&request, self.now);
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
-        let is_served = slot.and_then(|key| self.pgs.group(key)).is_some_and(|group| group.serves());
+        let served_by = slot.and_then(|key| self.pgs.group(key)).filter(|group| group.serves());
+        let is_known = served_by.map(|group| group.has_volume(volume));
         let mut arrived = Arrived { link, request, counted, charge: None, op };
         // The leader of its PG charges it; here it has no share.
-        let Some(demand) = demand_of(&arrived.request.body).filter(|_| is_served) else {
+        let Some(mut demand) = demand_of(&arrived.request.body).filter(|_| is_known.is_some()) else {
             return self.pass_on(arrived, None);
         };
         match self.admit_limited(&arrived.request) {
             Err(reject) => return self.refuse(arrived, reject),
             Ok(charge) => arrived.charge = charge,
         }
+        // Numbers that a client draws have one share together.
+        if is_known == Some(false) {
+            demand.volume = VolumeId(0);
+        }
         match self.shares.offer(self.now, demand, arrived, &mut self.limits) {
             Offer::Serve(arrived, ticket) => self.pass_on(arrived, Some(ticket)),
-            Offer::Waits => {}
+            Offer::Waits => self.shares.newest(demand.volume).into_iter().for_each(Arrived::hold),
             Offer::Full(arrived) => self.refuse(arrived, Reject::Busy),
         }
     }

@@ -3,7 +3,8 @@
 //! A PG is *unavailable* when it has had work for [`VolumeTuning::unavailable`](crate::VolumeTuning::unavailable) and no OSD has
 //! executed, finally refused or throttled a request of it meanwhile. Refusals such as "not the leader" and "busy" leave it so.
 //! A PG that is slow but answers, a request that waits for an I/O limit, and a write that waits for space are therefore not
-//! affected. A request that waits for meta to name a segment's PG has no PG: its own age decides.
+//! affected. A request that waits for meta to name a segment's PG has no PG: the time for which it
+//! has asked decides.
 //!
 //! A request that fails here is given up as one whose time is over (`Volume::expire`): its parts that never left end at once, and a
 //! write that may be on its way is replaced by a skip of its number (R7). The skip holds back every later write to its sectors
@@ -183,7 +184,7 @@ impl Volume {
             }
             let is_stuck = match self.segments.find((piece.start / CHUNK) as u32) {
                 Found::Pg(slot) => is_away(slot) && (at_once || is_old(request)),
-                Found::Hole => is_old(request),
+                Found::Hole => pending.asks_since.is_some_and(|since| now >= since + patience),
             };
             if is_stuck {
                 stuck.insert(request);

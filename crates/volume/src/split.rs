@@ -66,10 +66,12 @@ impl Volume {
                     self.make_part(now, request, slot, piece);
                 }
                 Found::Hole if must_exist => {
+                    pending.asks_since.get_or_insert(now);
                     self.segments.want(segment, request);
                     return Stop::Parked;
                 }
                 Found::Hole if !pending.sure.of(segment) => {
+                    pending.asks_since.get_or_insert(now);
                     self.doubt(segment, request);
                     return Stop::Parked;
                 }
@@ -121,6 +123,7 @@ impl Volume {
             }
         };
         pending.open += 1;
+        pending.asks_since = None;
         pending.advance(stripe);
         self.lives += 1;
         let part = Part {

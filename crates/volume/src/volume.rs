@@ -125,6 +125,8 @@ pub(crate) struct Pending {
     pub sure: Sure,
     /// It waited because of an I/O limit.
     pub limited: bool,
+    /// Since when it waits for meta to tell of its segment.
+    pub asks_since: Option<Time>,
 }
 
 impl Pending {
@@ -421,6 +423,7 @@ impl Volume {
             deadline,
             sure: self.sure_at_first(),
             limited: false,
+            asks_since: None,
         };
         self.arrivals += 1;
         let request = self.requests.insert(pending) as u32;

@@ -262,13 +262,16 @@ impl Control {
             let leaving = placement::leaving_moves(&places, domain, &mut pgs);
             let planned =
                 |of: ReplicaMove| Planned { of, reason: ChangeReason::Leaving, live: self.live_members(now, of.pg) };
+            let is_stuck = leaving.iter().any(|of| of.to.is_none());
             moves.extend(leaving.into_iter().map(planned));
-            pools.push((domain, places, pgs));
+            if !is_stuck {
+                pools.push((domain, places, pgs));
+            }
         }
         moves.sort_by_key(|planned| planned.live);
-        // Balance can wait until every replica is where it may stay.
+        // Balance can wait until every replica is where it may stay. One that has no place to go to holds up its own pool alone.
         let all_up = osds.values().all(|o| o.is_new() || o.leaves() || self.is_up(now, o.id));
-        if !moves.is_empty() || !all_up || self.records.config.is_on(NOREBALANCE) {
+        if moves.iter().any(|planned| planned.of.to.is_some()) || !all_up || self.records.config.is_on(NOREBALANCE) {
             return moves;
         }
         for (domain, places, mut pgs) in pools {

@@ -74,16 +74,19 @@ fn lengthened(now: Now, volume: VolumeRecord, lengths: &[FoundLength]) -> Volume
     let found = its.map(|found| (found.len_epoch, found.chunk_count)).max();
     match found.filter(|found| is_later(*found, &volume)) {
         Some((len_epoch, count)) if len_epoch > volume.len_epoch => {
-            let len_bytes = volume.len_found(count);
+            // An end within the last chunk is lost: nothing is wiped behind one that is only guessed.
+            let len_bytes = volume.len_of_chunks(count);
             let shrink = Some(Shrink { discard: true, force: true, ordered: true });
             let resize = Some(Resize { len_bytes, since_ms: now.wall_ms, by: String::new(), shrink });
             VolumeRecord { len_bytes, len_epoch: len_epoch.saturating_add(1), resize, ..volume }
         }
         Some((_, count)) => {
             let len_bytes = volume.len_of_chunks(count).max(volume.len_bytes);
-            let resize = volume.resize.clone().filter(|resize| resize.len_bytes > len_bytes);
+            let resize = volume.resize.clone().filter(|resize| resize.len_bytes > len_bytes && resize.shrink.is_none());
             VolumeRecord { len_bytes, resize, ..volume }
         }
+        // It may have been taken back since, and no PG knows of it.
+        None if volume.shrink().is_some_and(|shrink| !shrink.ordered) => plan::shrink_end(&volume),
         None => volume,
     }
 }

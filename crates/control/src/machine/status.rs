@@ -7,7 +7,7 @@ use crate::health::{self, Check, Facts, Finding, POOL_NEARFULL_PERCENT, PgFacts,
 use crate::plan;
 use crate::records::{PgRecord, PoolRecord, PoolState};
 use crate::settings::{NOOUT, NOREBALANCE};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use types::control::PgReport;
 use types::map::Member;
 use types::{OsdId, PgId, Time};
@@ -170,17 +170,21 @@ impl Control {
 
     /// Returns the pools that are nearly full, and whose volumes can fill them.
     fn filling_pools(&self, now: Time, osds: &[OsdView]) -> Vec<PoolFill> {
-        let fill = |osd: OsdId| {
-            let view = osds.iter().find(|view| view.osd == osd && view.live == "up")?;
-            Some((if view.full { 100 } else { health::fill_percent(view) }, osd))
-        };
+        let full = |view: &OsdView| if view.full { 100 } else { health::fill_percent(view) };
+        let fills: BTreeMap<OsdId, u64> =
+            osds.iter().filter(|view| view.live == "up").map(|view| (view.osd, full(view))).collect();
+        if fills.values().all(|fill| *fill < POOL_NEARFULL_PERCENT) {
+            return Vec::new();
+        }
+        let promises = plan::Promises::new(&self.records, None);
+        let fill = |osd: OsdId| Some((*fills.get(&osd)?, osd));
         let near = |pool: &PoolRecord| {
             let members = self.records.pgs_of(pool.id).flat_map(|pg| &pg.members).map(|m| m.osd);
             let (fill_percent, osd) = members.collect::<BTreeSet<_>>().into_iter().filter_map(fill).max()?;
             if fill_percent < POOL_NEARFULL_PERCENT {
                 return None;
             }
-            let overcommit_percent = plan::overcommit_percent(&self.records, pool, 0)?;
+            let overcommit_percent = promises.percent(&self.records, pool)?;
             let available_bytes = self.available_bytes(now, pool)?;
             let (name, is_promised) = (pool.name.clone(), overcommit_percent > 100);
             is_promised.then_some(PoolFill { name, osd, fill_percent, overcommit_percent, available_bytes })

@@ -18,18 +18,25 @@ impl Control {
     /// Returns how many bytes can be written into volumes of a pool before the first of its OSDs is full.
     pub(super) fn available_bytes(&self, now: Time, pool: &PoolRecord) -> Option<u64> {
         let told = |osd: OsdId| {
-            let live =
-                self.osds.get(&osd).filter(|live| self.is_up(now, osd) && live.used_bytes + live.free_bytes > 0)?;
+            let live = self
+                .osds
+                .get(&osd)
+                .filter(|live| self.is_up(now, osd) && (live.used_bytes > 0 || live.free_bytes > 0))?;
             Some(if live.full { 0 } else { live.free_bytes })
         };
         plan::available_bytes(&self.records, pool, &told)
     }
 
     pub(super) fn pool_views(&self, now: Time) -> Vec<PoolView> {
-        self.records.pools.values().map(|pool| self.pool_view(now, pool)).collect()
+        let promises = plan::Promises::new(&self.records, None);
+        self.records.pools.values().map(|pool| self.view_of_pool(now, pool, &promises)).collect()
     }
 
     pub(super) fn pool_view(&self, now: Time, pool: &PoolRecord) -> PoolView {
+        self.view_of_pool(now, pool, &plan::Promises::new(&self.records, None))
+    }
+
+    fn view_of_pool(&self, now: Time, pool: &PoolRecord, promises: &plan::Promises) -> PoolView {
         let state = match pool.state {
             PoolState::Creating => "creating",
             PoolState::Ready => "ready",
@@ -54,7 +61,7 @@ impl Control {
             quota_volumes: pool.quota.volumes,
             device_class: pool.device_class.clone(),
             quota_overcommit_percent: pool.quota.overcommit_percent,
-            overcommit_percent: plan::overcommit_percent(&self.records, pool, 0),
+            overcommit_percent: promises.percent(&self.records, pool),
             available_bytes: self.available_bytes(now, pool),
         }
     }

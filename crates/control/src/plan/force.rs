@@ -95,10 +95,15 @@ pub fn unfenced<'a>(
 
 /// Ends the session of a volume, if it has one from before `below`, and asks for its attach record in all PGs again.
 pub fn fence_volume(records: &Records, volume: &VolumeRecord, below: SessionId) -> Vec<Write> {
-    match volume.session.0 != 0 && volume.session < below {
+    let writes = match volume.session.0 != 0 && volume.session < below {
         true => super::close(records, volume.id, volume.session).0,
         false => vec![Write::Put(Record::Volume(VolumeRecord { settled: false, ..volume.clone() }))],
-    }
+    };
+    let again = |write| match write {
+        Write::Put(Record::Volume(volume)) => Write::Put(Record::Volume(super::shrink::shortened_again(volume))),
+        write => write,
+    };
+    writes.into_iter().map(again).collect()
 }
 
 /// Returns the OSDs on which a PG lacks a member once `members` are in force.

@@ -45,6 +45,8 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
             VolumeRecord { session: SessionId(0), holder: None, epoch, ..volume.clone() }
         }
     };
-    let record = VolumeRecord { settled, newest: to, rollback: (!settled).then_some(rollback), ..fenced };
+    // The zeros behind the end for an earlier rollback lie below another head.
+    let len_epoch = volume.len_epoch + u32::from(volume.len_epoch > 0);
+    let record = VolumeRecord { settled, newest: to, len_epoch, rollback: (!settled).then_some(rollback), ..fenced };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], volume.id))
 }

@@ -7,7 +7,7 @@
 use super::Plan;
 use super::volumes::next_epoch;
 use crate::admin::Resizing;
-use crate::records::{CutState, Record, Records, Resize, Shrink, VolumeRecord, Write};
+use crate::records::{CutState, Record, Records, Resize, Shrink, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::sync::Arc;
 use types::cut::Tail;
@@ -63,6 +63,18 @@ pub fn shrink_order(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
 /// Takes a shrink back that was not ordered.
 pub fn shrink_end(volume: &VolumeRecord) -> VolumeRecord {
     VolumeRecord { resize: None, len_epoch: volume.len_epoch + 1, ..volume.clone() }
+}
+
+/// Returns a volume of which a PG may have gone back to a time before a shrink: its PGs are to take the length again, and zero what is behind
+/// the end.
+pub(super) fn shortened_again(volume: VolumeRecord) -> VolumeRecord {
+    if volume.len_epoch == 0 || volume.recovering || volume.state == VolumeState::Deleting {
+        return volume;
+    }
+    let shrink = Some(Shrink { discard: true, force: true, ordered: true });
+    let same = || Resize { len_bytes: volume.len_bytes, since_ms: volume.created_ms, by: String::new(), shrink };
+    let resize = volume.resize.clone().or_else(|| volume.rollback.is_none().then(same));
+    VolumeRecord { resize, len_epoch: volume.len_epoch + 1, ..volume }
 }
 
 /// Returns the end behind which the PGs of the volume must be wiped before they are settled: that of a shrink, or of a volume that is turned

@@ -8,9 +8,9 @@ use super::volumes::shown;
 use crate::records::{PoolRecord, Records};
 use crate::refusal::refuse;
 use std::collections::BTreeMap;
-use types::OsdId;
 use types::codes;
 use types::control::Refusal;
+use types::{OsdId, PoolId};
 
 /// Counts the replicas of a pool on each OSD.
 fn replicas_of(records: &Records, pool: &PoolRecord) -> BTreeMap<OsdId, u64> {
@@ -20,23 +20,33 @@ fn replicas_of(records: &Records, pool: &PoolRecord) -> BTreeMap<OsdId, u64> {
     counts
 }
 
-/// Returns what the volumes of a pool could take, in percent of what its OSDs have: that of the OSD with the most. `more` bytes are promised
-/// in addition. `None`: the pool has no replica, or its OSDs have not told their sizes.
-pub fn overcommit_percent(records: &Records, pool: &PoolRecord, more: u64) -> Option<u64> {
-    let mut promised: BTreeMap<OsdId, u128> = BTreeMap::new();
-    for other in records.pools.values() {
-        let more = if other.id == pool.id { more } else { 0 };
-        let bytes = u128::from(provisioned(records, other).bytes) + u128::from(more);
-        for (osd, replicas) in replicas_of(records, other) {
-            *promised.entry(osd).or_default() += bytes * u128::from(replicas) / u128::from(other.pg_count.max(1));
+/// Space that the volumes of all pools could take on each OSD.
+pub struct Promises(BTreeMap<OsdId, u128>);
+
+impl Promises {
+    /// Adds up all pools; `more` bytes are promised in a pool in addition.
+    pub fn new(records: &Records, more: Option<(PoolId, u64)>) -> Promises {
+        let mut promised: BTreeMap<OsdId, u128> = BTreeMap::new();
+        for pool in records.pools.values() {
+            let more = more.filter(|(id, _)| *id == pool.id).map_or(0, |(_, bytes)| bytes);
+            let bytes = u128::from(provisioned(records, pool).bytes) + u128::from(more);
+            for (osd, replicas) in replicas_of(records, pool) {
+                *promised.entry(osd).or_default() += bytes * u128::from(replicas) / u128::from(pool.pg_count.max(1));
+            }
         }
+        Promises(promised)
     }
-    let percent = |osd: OsdId| {
-        let capacity = u128::from(records.osds.get(&osd)?.capacity_bytes);
-        let promised = promised.get(&osd).copied().unwrap_or(0);
-        (promised.saturating_mul(100)).checked_div(capacity).map(|it| u64::try_from(it).unwrap_or(u64::MAX))
-    };
-    replicas_of(records, pool).into_keys().filter_map(percent).max()
+
+    /// Returns what was promised on the OSDs of a pool, in percent of what they have: that of the OSD with the most. `None`: the pool has no
+    /// replica, or its OSDs have not told their sizes.
+    pub fn percent(&self, records: &Records, pool: &PoolRecord) -> Option<u64> {
+        let percent = |osd: OsdId| {
+            let capacity = u128::from(records.osds.get(&osd)?.capacity_bytes);
+            let promised = self.0.get(&osd).copied().unwrap_or(0);
+            promised.saturating_mul(100).checked_div(capacity).map(|it| u64::try_from(it).unwrap_or(u64::MAX))
+        };
+        replicas_of(records, pool).into_keys().filter_map(percent).max()
+    }
 }
 
 /// Returns how many bytes can be written into volumes of a pool before the first of its OSDs is full. `free` tells the free bytes of an
@@ -56,7 +66,7 @@ pub fn available_bytes(records: &Records, pool: &PoolRecord, free: &dyn Fn(OsdId
 pub(super) fn check_promise(records: &Records, pool: &PoolRecord, more: Provisioned) -> Result<(), Refusal> {
     check_quota(records, pool, more)?;
     let Some(most) = pool.quota.overcommit_percent.filter(|_| more.bytes > 0) else { return Ok(()) };
-    match overcommit_percent(records, pool, more.bytes) {
+    match Promises::new(records, Some((pool.id, more.bytes))).percent(records, pool) {
         Some(percent) if percent > most => {
             let text = format!(
                 "with {} more, the volumes of pool {:?} could take {percent} % of what its OSDs have; it allows {most} %",

@@ -206,11 +206,6 @@ impl VolumeRecord {
         (u64::from(count.div_ceil(unit)) * u64::from(unit) * CHUNK).min(VOLUME_LEN_MAX)
     }
 
-    /// Returns the length with a number of chunks that its PGs know; an end within the last chunk is lost, unless the number is the same.
-    pub fn len_found(&self, count: u32) -> u64 {
-        if count == self.chunk_count() { self.len_bytes } else { self.len_of_chunks(count) }
-    }
-
     /// Returns the number of chunks that its PGs must take. It comes before the length: a write above the old end finds its chunk in
     /// each PG. During a recovery the length may be an older, shorter one, and no PG may drop what lies above it (R17).
     pub fn attached_chunks(&self) -> u32 {

@@ -295,16 +295,8 @@ fn other_changes_of_the_volume_wait_for_a_shrink() {
     check(&world, &held);
 }
 
-/// Records from before a shrink: the PGs know it, and it is done again.
-#[test]
-fn older_records_do_not_undo_a_shrink_that_was_made_since() {
-    let (mut world, mut held) = held(Stripe::NONE);
-    let copy = world.store.clone();
-    begin(&mut world, shrink(SEGMENT + HALF));
-    renew(&mut world, &mut held);
-    renew(&mut world, &mut held);
-    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
-    assert_eq!(record(&world, held.volume).len_bytes, SEGMENT + HALF);
+/// Puts older records in the place of the present ones, and recovers them from what the PGs know. Returns the lengths that were found.
+fn recover(world: &mut World, held: &Opened, copy: BTreeMap<String, (Vec<u8>, u64)>) -> Vec<(u64, u64)> {
     let table = |pg: &PgId| {
         let attach = world.attached.get(&(*pg, held.volume));
         let attached = attach.map(|a| AttachedVolume {
@@ -323,21 +315,83 @@ fn older_records_do_not_undo_a_shrink_that_was_made_since() {
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Behind);
     let found = Found::compare(world.control.records(), &tables, &BTreeSet::new());
-    let shorter: Vec<_> = found.longer_volumes.iter().map(|v| (v.len_bytes, v.found_bytes)).collect();
-    assert_eq!(shorter, [(4 * SEGMENT, SEGMENT + HALF)]);
     while world.control.standing() == Standing::Behind {
         let ask = RecoverAsk { standing: "behind".into(), lengths: found.lengths(), ..RecoverAsk::default() };
         world.admin(AdminAsk::MetaRecover(ask)).expect("a step");
     }
     world.settle();
-    super::past::finish(&mut world).expect("finished");
+    super::past::finish(world).expect("finished");
     (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    assert!(Found::compare(world.control.records(), &tables, &BTreeSet::new()).longer_volumes.is_empty());
+    found.longer_volumes.iter().map(|v| (v.len_bytes, v.found_bytes)).collect()
+}
+
+/// Makes the volume shorter, with a holder that stops at once.
+fn shorten(world: &mut World, held: &mut Opened, len_bytes: u64) {
+    begin(world, shrink(len_bytes));
+    renew(world, held);
+    renew(world, held);
+    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    renew(world, held);
+    assert_eq!((record(world, held.volume).len_bytes, held.len_bytes), (len_bytes, len_bytes));
+}
+
+/// Records from before a shrink: the PGs know it, and it is done again.
+#[test]
+fn older_records_do_not_undo_a_shrink_that_was_made_since() {
+    let (mut world, mut held) = held(Stripe::NONE);
+    let copy = world.store.clone();
+    shorten(&mut world, &mut held, SEGMENT + HALF);
+    assert_eq!(recover(&mut world, &held, copy), [(4 * SEGMENT, SEGMENT + HALF)]);
     let after = record(&world, held.volume);
     assert_eq!((after.len_bytes, after.resize, after.recovering), (SEGMENT + HALF, None, false));
     assert!(world.chunks.values().all(|(len_epoch, count)| *len_epoch >= 3 && *count == 64 + 32), "{:?}", world.chunks);
     let again = opened(world.ask(2, open("p/v", true, false)));
     assert_eq!(again.len_bytes, SEGMENT + HALF);
-    assert!(Found::compare(world.control.records(), &tables, &BTreeSet::new()).longer_volumes.is_empty());
+}
+
+/// The PGs know a number of chunks. Where in the last one the volume ends is lost with the records, so nothing there may be zeroed.
+#[test]
+fn recovery_wipes_nothing_behind_an_end_that_it_can_only_guess() {
+    let (mut world, mut held) = held(Stripe::NONE);
+    shorten(&mut world, &mut held, SEGMENT + SECTOR);
+    let copy = world.store.clone();
+    volume(world.admin(grow(SEGMENT + CHUNK / 2)));
+    shorten(&mut world, &mut held, SEGMENT + CHUNK / 4);
+    volume(world.admin(grow(SEGMENT + CHUNK - SECTOR)));
+    let wiped = world.tails.wiped.len();
+    assert_eq!(recover(&mut world, &held, copy), [(SEGMENT + SECTOR, SEGMENT + CHUNK)]);
+    assert_eq!((record(&world, held.volume).len_bytes, world.tails.wiped.len()), (SEGMENT + CHUNK, wiped));
+}
+
+/// A shrink that an administrator took back leaves no trace in the PGs, and must not come back with older records.
+#[test]
+fn recovery_drops_a_shrink_that_was_not_ordered() {
+    let (mut world, held) = held(Stripe::NONE);
+    begin(&mut world, shrink_with(SEGMENT, true, false));
+    assert!(record(&world, held.volume).shrink().is_some_and(|shrink| !shrink.ordered));
+    let copy = world.store.clone();
+    volume(world.admin(shrink(4 * SEGMENT)));
+    // Something that OSDs remember.
+    world.make_volume("p/w", SEGMENT);
+    assert_eq!(recover(&mut world, &held, copy), []);
+    let after = record(&world, held.volume);
+    assert_eq!((after.len_bytes, after.resize), (4 * SEGMENT, None));
+    assert!(world.chunks.iter().all(|((_, volume), (_, count))| *volume != held.volume || *count == 4 * 64));
+}
+
+/// Zeros behind the end for one rollback lie below its head. Another rollback begins again.
+#[test]
+fn each_rollback_of_a_shortened_volume_has_its_own_epoch() {
+    let (mut world, mut held) = held(Stripe::NONE);
+    super::snapshots::made(world.admin(super::snapshots::create(&["p/v@s"])));
+    shorten(&mut world, &mut held, SEGMENT + SECTOR);
+    let close = ClientAsk::Close { volume: held.volume, session: held.session };
+    assert_eq!(world.ask(1, close), ClientAnswer::Closed);
+    let before = record(&world, held.volume).len_epoch;
+    volume(world.admin(AdminAsk::SnapshotRollback { name: "p/v@s".into(), force: false }));
+    let after = record(&world, held.volume);
+    assert_eq!((after.len_bytes, after.rollback, after.len_epoch), (SEGMENT + SECTOR, None, before + 2));
 }
 
 #[test]
