@@ -86,20 +86,25 @@ class Admin(ClusterCase):
             self.assertEqual(volume.read(0, 512), b"a" * 512)
 
     def test_a_rehearsed_fault_is_shown_met_and_removed(self) -> None:
-        name, rest = self.volume(), {"kind": "error", "seconds": 60.0}
+        name = self.volume()
         fault = self.cluster.add_fault(name, "latency", 90.0, latency=0.25, percent=10, writes=False)
         self.assertEqual((fault.id, fault.kind, fault.latency, fault.percent), (1, "latency", 0.25, 10))
         self.assertEqual((fault.reads, fault.writes, (fault.until - fault.since).total_seconds()), (True, False, 90.0))
         self.cluster.remove_fault(name, 1)
-        self.cluster.add_fault(name, **rest)
+        self.cluster.add_fault(name, "error", 60.0)
         with self.cluster.open(name) as volume:
             self.assert_raises_code(basalt.Error, "BSLT-5009", lambda: volume.write(0, b"a" * 512))
         self.assertEqual([one.id for one in self.cluster.volume(name).faults], [2])
         self.assertEqual(self.cluster.remove_fault(name).faults, ())
-        for wrong in ({"percent": 300}, {"percent": 0}, {"seconds": 0.0}, {"kind": "panic"}, {"latency": 1.0}):
-            self.assert_raises_code(
-                basalt.InvalidArgument, "BSLT-2080", functools.partial(self.cluster.add_fault, name, **(rest | wrong))
-            )
+        wrong: list[functools.partial[basalt.FaultInfo]] = [
+            functools.partial(self.cluster.add_fault, name, "error", 60.0, percent=300),
+            functools.partial(self.cluster.add_fault, name, "error", 60.0, percent=0),
+            functools.partial(self.cluster.add_fault, name, "error", 0.0),
+            functools.partial(self.cluster.add_fault, name, "panic", 60.0),  # type: ignore[arg-type]
+            functools.partial(self.cluster.add_fault, name, "error", 60.0, latency=1.0),
+        ]
+        for add in wrong:
+            self.assert_raises_code(basalt.InvalidArgument, "BSLT-2080", add)
         self.assert_raises_code(basalt.NotFound, "BSLT-2081", lambda: self.cluster.remove_fault(name, 9))
 
     def test_status_and_pools_describe_the_cluster(self) -> None:
