@@ -6,9 +6,14 @@
 //!
 //! Invariant: no other file walks generations. A dissolved generation is in one list, that of a generation of the tree.
 
+mod paths;
+
+pub(crate) use paths::Path;
+
 use crate::home_api::RoundState;
 use bytes::Bytes;
 use layout::dissolved::{self, Dissolved, DissolvedError, DissolvedLists};
+use paths::{Paths, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::tree::{Change, Node, Tree, TreeError};
@@ -41,6 +46,7 @@ pub(crate) struct Lineage {
     deep: bool,
     /// Each generation is the first one of its family: nothing was ever merged into any of them.
     first: bool,
+    paths: Paths,
 }
 
 fn is_deep(tree: &Tree, dissolved: &DissolvedLists) -> bool {
@@ -54,7 +60,13 @@ fn are_first(tree: &Tree) -> bool {
 
 impl Default for Lineage {
     fn default() -> Lineage {
-        Lineage { tree: Arc::default(), dissolved: DissolvedLists::new(), deep: false, first: true }
+        Lineage {
+            tree: Arc::default(),
+            dissolved: DissolvedLists::new(),
+            deep: false,
+            first: true,
+            paths: Paths::default(),
+        }
     }
 }
 
@@ -68,11 +80,17 @@ impl Lineage {
         let dissolved = dissolved::decode(dissolved)?;
         let is_live = |id: GenerationId| tree.get(id).is_some();
         let all = || dissolved.values().flatten().map(|d| d.generation);
-        if !dissolved.keys().all(|heir| is_live(*heir)) || all().any(is_live) {
+        // A dissolved generation was between its heir and the heir's parent.
+        let is_between = |(heir, list): (&GenerationId, &Vec<Dissolved>)| {
+            let parent = tree.get(*heir).and_then(|node| node.parent).unwrap_or(GenerationId(0));
+            let ids = std::iter::once(*heir).chain(list.iter().map(|d| d.generation)).chain([parent]);
+            ids.is_sorted_by(|newer, older| newer > older)
+        };
+        if !dissolved.keys().all(|heir| is_live(*heir)) || all().any(is_live) || !dissolved.iter().all(is_between) {
             return Err(DissolvedError.into());
         }
         let (deep, first) = (is_deep(&tree, &dissolved), are_first(&tree));
-        Ok(Lineage { tree, dissolved, deep, first })
+        Ok(Lineage { tree, dissolved, deep, first, paths: Paths::default() })
     }
 
     /// Returns the bytes of the dissolved pages; none without dissolved generations.
@@ -107,6 +125,7 @@ impl Lineage {
         }
         self.tree = tree;
         (self.deep, self.first) = (is_deep(&self.tree, &self.dissolved), are_first(&self.tree));
+        self.paths.clear();
         let stays = |heir: &GenerationId| self.tree.get(*heir).is_some();
         assert!(self.dissolved.keys().all(stays), "an heir of {:?} has left the tree", self.dissolved);
         gone
@@ -117,13 +136,29 @@ impl Lineage {
     ///
     /// A generation that the tree does not have is alone: its volume came to the PG with an entry that changed no other generation.
     pub fn steps(&self, from: GenerationId, index: u32, view: View) -> impl Iterator<Item = GenerationId> + '_ {
+        self.all_steps(from, view).filter(move |step| index < step.below).map(|step| step.generation)
+    }
+
+    /// Returns the generations that a lookup of blocks from this one on goes through, each with the index below which it shows.
+    pub fn path(&self, from: GenerationId) -> Path {
+        self.paths.get(from, || Path::of(self.all_steps(from, View::Full)))
+    }
+
+    fn all_steps(&self, from: GenerationId, view: View) -> impl Iterator<Item = Step> + '_ {
         let (owner, listed) = self.place_of(from);
-        let own = self.list(owner, listed, index);
         let known = view == View::Full && self.tree.get(owner).is_some();
         let path = known.then(|| self.tree.path(owner).skip(1)).into_iter().flatten();
-        let shown = path.take_while(move |(_, through)| index < *through);
-        let older = shown.flat_map(move |(id, _)| std::iter::once(id).chain(self.list(id, 0, index)));
-        std::iter::once(from).chain(own).chain(older)
+        let older = path.flat_map(|(generation, below)| {
+            std::iter::once(Step { generation, below }).chain(self.list(generation, 0, below))
+        });
+        let first = Step { generation: from, below: u32::MAX };
+        std::iter::once(first).chain(self.list(owner, listed, u32::MAX)).chain(older)
+    }
+
+    /// Returns the dissolved generations of `heir`, which shows below an index itself, without the first `skip` of its list.
+    fn list(&self, heir: GenerationId, skip: usize, below: u32) -> impl Iterator<Item = Step> + '_ {
+        let list = self.dissolved.get(&heir).map_or(&[][..], |list| &list[skip..]);
+        list.iter().map(move |d| Step { generation: d.generation, below: d.through.min(below) })
     }
 
     /// Returns the dissolved generations that show below a chunk and belong to the same generation of the tree, the newest first.
@@ -171,6 +206,7 @@ impl Lineage {
             list.retain(|d| !is_empty(d.generation));
         }
         self.dissolved.retain(|_, list| !list.is_empty());
+        self.paths.clear();
         self.deep = is_deep(&self.tree, &self.dissolved);
     }
 
@@ -180,12 +216,6 @@ impl Lineage {
         let own = self.dissolved.get(&owner).and_then(|list| list.get(listed)).map_or(0, |d| d.through);
         let parent = self.tree.get(owner).filter(|node| node.parent.is_some()).map_or(0, |node| node.through);
         own.max(parent)
-    }
-
-    /// Returns the dissolved generations of `heir` that show in a chunk, without the first `skip` of its list.
-    fn list(&self, heir: GenerationId, skip: usize, index: u32) -> impl Iterator<Item = GenerationId> + '_ {
-        let list = self.dissolved.get(&heir).map_or(&[][..], |list| &list[skip..]);
-        list.iter().filter(move |d| index < d.through).map(|d| d.generation)
     }
 
     /// Returns the owner of a generation's blocks, and how many of the owner's list lie above and at that generation.

@@ -15,7 +15,7 @@ pub(crate) use intervals::Intervals;
 
 use crate::payload::Payload;
 use crate::space::{AuSet, Held, Need};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::units::{AUS_PER_CHUNK, SECTORS_PER_BLOCK};
@@ -25,6 +25,8 @@ use types::{ChunkKey, GenerationId, SectorRange};
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
     pub chunks: BTreeMap<ChunkKey, ChunkLayer>,
+    /// The keys of `chunks` by chunk index.
+    by_index: BTreeSet<(u32, GenerationId)>,
     /// Volume → first chunk that is cut: home and older layers do not show in these chunks.
     pub unmaps: BTreeMap<GenerationId, u32>,
     /// Payload bytes that the intervals refer to.
@@ -68,7 +70,10 @@ impl Layer {
 
     /// Inserts data or zeros. True when what the chunk takes at home may change.
     fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
-        let layer = self.chunks.entry(chunk).or_default();
+        let layer = self.chunks.entry(chunk).or_insert_with(|| {
+            self.by_index.insert((chunk.index, chunk.generation));
+            ChunkLayer::default()
+        });
         let (bytes, partial, held) = (layer.bytes(), layer.partial_blocks(), layer.data());
         // Zeros that hide an older generation take a slot; a block that they cover in part takes an AU.
         let cuts_blocks =
@@ -96,6 +101,7 @@ impl Layer {
         let gone: Vec<ChunkKey> = self.chunks.range(from..=last).map(|(key, _)| *key).collect();
         for key in gone {
             let layer = self.chunks.remove(&key).expect("its key was just listed");
+            self.by_index.remove(&(key.index, key.generation));
             self.bytes -= layer.bytes();
             self.partial -= layer.partial_blocks();
             self.need.take(layer.need);
@@ -201,6 +207,12 @@ impl Overlay {
     pub fn judge(&mut self, chunk: ChunkKey, held: Held) {
         let below = self.below(chunk, held);
         self.active.judge(chunk, below);
+    }
+
+    /// Returns the generations with blocks in this chunk index, in no order, some twice.
+    pub fn generations_at(&self, index: u32) -> impl Iterator<Item = GenerationId> + '_ {
+        let (first, last) = ((index, GenerationId(0)), (index, GenerationId(u64::MAX)));
+        self.layers().flat_map(move |layer| layer.by_index.range(first..=last)).map(|(_, generation)| *generation)
     }
 
     /// Whether a layer has blocks of this chunk.

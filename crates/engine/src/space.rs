@@ -77,6 +77,11 @@ impl AuSet {
         self
     }
 
+    /// Whether some AU is in both sets.
+    pub fn meets(&self, other: AuSet) -> bool {
+        self.0.iter().zip(other.0).any(|(word, more)| word & more != 0)
+    }
+
     /// Number of CRC pages that this set needs and `other` does not.
     fn quarters_beyond(&self, other: &AuSet) -> u64 {
         self.0.iter().zip(other.0).filter(|(word, has)| **word != 0 && *has == 0).count() as u64

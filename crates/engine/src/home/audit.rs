@@ -53,7 +53,7 @@ impl Ledger {
 impl Home {
     /// Returns every block that the replica's map names: chunk and number, offset on the device, and checksum.
     pub fn named_blocks(&self, replica: ReplicaId) -> impl Iterator<Item = (ChunkKey, u16, u64, u32)> {
-        let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| &r.chunks);
+        let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| r.chunks.iter());
         chunks.flat_map(|(key, chunk)| {
             (0..BLOCKS).filter(|block| chunk.is_valid(*block)).map(|block| {
                 let (au, n) = chunk.place_of(block);
@@ -131,7 +131,8 @@ fn audit_replica(replica: &Replica) -> Result<(), String> {
     if placed != replica.chunks.len() {
         return Err(format!("{placed} directory places for {} chunks", replica.chunks.len()));
     }
-    for (key, chunk) in &replica.chunks {
+    replica.chunks.audit()?;
+    for (key, chunk) in replica.chunks.iter() {
         let place = replica.directory.get(chunk.place.page as usize);
         if place.and_then(|page| page.chunks[chunk.place.position as usize]) != Some(*key) {
             return Err(format!("{key} is not where its directory place says"));

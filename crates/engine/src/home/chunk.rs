@@ -6,11 +6,12 @@
 //! Invariant: a chunk is resident exactly when it holds an AU or a zero mark; a quarter has a CRC table exactly when it holds an AU;
 //! each chunk has one place in its replica's directory.
 
+use super::chunks::Chunks;
 use crate::home_api::{At, RoundState};
 use layout::home::{
     AUS_PER_CRC_PAGE, CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, CrcTable, DIR_ENTRIES, MapSlot, MapSlots, PagePtr,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use types::ChunkKey;
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
 
@@ -143,7 +144,7 @@ pub(super) struct Replica {
     pub(super) directory: Vec<DirPage>,
     /// Directory pages with room.
     pub(super) open_pages: BTreeSet<u32>,
-    pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
+    pub(super) chunks: Chunks,
     /// A page of the replica is lost (R11). Its data is neither served nor changed; the replica is destroyed or
     /// emptied.
     pub(super) damage: Option<String>,
@@ -158,7 +159,7 @@ impl Replica {
             dissolved,
             directory: Vec::new(),
             open_pages: BTreeSet::new(),
-            chunks: BTreeMap::new(),
+            chunks: Chunks::default(),
             damage: None,
         }
     }

@@ -64,7 +64,7 @@ fn use_of(key: ChunkKey, chunk: &Chunk) -> ChunkUse {
 impl Home {
     /// Returns the chunks of a replica with data at home, ascending.
     pub fn chunk_uses(&self, replica: ReplicaId) -> impl Iterator<Item = ChunkUse> + '_ {
-        let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| &r.chunks);
+        let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| r.chunks.iter());
         chunks.map(|(key, chunk)| use_of(*key, chunk))
     }
 
@@ -139,7 +139,7 @@ impl Home {
             let paged = replica.decision.pages.iter().chain(&replica.dissolved.pages);
             found.decision_slots += count(&mut paged.map(|ptr| ptr.slot));
             found.directory_slots += count(&mut replica.directory.iter().filter_map(|page| Some(page.ptr?.slot)));
-            for (key, chunk) in &replica.chunks {
+            for (key, chunk) in replica.chunks.iter() {
                 found.map_slots += count(&mut chunk.pages[0].iter().map(|ptr| ptr.slot));
                 found.crc_slots += count(&mut chunk.pages[1..].iter().flatten().map(|ptr| ptr.slot));
                 let of = use_of(*key, chunk);

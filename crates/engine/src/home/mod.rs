@@ -12,6 +12,7 @@
 
 mod audit;
 mod chunk;
+mod chunks;
 mod grants;
 mod inherit;
 mod install;
@@ -41,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use table::Table;
 use types::planted::{Bug, on};
-use types::units::SECTORS_PER_BLOCK;
+use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{AU, BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange, Time};
 
 /// Limits of the work that home keeps in flight, and settings of its allocator.
@@ -254,6 +255,17 @@ impl Home {
             }
         }
         runs
+    }
+
+    /// Returns the generations of which home holds data or zeros in an AU of `range` of this chunk index, the newest first.
+    pub fn generations_at(
+        &self,
+        replica: ReplicaId,
+        index: u32,
+        range: SectorRange,
+    ) -> impl Iterator<Item = GenerationId> + '_ {
+        let aus = range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU;
+        self.replicas.get(&replica).into_iter().flat_map(move |r| r.chunks.taken(index, aus.clone()))
     }
 
     /// Returns the state of a replica as of the last checkpoint, or of the coming one.

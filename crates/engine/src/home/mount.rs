@@ -166,12 +166,13 @@ impl Home {
             }
             PageKind::Map => {
                 let map = layout::home::decode_map_page(id, &page, self.geometry).map_err(|e| e.to_string())?;
-                replica.chunks.get_mut(&id.chunk).expect("its directory entry was loaded").map = map;
+                let placed = replica.chunks.change(id.chunk, |chunk| chunk.map = map);
+                placed.expect("its directory entry was loaded");
             }
             PageKind::CrcPage => {
                 let crcs = layout::home::decode_crc_page(&page);
-                let chunk = replica.chunks.get_mut(&id.chunk).expect("its directory entry was loaded");
-                chunk.crcs[id.n as usize] = Some(crcs);
+                let placed = replica.chunks.change(id.chunk, |chunk| chunk.crcs[id.n as usize] = Some(crcs));
+                placed.expect("its directory entry was loaded");
             }
         }
         Ok(())

@@ -177,3 +177,65 @@ fn list_with_a_generation_of_the_tree_is_refused() {
     let read = Lineage::decode(&decision, &dissolved::encode(&lists));
     assert_eq!(read, Err(LineageError::Dissolved(DissolvedError)));
 }
+
+#[test]
+fn lists_out_of_order_are_refused() {
+    let mut store = Store::default();
+    store.begin(1, None);
+    store.branch(1, 1, 3);
+    store.branch(1, 3, 9);
+    let mut decision = BytesMut::new();
+    store.tree.encode_decision(&mut decision);
+    let read = |ids: &[u64]| {
+        let list = ids.iter().map(|n| Dissolved { generation: id(*n), through: 9 }).collect();
+        Lineage::decode(&decision, &dissolved::encode(&DissolvedLists::from([(id(9), list)])))
+    };
+    assert!(read(&[8, 5, 4]).is_ok());
+    for wrong in [&[4, 5][..], &[5, 5], &[10], &[4, 2]] {
+        assert_eq!(read(wrong), Err(LineageError::Dissolved(DissolvedError)), "{wrong:?} below 9, above 3");
+    }
+}
+
+#[test]
+fn path_shows_the_steps_of_a_lookup_after_any_changes() {
+    let (mut lengths, mut dissolved) = (0, 0);
+    for seed in 0..40 {
+        let mut rng = types::rng::Rng::new(seed);
+        let mut store = Store::default();
+        store.begin(1, None);
+        let (mut heads, mut snapshots, mut next) = (vec![(1, 1)], Vec::new(), 2);
+        for _ in 0..60 {
+            let (volume, head) = heads[rng.below(heads.len() as u64) as usize];
+            match rng.below(8) {
+                0..4 => {
+                    store.branch(volume, head, next);
+                    snapshots.push(head);
+                    heads.retain(|(of, _)| *of != volume);
+                    heads.push((volume, next));
+                }
+                4 if !snapshots.is_empty() => {
+                    store.begin(next, Some(snapshots[rng.below(snapshots.len() as u64) as usize]));
+                    heads.push((next, next));
+                }
+                5 => store.shorten(head, rng.below(9) as u32),
+                _ if !snapshots.is_empty() => {
+                    _ = store.remove(snapshots.swap_remove(rng.below(snapshots.len() as u64) as usize));
+                }
+                _ => {}
+            }
+            next += 1;
+            let live = store.tree.iter().map(|(id, _)| id);
+            for from in live.chain(store.lineage.heirs().into_keys()) {
+                let path = store.lineage.path(from);
+                lengths += path.len();
+                for index in 0..10 {
+                    let steps: Vec<u64> = store.full(from.0, index);
+                    let shown: Vec<u64> = (1..next).rev().filter(|at| path.shows(id(*at), index)).collect();
+                    assert_eq!(shown, steps, "seed {seed}: {from:?}, chunk {index}");
+                }
+            }
+            dissolved += store.lineage.heirs().len();
+        }
+    }
+    assert!(lengths > 100_000 && dissolved > 1000, "{lengths} steps, {dissolved} dissolved generations");
+}

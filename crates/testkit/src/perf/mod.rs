@@ -12,6 +12,7 @@ mod measure;
 mod profile;
 mod rows;
 mod stage;
+mod wide;
 
 use crate::cluster::Shape;
 use crate::devices::Devices;

@@ -16,6 +16,8 @@ pub enum Layout {
     Spread,
     /// One volume of one segment, striped over 16 PGs in units of 64 KiB.
     Striped,
+    /// [`Layout::Spread`] in a volume that has 100 snapshots; 0.1 % of its blocks were written between each two of them.
+    Snapshots,
     /// 16 volumes of one segment each with leaders on all OSDs; each has a client process of its own.
     Volumes,
     /// [`Layout::Spread`] beside a client that writes large requests to another volume. Only the small requests are counted.
@@ -31,6 +33,7 @@ impl Layout {
             Layout::OneLeader => "one-leader",
             Layout::Spread => "spread",
             Layout::Striped => "striped",
+            Layout::Snapshots => "snapshots",
             Layout::Volumes => "volumes",
             Layout::Beside => "beside",
             Layout::Nbd => "nbd",
@@ -138,18 +141,18 @@ pub fn all() -> Vec<Row> {
     let mut add = |layouts: &[Layout], op: Op, block: u32, depth: u32| {
         rows.extend(layouts.iter().map(|layout| Row { layout: *layout, op, block, depth, sustained: false }));
     };
-    use Layout::{Beside, Nbd, OneLeader, OnePg, Spread, Striped, Volumes};
+    use Layout::{Beside, Nbd, OneLeader, OnePg, Snapshots, Spread, Striped, Volumes};
     add(&[OnePg, Spread, Nbd, Beside], Op::RandWrite, SMALL, 1);
-    add(&[OnePg, OneLeader, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 32);
+    add(&[OnePg, OneLeader, Spread, Snapshots, Volumes, Nbd], Op::RandWrite, SMALL, 32);
     add(&[OnePg, Spread, Volumes, Nbd], Op::RandWrite, SMALL, 128);
     add(&[Spread, Nbd], Op::RandRead, SMALL, 1);
-    add(&[OnePg, Spread, Volumes, Nbd], Op::RandRead, SMALL, 32);
+    add(&[OnePg, Spread, Snapshots, Volumes, Nbd], Op::RandRead, SMALL, 32);
     add(&[Spread, Nbd], Op::RandRead, SMALL, 128);
     add(&[Spread, Nbd], Op::Mixed, SMALL, 32);
     add(&[OnePg, Spread, Striped, Nbd], Op::Write, LARGE, LARGE_DEPTH);
     add(&[OnePg, Spread, Striped, Nbd], Op::Read, LARGE, LARGE_DEPTH);
     let long = |layout| Row { layout, op: Op::RandWrite, block: SMALL, depth: 32, sustained: true };
-    rows.extend([OnePg, Spread].map(long));
+    rows.extend([OnePg, Spread, Snapshots].map(long));
     rows
 }
 
@@ -163,7 +166,7 @@ mod tests {
         let chosen = |text: &str| all().iter().filter(|row| row.is_meant(text)).count();
         assert_eq!(chosen("spread/randwrite-4k/d1"), 1);
         assert_eq!(chosen("spread/randwrite-4k"), 3);
-        assert_eq!((chosen("one-pg/randwrite-4k/d32/sustained"), chosen("sustained")), (1, 2));
+        assert_eq!((chosen("one-pg/randwrite-4k/d32/sustained"), chosen("sustained")), (1, 3));
         assert_eq!(chosen("nothing"), 0);
     }
 

@@ -1,17 +1,17 @@
 //! The cluster that is measured: its volumes, and which parts of them a layout uses.
 
 use super::rows::{LARGE_DEPTH, Layout, Row, SPREAD};
+use super::wide::Wide;
 use crate::clock;
-use crate::cluster::{Cluster, READY_MAX, Shape};
+use crate::cluster::{Cluster, Shape};
 use crate::http;
 use crate::session::{Open, Session};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use bench::load::{Load, LoadConfig, Pattern};
-use device::Request;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use types::{BLOCK, IoBufMut, SEGMENT};
+use types::{BLOCK, SEGMENT};
 
 /// PGs of the pool: enough with a segment that one OSD leads for [`Layout::OneLeader`].
 const PGS: u32 = 4 * SPREAD;
@@ -20,9 +20,12 @@ const DATA: u64 = 1 << 30;
 /// Length of each piece when the data is spread.
 pub const PIECE: u64 = DATA / SPREAD as u64;
 const NBD_BYTES: u64 = 4 * SEGMENT;
-const DEVICE: u64 = 12 << 30;
+const DEVICE: u64 = 16 << 30;
 const FILL_BLOCK: u64 = 1 << 20;
-const WIDE: &str = "wide";
+const FILL_MAX: Duration = Duration::from_secs(600);
+/// Snapshots of [`Layout::Snapshots`], and blocks that are written between two of them: 0.1 % of the data.
+const SNAPSHOTS: u64 = 100;
+const BETWEEN: u64 = DATA / BLOCK / 1000;
 const DESTAGE_MAX: Duration = Duration::from_secs(120);
 /// Bytes of an OSD that may wait for a destage round when a burst begins.
 const DIRTY_MAX: f64 = (16 << 20) as f64;
@@ -38,19 +41,11 @@ pub struct Target {
     pub is_beside: bool,
 }
 
-/// A segment of the wide volume, its PG and the OSD that leads it.
-#[derive(Clone, Debug)]
-struct Segment {
-    start: u64,
-    pg: String,
-    leader: u64,
-}
-
 pub struct Stage {
     pub cluster: Cluster,
-    wide: String,
-    /// Segments of the wide volume, one for each PG.
-    segments: Vec<Segment>,
+    wide: Wide,
+    /// The volume of [`Layout::Snapshots`], once it is asked for.
+    aged: Option<Wide>,
     /// Pieces of volumes that hold data: volume, start and length.
     filled: BTreeSet<(String, u64, u64)>,
     /// URI of the volume behind the NBD server.
@@ -65,37 +60,8 @@ impl Stage {
     pub fn up(base: &Path, shape: Shape) -> Result<Stage> {
         let shape = Shape { device_bytes: DEVICE, pgs: PGS, ..shape };
         let cluster = Cluster::up(base, "bench", shape)?;
-        let wide = cluster.volume(WIDE, u64::from(PGS) * SEGMENT)?;
-        let (segments, filled) = (Vec::new(), BTreeSet::new());
-        let mut stage = Stage { cluster, wide, segments, filled, uri: None };
-        stage.allocate()?;
-        Ok(stage)
-    }
-
-    /// Writes one block to each segment, and finds the PG that has received it.
-    fn allocate(&mut self) -> Result<()> {
-        let mut session = Session::open(self.cluster.basalt.metas(), &self.wide, Open::default())?;
-        let mut before = self.segments_by_pg()?;
-        // From the last to the first: the client requests segments ahead of a sequential writer.
-        for start in (0..u64::from(PGS)).rev().map(|n| n * SEGMENT) {
-            let buf = IoBufMut::new(BLOCK as usize).freeze();
-            let request = Request::Write { offset: start, buf, fua: false };
-            session.call(request)?.map_err(|errno| anyhow!("writing at {start}: {errno}"))?;
-            let after = self.segments_by_pg()?;
-            let grown = after.iter().find(|(pg, count)| before.get(*pg) != Some(count));
-            let pg = grown.with_context(|| format!("no PG has received the segment at {start}"))?.0.clone();
-            self.segments.push(Segment { start, pg, leader: 0 });
-            before = after;
-        }
-        session.close()?;
-        self.cluster.basalt.wait_healthy(READY_MAX)?;
-        self.find_leaders()
-    }
-
-    fn segments_by_pg(&self) -> Result<BTreeMap<String, u64>> {
-        let pgs = self.cluster.basalt.pgs()?;
-        let count = |pg: &serde_json::Value| Some((pg["pg"].as_str()?.to_owned(), pg["segments"].as_u64()?));
-        Ok(pgs.iter().filter_map(count).collect())
+        let wide = Wide::create(&cluster, "wide", PGS)?;
+        Ok(Stage { cluster, wide, aged: None, filled: BTreeSet::new(), uri: None })
     }
 
     /// Waits until the OSDs have destaged what was written, so that no round runs within a burst.
@@ -119,38 +85,10 @@ impl Stage {
     /// Notes the leaders: they may have changed since the last row.
     ///
     /// # Errors
-    /// A PG has no leader for [`READY_MAX`].
+    /// A PG has no leader.
     pub fn find_leaders(&mut self) -> Result<()> {
-        let leader = |pg: &serde_json::Value| Some((pg["pg"].as_str()?.to_owned(), pg["leader"].as_u64()?));
-        clock::wait_until("a leader of each PG", READY_MAX, || {
-            let leaders: BTreeMap<String, u64> = self.cluster.basalt.pgs()?.iter().filter_map(leader).collect();
-            let known = |segment: &mut Segment| {
-                segment.leader = leaders.get(&segment.pg).copied().unwrap_or(0);
-                segment.leader != 0
-            };
-            Ok(self.segments.iter_mut().all(known))
-        })?;
-        Ok(())
-    }
-
-    /// Returns the starts of [`SPREAD`] segments in PGs of their own, taken from one OSD after another, or all from the
-    /// OSD that leads most.
-    fn starts(&self, one_leader: bool) -> Result<Vec<u64>> {
-        let mut by_leader: BTreeMap<u64, BTreeMap<&str, u64>> = BTreeMap::new();
-        for segment in &self.segments {
-            by_leader.entry(segment.leader).or_default().entry(&segment.pg).or_insert(segment.start);
-        }
-        let mut hands: Vec<Vec<u64>> = by_leader.into_values().map(|pgs| pgs.into_values().collect()).collect();
-        if one_leader {
-            hands.sort_by_key(|hand| std::cmp::Reverse(hand.len()));
-            hands.truncate(1);
-        }
-        let longest = hands.iter().map(Vec::len).max().unwrap_or(0);
-        let dealt = (0..longest).flat_map(|turn| hands.iter().filter_map(move |hand| hand.get(turn).copied()));
-        let mut starts: Vec<u64> = dealt.take(SPREAD as usize).collect();
-        ensure!(starts.len() == SPREAD as usize, "only {} PGs for the layout (one leader: {one_leader})", starts.len());
-        starts.sort_unstable();
-        Ok(starts)
+        let volumes = [Some(&mut self.wide), self.aged.as_mut()];
+        volumes.into_iter().flatten().try_for_each(|volume| volume.find_leaders(&self.cluster))
     }
 
     /// Returns what each client of a row is to use, and fills it if it is new.
@@ -159,11 +97,15 @@ impl Stage {
     /// The cluster fails.
     pub fn targets(&mut self, row: &Row) -> Result<Vec<Target>> {
         let target = |volume, pieces, span| Target { volume, pieces, span, depth: row.depth, is_beside: false };
-        let wide = |pieces: Vec<u64>, span| target(self.wide.clone(), pieces, span);
+        let wide = |pieces: Vec<u64>, span| target(self.wide.name.clone(), pieces, span);
         let targets = match row.layout {
-            Layout::OnePg => vec![wide(vec![self.starts(false)?[0]], DATA)],
-            Layout::OneLeader => vec![wide(self.starts(true)?, DATA)],
-            Layout::Spread => vec![wide(self.starts(false)?, DATA)],
+            Layout::OnePg => vec![wide(vec![self.wide.starts(false)?[0]], DATA)],
+            Layout::OneLeader => vec![wide(self.wide.starts(true)?, DATA)],
+            Layout::Spread => vec![wide(self.wide.starts(false)?, DATA)],
+            Layout::Snapshots => {
+                let (name, starts) = self.aged()?;
+                vec![target(name, starts, DATA)]
+            }
             Layout::Volumes => self.volumes(row.depth / SPREAD)?,
             Layout::Striped => {
                 let volume = self.volume("striped", DATA, &["--stripe-count", &SPREAD.to_string()])?;
@@ -172,7 +114,7 @@ impl Stage {
             Layout::Beside => {
                 let volume = self.volume("large", DATA, &[])?;
                 let large = Target { depth: LARGE_DEPTH, is_beside: true, ..target(volume, vec![0], DATA) };
-                vec![wide(self.starts(false)?, DATA), large]
+                vec![wide(self.wide.starts(false)?, DATA), large]
             }
             Layout::Nbd => {
                 let volume = self.volume("nbd", NBD_BYTES, &[])?;
@@ -191,6 +133,33 @@ impl Stage {
             self.uri = Some(self.cluster.export(&targets[0].volume)?);
         }
         Ok(targets)
+    }
+
+    /// Returns the volume of [`Layout::Snapshots`] and its pieces. It is made, filled and written between snapshots when it is new.
+    fn aged(&mut self) -> Result<(String, Vec<u64>)> {
+        if let Some(aged) = &self.aged {
+            return Ok((aged.name.clone(), aged.starts(false)?));
+        }
+        let aged = Wide::create(&self.cluster, "aged", PGS)?;
+        let (name, starts) = (aged.name.clone(), aged.starts(false)?);
+        for start in &starts {
+            self.filled.insert((name.clone(), *start, PIECE));
+            fill(&self.cluster, &name, *start, PIECE)?;
+        }
+        for n in 0..SNAPSHOTS {
+            self.cluster.basalt.run(&["snapshot", "create", &format!("{name}@s{n}")])?;
+            let config = LoadConfig {
+                ops_max: BETWEEN,
+                span_bytes: DATA,
+                pieces: starts.clone(),
+                seed: n,
+                duration: FILL_MAX,
+                ..LoadConfig::default()
+            };
+            write(&self.cluster, &name, config)?;
+        }
+        self.aged = Some(aged);
+        Ok((name, starts))
     }
 
     fn volumes(&mut self, depth: u32) -> Result<Vec<Target>> {
@@ -214,17 +183,22 @@ impl Stage {
 
 /// Writes each byte of a piece once.
 fn fill(cluster: &Cluster, volume: &str, start: u64, len: u64) -> Result<()> {
-    let mut session = Session::open(cluster.basalt.metas(), volume, Open::default())?;
     let config = LoadConfig {
         pattern: Pattern::Sequential,
         block_bytes: FILL_BLOCK as u32,
         depth: 8,
-        duration: Duration::from_secs(600),
+        duration: FILL_MAX,
         ops_max: len / FILL_BLOCK,
         offset_bytes: start,
         span_bytes: len,
         ..LoadConfig::default()
     };
+    write(cluster, volume, config)
+}
+
+/// Runs a load on a volume until its end.
+fn write(cluster: &Cluster, volume: &str, config: LoadConfig) -> Result<()> {
+    let mut session = Session::open(cluster.basalt.metas(), volume, Open::default())?;
     let mut load = Load::new(config, session.now())?;
     let (mut requests, mut done) = (Vec::new(), Vec::new());
     loop {
@@ -238,11 +212,14 @@ fn fill(cluster: &Cluster, volume: &str, start: u64, len: u64) -> Result<()> {
         }
         load.next_requests(now, &mut requests);
         for (request, token) in requests.drain(..) {
-            ensure!(session.device().submit(now, request, token).is_ok(), "the device takes fewer than 8 requests");
+            ensure!(
+                session.device().submit(now, request, token).is_ok(),
+                "the device takes fewer requests than the load has"
+            );
         }
         session.finish(load.next_deadline(now))?;
     }
     let report = load.report(session.now());
-    ensure!(report.is_clean(), "filling {volume}: {:?}", report.errors);
+    ensure!(report.is_clean(), "writing to {volume}: {:?}", report.errors);
     session.close()
 }

@@ -3,6 +3,7 @@
 mod back;
 mod backups;
 mod bad_input;
+mod bank;
 mod clients;
 mod cuts;
 mod damage_each;
@@ -76,6 +77,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
         "100 snapshots under a verified load: each has what was acknowledged, and nothing later",
         snapshots::run,
     ),
+    ("bank", "1 000 snapshots of two volumes at one point, between which money moves: each balances", bank::run),
     ("backups", "backups under load; the cluster is destroyed, and another one gets them back", backups::run),
     (
         "postgres",

@@ -25,7 +25,8 @@ struct Rates {
 }
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
-    let mut cluster = Cluster::up(&settings.base, "shares", Shape { pgs: 1, ..Shape::default() })?;
+    let mut cluster =
+        Cluster::up(&settings.base, "shares", Shape { pgs: 1, device_bytes: 12 << 30, ..Shape::default() })?;
     if let Err(error) = share(&cluster, settings, outcome) {
         outcome.faults.push(format!("{error:#}"));
     }

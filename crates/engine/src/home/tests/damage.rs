@@ -139,11 +139,12 @@ fn an_au_or_slot_with_two_owners_damages_both_and_is_not_reused() {
         let mut rig = two_replicas();
         let theirs = rig.home.chunk(R2, chunk(1, 1)).unwrap();
         let (au, page) = (theirs.map[1].au, theirs.pages[1]);
-        let mine = rig.home.replicas.get_mut(&R1).unwrap().chunks.get_mut(&chunk(1, 1)).unwrap();
-        match what {
+        let mine = &mut rig.home.replicas.get_mut(&R1).unwrap().chunks;
+        let changed = mine.change(chunk(1, 1), |mine| match what {
             "AU" => mine.map[1].au = au,
             _ => mine.pages[1] = page,
-        }
+        });
+        changed.unwrap();
         // The next round makes the false map durable, without looking at the numbers in it.
         rig.round(Plan::states(&[1], 5).put(1, chunk(1, 1), [2500], 50));
         let why = rig.home.audit().unwrap_err();
