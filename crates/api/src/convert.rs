@@ -1,5 +1,6 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
+use crate::convert_admin::when_full_in;
 use crate::convert_faults::{told_in, told_out};
 use crate::convert_members::{change_in, change_out, force_in, force_out, membership_in, membership_out};
 use crate::convert_qos::{limits_in, limits_out, volume_limits_in, volume_limits_out};
@@ -607,6 +608,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 limits: limits_out(&o.limits),
                 snapshot: o.snapshot.map(|snapshot| snapshot.0),
                 faults: told_out(&o.faults),
+                when_full: o.when_full.name().to_owned(),
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -614,9 +616,10 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 pending: pending.iter().map(|segment| segment.0).collect(),
             }),
             ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
-            ClientAnswer::Alive { len_epoch, len_bytes, limits, faults } => {
+            ClientAnswer::Alive { len_epoch, len_bytes, limits, faults, when_full } => {
                 let (limits, faults) = (limits_out(&limits), told_out(&faults));
-                Answer::Alive(pb::Alive { len_epoch, len_bytes, limits, faults })
+                let when_full = when_full.name().to_owned();
+                Answer::Alive(pb::Alive { len_epoch, len_bytes, limits, faults, when_full })
             }
             ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
             ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
@@ -645,6 +648,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         stripe,
         limits: limits_in(o.limits)?,
         faults: told_in(o.faults)?,
+        when_full: when_full_in(&o.when_full)?,
         snapshot: o.snapshot.map(SnapshotId),
         write: o.write,
         segments,
@@ -668,7 +672,8 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
             Answer::Alive(alive) => {
                 let len_bytes = if alive.len_bytes == 0 { 0 } else { volume_len(alive.len_bytes)? };
                 let (limits, faults) = (limits_in(alive.limits)?, told_in(alive.faults)?);
-                ClientAnswer::Alive { len_epoch: alive.len_epoch, len_bytes, limits, faults }
+                let when_full = when_full_in(&alive.when_full)?;
+                ClientAnswer::Alive { len_epoch: alive.len_epoch, len_bytes, limits, faults, when_full }
             }
             Answer::Closed(_) => ClientAnswer::Closed,
             Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),

@@ -7,7 +7,7 @@ use control::admin::{
     FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolSet, PoolView, QuotaChange, Status,
     TrashView, VolumeText, VolumeView,
 };
-use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
+use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId, WhenFull};
 
 impl From<Status> for pb::StatusReply {
     fn from(s: Status) -> Self {
@@ -285,6 +285,7 @@ impl From<VolumeView> for pb::VolumeView {
             shrink_step: v.shrink_step,
             limits: limits_out(&v.limits),
             limits_of: v.limits_of,
+            when_full: v.when_full.name().to_owned(),
             snapshots: v.snapshots,
             rollback_to: v.rollback_to,
             parent: v.parent,
@@ -330,6 +331,7 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             shrink_step: v.shrink_step,
             limits: limits_in(v.limits)?,
             limits_of: v.limits_of,
+            when_full: when_full_in(&v.when_full)?,
             snapshots: v.snapshots,
             rollback_to: v.rollback_to,
             parent: v.parent,
@@ -347,19 +349,25 @@ pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
 
 /// Returns the message of a change of description, labels and limits.
 pub(crate) fn text_out(text: VolumeText) -> pb::VolumeText {
-    let VolumeText { description, labels, removed_labels, limits } = text;
-    let limits = change_out(limits);
-    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels, limits }
+    let VolumeText { description, labels, removed_labels, limits, when_full } = text;
+    let (limits, when_full) = (change_out(limits), when_full.map(|policy| policy.name().to_owned()));
+    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels, limits, when_full }
+}
+
+/// Returns the policy for a full pool of this name; without one the client decides.
+pub(crate) fn when_full_in(name: &str) -> Result<WhenFull, Malformed> {
+    if name.is_empty() { Ok(WhenFull::Client) } else { name.parse().map_err(|_| Malformed::Range("when_full")) }
 }
 
 /// Returns the change of description, labels and limits in a message; without one there is none.
 ///
 /// # Errors
-/// When the change of limits is malformed.
+/// When the change of limits is malformed, or the policy for a full pool is none.
 pub fn text_in(text: Option<pb::VolumeText>) -> Result<VolumeText, Malformed> {
-    let pb::VolumeText { description, labels, removed_labels, limits } = text.unwrap_or_default();
-    let labels = labels.into_iter().collect();
-    Ok(VolumeText { description, labels, removed_labels, limits: change_in(limits)? })
+    let pb::VolumeText { description, labels, removed_labels, limits, when_full } = text.unwrap_or_default();
+    let (labels, limits) = (labels.into_iter().collect(), change_in(limits)?);
+    let when_full = when_full.map(|name| when_full_in(&name)).transpose()?;
+    Ok(VolumeText { description, labels, removed_labels, limits, when_full })
 }
 
 impl From<TrashView> for pb::TrashView {

@@ -5,6 +5,7 @@ use crate::faults::Fault;
 use crate::limit_args::Limits;
 use clap::{Args, Subcommand};
 use control::admin::VolumeText;
+use types::WhenFull;
 use types::qos::QosChange;
 
 /// Stripe layout of a new volume.
@@ -69,8 +70,18 @@ impl Texts {
             labels: self.labels.iter().cloned().collect(),
             removed_labels: removed_labels.to_vec(),
             limits,
+            when_full: None,
         }
     }
+}
+
+/// Policy for a full pool.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct FullPolicy {
+    /// Writes while the pool has no space left: `wait` lets them wait until there is some, `error` fails them at once, `client` leaves
+    /// it to the client, which waits 20 s unless a program says otherwise [default: client]
+    #[arg(long, value_name = "POLICY")]
+    pub when_full: Option<WhenFull>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -91,6 +102,8 @@ pub enum Volume {
         texts: Texts,
         #[command(flatten)]
         limits: Limits,
+        #[command(flatten)]
+        full: FullPolicy,
     },
     /// Create a volume with the contents of a snapshot, at once: both share the space until one is written
     #[command(after_help = "Example:\n  basalt volume clone main/golden@v3 main/vm7")]
@@ -104,6 +117,8 @@ pub enum Volume {
         texts: Texts,
         #[command(flatten)]
         limits: Limits,
+        #[command(flatten)]
+        full: FullPolicy,
     },
     /// Copy into a clone all that it shows of its parent, in the background, so that it needs the parent no longer
     #[command(after_help = "Example:\n  basalt volume flatten main/vm7")]
@@ -169,6 +184,8 @@ pub enum Volume {
         removed: Vec<String>,
         #[command(flatten)]
         limits: Limits,
+        #[command(flatten)]
+        full: FullPolicy,
         /// Give up the limits of the volume: those of its pool are in force
         #[arg(long, conflicts_with = "no_limit")]
         pool_limits: bool,

@@ -11,15 +11,15 @@ use crate::output::{json, table};
 use crate::resize;
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{Resizing, TrashView, VolumeClone, VolumeRemove, VolumeView};
+use control::admin::{Resizing, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
 use serde_json::{json, to_value};
-use types::{Stripe, codes};
+use types::{Stripe, WhenFull, codes};
 
 /// Runs `basalt volume ...`.
 pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     match command {
-        Volume::Create { name, size, stripes, texts, limits } => {
-            let text = texts.change(&[], limits.change(false));
+        Volume::Create { name, size, stripes, texts, limits, full } => {
+            let text = VolumeText { when_full: full.when_full, ..texts.change(&[], limits.change(false)) };
             let volume = admin.create_volume(name, *size, stripes.layout(), text)?;
             if as_json {
                 return json("volume.create", to_value(&volume)?);
@@ -30,9 +30,10 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             }
             Ok(())
         }
-        Volume::Clone { snapshot, name, texts, limits } => {
+        Volume::Clone { snapshot, name, texts, limits, full } => {
             let (snapshot, name) = (snapshot.clone(), name.clone());
-            clone(admin, VolumeClone { snapshot, name, text: texts.change(&[], limits.change(false)) }, as_json)
+            let text = VolumeText { when_full: full.when_full, ..texts.change(&[], limits.change(false)) };
+            clone(admin, VolumeClone { snapshot, name, text }, as_json)
         }
         Volume::Flatten { name, cancel, no_wait } => flatten::run(admin, name, (*cancel, *no_wait), as_json),
         Volume::Fault(command) => faults::run(admin, command, as_json),
@@ -62,8 +63,9 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume {name} is now {}", volume.name);
             Ok(())
         }
-        Volume::Set { name, texts, removed, limits, pool_limits } => {
-            let volume = admin.set_volume(name, texts.change(removed, limits.change(*pool_limits)))?;
+        Volume::Set { name, texts, removed, limits, full, pool_limits } => {
+            let change = texts.change(removed, limits.change(*pool_limits));
+            let volume = admin.set_volume(name, VolumeText { when_full: full.when_full, ..change })?;
             if as_json {
                 return json("volume.set", to_value(&volume)?);
             }
@@ -136,6 +138,11 @@ fn show_info(volume: &VolumeView) {
     out!("client     {}", holder(volume));
     let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };
     out!("limits     {}{of_pool}", crate::limit_args::in_words(&volume.limits));
+    match volume.when_full {
+        WhenFull::Client => out!("when full  as its client says: writes wait 20 s by default"),
+        WhenFull::Wait => out!("when full  writes wait"),
+        WhenFull::Error => out!("when full  writes fail at once"),
+    }
     faults::show_all(volume);
     if !volume.description.is_empty() {
         out!("about      {}", volume.description);

@@ -89,10 +89,13 @@ impl Client {
                 match answer {
                     ClientAnswer::Refused(why) if why.code == codes::SESSION_FENCED => open.volume.fail(Errno::Fenced),
                     ClientAnswer::Refused(why) if why.code == codes::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
-                    ClientAnswer::Alive { len_epoch, len_bytes, limits, faults } => {
+                    ClientAnswer::Alive { len_epoch, len_bytes, limits, faults, when_full } => {
                         open.set_faults(now, &faults);
                         if open.volume.set_limits(now, limits) {
                             tracing::info!(name = open.info.name, ?limits, "the volume has other I/O limits");
+                        }
+                        if open.volume.set_when_full(when_full) {
+                            tracing::info!(name = open.info.name, %when_full, "writes to a full pool have another policy");
                         }
                         if open.volume.set_length(len_epoch, len_bytes) {
                             // Meta may wait for the answer of a volume that is to get shorter.

@@ -14,6 +14,7 @@ use crate::settings::SettingView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use types::WhenFull;
 use types::control::Watermarks;
 use types::qos::QosChange;
 use types::{
@@ -289,6 +290,8 @@ pub struct VolumeText {
     /// Keys of labels that go.
     pub removed_labels: Vec<String>,
     pub limits: QosChange,
+    /// Policy of writes while the pool is full; `None`: it stays.
+    pub when_full: Option<WhenFull>,
 }
 
 /// The answer to an [`AdminAsk`].
@@ -661,6 +664,9 @@ pub struct VolumeView {
     pub limits: QosLimits,
     #[serde(default)]
     pub limits_of: String,
+    /// Policy of its writes while the pool is full: `client`, `wait` or `error`.
+    #[serde(default)]
+    pub when_full: WhenFull,
     /// Number of its snapshots.
     #[serde(default)]
     pub snapshots: u32,

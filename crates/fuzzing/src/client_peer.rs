@@ -17,6 +17,7 @@ use simenv::{SimEnv, World};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
+use types::WhenFull;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
 use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
@@ -66,6 +67,7 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
         faults: Vec::new(),
+        when_full: types::WhenFull::Client,
         write: true,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![PG] }],
         view: view(None),
@@ -100,16 +102,26 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view: view(None) }
         }
         ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view(None)),
-        ClientAsk::Keepalive { .. } => {
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
-        }
+        ClientAsk::Keepalive { .. } => ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client,
+        },
         ClientAsk::Close { .. } => ClientAnswer::Closed,
     }
 }
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(7) {
-        0 => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: some_limits(source), faults: Vec::new() },
+        0 => ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: some_limits(source),
+            faults: Vec::new(),
+            when_full: WhenFull::Client,
+        },
         1 => ClientAnswer::Closed,
         2 => opened(Some(source)),
         3 => ClientAnswer::Refreshed(view(Some(source))),

@@ -15,6 +15,7 @@ use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use types::WhenFull;
 use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem};
 use types::faults::{Fault, FaultEffect};
@@ -260,6 +261,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         cloning: false,
         flatten: (n == 2).then(|| control::Flatten { since_ms: 8, by: String::new() }),
         faults: if n == 2 { some_faults() } else { Faults::default() },
+        when_full: if n == 1 { WhenFull::Client } else { WhenFull::Error },
         rollback: (n == 2).then(|| Rollback {
             snapshot: SnapshotId(3),
             to: GenerationId(4),

@@ -9,6 +9,7 @@ use crate::source::Source;
 use device::{Answer, Completion, EXTENTS_LEN_MAX, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use types::WhenFull;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
 use types::limits::VOLUME_LEN_MAX;
 use types::map::{Member, OsdAddr, PgMap};
@@ -93,6 +94,7 @@ fn opened(write: bool, stripe: Stripe) -> Opened {
         stripe,
         limits: QosLimits::NONE,
         faults: Vec::new(),
+        when_full: types::WhenFull::Client,
         write,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: pgs_of(SegmentIndex(0), stripe) }],
         view: honest_view(pgs_of(SegmentIndex(0), stripe)),
@@ -154,7 +156,13 @@ fn wild_view(source: &mut Source<'_>) -> MapView {
 
 fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
     match source.below(6) {
-        0 => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        0 => ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client,
+        },
         1 => ClientAnswer::Opened(opened(source.flag(), Stripe::NONE)),
         2 => ClientAnswer::Refreshed(wild_view(source)),
         3 => {
@@ -192,7 +200,13 @@ fn right_answer(ask: &ClientAsk, stripe: Stripe) -> ClientAnswer {
             ClientAnswer::Segments { segments, pending: Vec::new(), view }
         }
         ClientAsk::Refresh { pgs } => ClientAnswer::Refreshed(honest_view(pgs.iter().copied())),
-        _ => ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        _ => ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client,
+        },
     }
 }
 

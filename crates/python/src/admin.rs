@@ -10,13 +10,13 @@ use clientthread::Failure;
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, FaultAdd, Resizing, SnapshotChange, VolumeClone, VolumeRemove, VolumeText,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
-use types::codes;
 use types::faults::{Fault, FaultEffect};
 use types::stripe::Stripe;
+use types::{WhenFull, codes};
 
 /// The arguments of a request.
 pub struct Arguments<'a, 'py>(pub &'a Bound<'py, PyDict>);
@@ -41,8 +41,14 @@ impl Arguments<'_, '_> {
             description: self.get("description")?,
             labels: self.get::<Option<BTreeMap<String, String>>>("labels")?.unwrap_or_default(),
             removed_labels: self.get::<Option<Vec<String>>>("removed_labels")?.unwrap_or_default(),
+            when_full: self.when_full()?,
             ..VolumeText::default()
         })
+    }
+
+    fn when_full(&self) -> PyResult<Option<WhenFull>> {
+        let name: Option<String> = self.get("when_full")?;
+        name.map(|name| name.parse().map_err(PyValueError::new_err)).transpose()
     }
 
     /// Returns a size in bytes.

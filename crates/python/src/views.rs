@@ -36,6 +36,7 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         stripe_count: view.stripe.map_or(1, |stripe| stripe.count()),
         description: &view.description,
         labels: view.labels.clone(),
+        when_full: view.when_full.name(),
         resizing_to: view.resize_bytes,
         shrink_step: view.shrink_step.as_ref(),
         rollback_to: view.rollback_to.as_ref(),

@@ -12,6 +12,7 @@ use crate::ids::{
 use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
 use crate::qos::QosLimits;
 use crate::stripe::Stripe;
+use crate::when_full::WhenFull;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -377,12 +378,13 @@ pub enum ClientAnswer {
     Refreshed(MapView),
     /// The holder is known. `len_bytes`: the length of its volume that it may use; 0: the metadata server does not say. Of two lengths, that
     /// with the higher `len_epoch` is later; under the same one a volume only grows. `limits`: those of its I/O that are in force now.
-    /// `faults`: all that are rehearsed on it.
+    /// `faults`: all that are rehearsed on it. `when_full`: what its writes do while the pool is full.
     Alive {
         len_epoch: u32,
         len_bytes: u64,
         limits: QosLimits,
         faults: Vec<ToldFault>,
+        when_full: WhenFull,
     },
     Closed,
     Refused(Refusal),
@@ -420,6 +422,8 @@ pub struct Opened {
     pub limits: QosLimits,
     /// Faults that are rehearsed on it; none on a snapshot. The holder hears of changes in the same way.
     pub faults: Vec<ToldFault>,
+    /// Policy of its writes while the pool is full. The holder hears of changes in the same way.
+    pub when_full: WhenFull,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,

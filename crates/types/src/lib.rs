@@ -29,6 +29,7 @@ pub mod time;
 pub mod tree;
 pub mod units;
 pub mod usage;
+mod when_full;
 
 pub use crc::crc32c;
 pub use errno::Errno;
@@ -44,3 +45,4 @@ pub use store::{Entry, EntryKind};
 pub use stripe::Stripe;
 pub use time::Time;
 pub use units::{AU, BLOCK, CHUNK, SECTOR, SEGMENT};
+pub use when_full::WhenFull;

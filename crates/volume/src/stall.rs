@@ -13,7 +13,7 @@ use crate::part::{Place, Work};
 use crate::volume::{Kind, Volume};
 use std::collections::VecDeque;
 use std::time::Duration;
-use types::{Errno, OsdId, PgId, Time};
+use types::{Errno, OsdId, PgId, Time, WhenFull};
 
 /// State of one PG's lack of space.
 #[derive(Debug, Default)]
@@ -91,15 +91,25 @@ impl Volume {
         })
     }
 
+    /// Takes the policy for a full pool that meta told; false: it is the same.
+    pub fn set_when_full(&mut self, when_full: WhenFull) -> bool {
+        std::mem::replace(&mut self.when_full, when_full) != when_full
+    }
+
+    fn full_wait(&self) -> Duration {
+        self.when_full.longest_wait(self.config.full_wait)
+    }
+
     /// Lets a write wait for which an OSD has no space; false when its wait is over. The write keeps its place in the order of
     /// overlapping writes, and other I/O of its PG goes on.
     pub(crate) fn waits_for_space(&mut self, now: Time, key: u32) -> bool {
+        let longest = self.full_wait();
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
         part.refused = true;
         let since = pg.full.refused(now, self.config.tuning.full_forget);
         // A part whose request was answered already is given up at once.
-        if part.request.is_none() || now >= since + self.config.full_wait {
+        if part.request.is_none() || now.since(since) >= longest {
             return false;
         }
         if part.has_copies() {
@@ -147,7 +157,7 @@ impl Volume {
             if full.waiting == 0 {
                 continue;
             }
-            let is_over = full.since.is_some_and(|(since, _)| now >= since + self.config.full_wait);
+            let is_over = full.since.is_some_and(|(since, _)| now.since(since) >= self.full_wait());
             for key in self.waiting_of(slot).into_iter().take(if is_over { usize::MAX } else { 1 }) {
                 if is_over {
                     self.end_part(key, Err(Errno::NoSpace));

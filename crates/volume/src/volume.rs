@@ -21,7 +21,7 @@ use types::control::{ClientAsk, Opened};
 use types::limits::VOLUME_LEN_MAX;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::{Epoch, Errno, IoBuf, OsdId, PgId, SECTOR, SessionId, SnapshotId, Stripe, Time, VolumeId};
+use types::{Epoch, Errno, IoBuf, OsdId, PgId, SECTOR, SessionId, SnapshotId, Stripe, Time, VolumeId, WhenFull};
 
 /// Whether a message may leave for an OSD now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub struct VolumeConfig {
     pub serial: u64,
     /// Time after which a request fails with `TimedOut`; with `None` a request waits for ever.
     pub timeout: Option<Duration>,
-    /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`. Zero: it fails at once.
+    /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`, unless the volume has a policy.
+    /// Zero: it fails at once.
     pub full_wait: Duration,
     /// Whether requests fail with `TimedOut` while their PG is unavailable.
     pub on_unavailable: OnUnavailable,
@@ -198,6 +199,8 @@ pub struct Volume {
     pub(crate) len_bytes: u64,
     pub(crate) stripe: Stripe,
     pub(crate) write: bool,
+    /// Policy of writes while the pool is full, as meta has told.
+    pub(crate) when_full: WhenFull,
     pub(crate) config: VolumeConfig,
     pub(crate) rng: Rng,
     /// Set when no request can succeed any more.
@@ -288,6 +291,7 @@ impl Volume {
             polled_at: Time::ZERO,
             scan_at: Time::NEVER,
             stats: VolumeStats::default(),
+            when_full: opened.when_full,
             config,
         };
         volume.set_limits(Time::ZERO, opened.limits);

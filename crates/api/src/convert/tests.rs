@@ -2,6 +2,7 @@
 
 use super::*;
 use prost::Message;
+use types::WhenFull;
 use types::control::{Base, LimitsPart};
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder};
 use types::faults::{Fault, FaultEffect, ToldFault};
@@ -211,6 +212,7 @@ fn answers() -> Vec<ClientAnswer> {
         stripe,
         limits: limits(),
         faults: faults(),
+        when_full: types::WhenFull::Wait,
         write: true,
         segments: segments[1..].to_vec(),
         view: view.clone(),
@@ -222,7 +224,13 @@ fn answers() -> Vec<ClientAnswer> {
         ClientAnswer::Opened(opened),
         ClientAnswer::Segments { segments, pending: vec![SegmentIndex(2)], view: view.clone() },
         ClientAnswer::Refreshed(view),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client,
+        },
         ClientAnswer::Alive { len_epoch: 0, len_bytes: 5 << 20, limits: limits(), faults: faults() },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
@@ -359,6 +367,7 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
             stripe,
             limits,
             faults: Vec::new(),
+            when_full: types::WhenFull::Wait,
             write: true,
             segments,
             view,

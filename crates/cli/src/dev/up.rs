@@ -342,6 +342,7 @@ mod tests {
                 shrink_step: None,
                 limits: types::QosLimits::NONE,
                 limits_of: "none".into(),
+                when_full: types::WhenFull::Client,
                 snapshots: 0,
                 rollback_to: None,
                 parent: None,

@@ -34,6 +34,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
         faults: Vec::new(),
+        when_full: types::WhenFull::Client,
         write,
         segments: Vec::new(),
         view: MapView::default(),

@@ -191,6 +191,7 @@ impl Run {
                 stripe: Stripe::NONE,
                 limits: QosLimits::NONE,
                 faults: Vec::new(),
+                when_full: types::WhenFull::Client,
                 write: true,
                 segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg()] }],
                 view: view(),

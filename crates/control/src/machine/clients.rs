@@ -169,6 +169,7 @@ impl Control {
                         len_bytes,
                         limits: self.limits_told(volume),
                         faults: self.faults_told(now, volume),
+                        when_full: self.records.volumes[&volume].when_full,
                     }
                 } else if self.records.volumes.get(&volume).is_some_and(|v| v.trash.is_none()) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
@@ -441,6 +442,7 @@ impl Control {
             limits: self.limits_told(volume),
             // A copy of a snapshot, such as a backup, is no part of the rehearsal.
             faults: if snapshot.is_none() { self.faults_told(now, volume) } else { Vec::new() },
+            when_full: known.when_full,
             write,
             segments,
             view: self.map_view(pgs),

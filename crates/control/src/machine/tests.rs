@@ -34,7 +34,7 @@ use super::*;
 use crate::admin::{OsdRegister, OsdSet, PoolCreate, VolumeRemove};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
-use types::{Epoch, OsdUuid, QosLimits, SEGMENT, SegmentIndex, SessionId, Stripe};
+use types::{Epoch, OsdUuid, QosLimits, SEGMENT, SegmentIndex, SessionId, Stripe, WhenFull};
 use world::{World, opened, refused};
 
 fn open(name: &str, write: bool, steal: bool) -> ClientAsk {
@@ -85,7 +85,13 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
     };
     assert_eq!(
         world.ask(1, keepalive.clone()),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
@@ -121,7 +127,13 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
     world.pass(Duration::from_secs(2));
     assert_eq!(
         from(&mut world, "10.0.0.7:2", keepalive),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
@@ -169,7 +181,13 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
                 len_bytes: 0
             }
         ),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
 }
 

@@ -102,6 +102,7 @@ impl Control {
             shrink_step: self.shrink_step(now, volume).map(|(step, _)| step.to_owned()),
             limits,
             limits_of: limits_of.to_owned(),
+            when_full: volume.when_full,
             snapshots: self.records.snapshots_of(volume.id).filter(|s| s.state != SnapshotState::Deleting).count()
                 as u32,
             rollback_to: volume.rollback.as_ref().map(|rollback| {

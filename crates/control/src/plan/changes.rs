@@ -54,7 +54,7 @@ pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId>
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 
-/// Changes description, labels and limits of a volume.
+/// Changes description, labels and limits of a volume, and what its writes do while the pool is full.
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062, BSLT-2070.
@@ -62,7 +62,8 @@ pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<Volu
     let volume = live(records, name)?;
     let (description, labels) = changed(&volume.description, &volume.labels, text)?;
     let limits = changed_limits(volume.limits, &text.limits)?;
-    let record = VolumeRecord { description, labels, limits, ..volume.clone() };
+    let when_full = text.when_full.unwrap_or(volume.when_full);
+    let record = VolumeRecord { description, labels, limits, when_full, ..volume.clone() };
     let writes = if record == *volume { Vec::new() } else { vec![Write::Put(Record::Volume(record))] };
     Ok((writes, volume.id))
 }

@@ -70,6 +70,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         description,
         labels,
         limits,
+        when_full: text.when_full.unwrap_or_default(),
         resize: None,
         len_epoch: 0,
         newest: GenerationId::default(),

@@ -89,7 +89,11 @@ pub type Text<'a> = (&'a str, &'a BTreeMap<String, String>);
 
 /// Returns the difference of two records of a volume in words; empty when there is none.
 pub fn label_changes(before: &VolumeRecord, after: &VolumeRecord) -> String {
-    text_changes((&before.description, &before.labels), (&after.description, &after.labels)).join(", ")
+    let mut words = text_changes((&before.description, &before.labels), (&after.description, &after.labels));
+    if before.when_full != after.when_full {
+        words.push(format!("when full {}", after.when_full));
+    }
+    words.join(", ")
 }
 
 /// Returns the differences of two descriptions with labels in words.

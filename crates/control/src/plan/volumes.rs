@@ -84,6 +84,7 @@ pub fn volume_create(
         len_epoch: 0,
         trash: None,
         limits,
+        when_full: text.when_full.unwrap_or_default(),
         newest: GenerationId::default(),
         rollback: None,
         clone_of: None,

@@ -8,7 +8,7 @@ use types::control::{Base, CHUNKS_KEPT};
 use types::faults::Fault;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId};
+use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId, WhenFull};
 
 /// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +89,12 @@ pub struct VolumeRecord {
     /// Faults that are rehearsed on it.
     #[serde(default, skip_serializing_if = "Faults::is_unused")]
     pub faults: Faults,
+    #[serde(default, skip_serializing_if = "is_of_client")]
+    pub when_full: WhenFull,
+}
+
+fn is_of_client(policy: &WhenFull) -> bool {
+    *policy == WhenFull::Client
 }
 
 /// The rehearsed faults of a volume, by their numbers.

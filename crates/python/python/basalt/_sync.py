@@ -186,8 +186,12 @@ class Cluster:
         stripe_unit: int | None = None,
         description: str = "",
         labels: Mapping[str, str] | None = None,
+        when_full: Literal["client", "wait", "error"] | None = None,
     ) -> VolumeInfo:
-        """Create ``pool/volume`` with ``size`` bytes: 1 MiB to 64 TiB. Space is taken when it is written."""
+        """Create ``pool/volume`` with ``size`` bytes: 1 MiB to 64 TiB. Space is taken when it is written.
+
+        ``when_full`` says what writes do while the pool is full; ``"client"`` is the setting ``full_wait`` of their client.
+        """
         raw = self._ask(
             "volume_create",
             name=name,
@@ -196,6 +200,7 @@ class Cluster:
             stripe_unit=stripe_unit,
             description=description,
             labels=dict(labels or {}),
+            when_full=when_full,
         )
         return VolumeInfo._of(raw)
 
@@ -259,10 +264,11 @@ class Cluster:
         description: str | None = None,
         labels: Mapping[str, str] | None = None,
         removed_labels: Sequence[str] = (),
+        when_full: Literal["client", "wait", "error"] | None = None,
     ) -> VolumeInfo:
-        """Change the description and labels of a volume; what is not given stays."""
+        """Change the description and labels of a volume, or what writes do while the pool is full; what is not given stays."""
         changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
-        return VolumeInfo._of(self._ask("volume_set", name=name, **changes))
+        return VolumeInfo._of(self._ask("volume_set", name=name, when_full=when_full, **changes))
 
     def resize_volume(
         self, name: str, size: int, *, shrink: bool = False, discard_data: bool = False, force: bool = False

@@ -32,6 +32,8 @@ class VolumeInfo:
     stripe_count: int
     description: str
     labels: dict[str, str]
+    #: What writes do while the pool is full: ``client``, ``wait`` or ``error``.
+    when_full: str
     #: The size that a resize gives it.
     resizing_to: int | None
     #: While it gets shorter: ``client``, ``search``, ``chunks`` or ``wipe``.

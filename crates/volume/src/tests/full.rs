@@ -4,7 +4,7 @@ use super::script::{Bench, read, write};
 use crate::VolumeTuning;
 use device::{Answer, Request};
 use std::time::Duration;
-use types::{Errno, IoBuf};
+use types::{Errno, IoBuf, WhenFull};
 use wire::{Reject, ReplyBody, RequestBody};
 
 const WAIT: Duration = Duration::from_secs(3);
@@ -69,6 +69,34 @@ fn a_backlog_without_space_fails_as_one_and_later_writes_at_once() {
     b.submit(write(4096, 4096), 200);
     serve(&mut b, 8);
     assert_eq!(b.done(), [], "a new spell has its own wait");
+}
+
+#[test]
+fn policy_of_the_volume_counts_more_than_the_wait_of_its_client() {
+    let mut b = bench(WAIT);
+    assert!(b.volume.set_when_full(WhenFull::Error) && !b.volume.set_when_full(WhenFull::Error));
+    b.submit(write(4096, 4096), 1);
+    serve(&mut b, 8);
+    assert_eq!(b.done(), [(1, Err(Errno::NoSpace))], "it fails at once");
+    b.now = b.now + VolumeTuning::default().full_forget;
+    b.volume.set_when_full(WhenFull::Wait);
+    b.submit(write(4096, 4096), 2);
+    let began = b.now;
+    while b.now.since(began) < 100 * WAIT {
+        serve(&mut b, 8);
+        b.now = b.volume.next_deadline().max(b.now + Duration::from_millis(1));
+    }
+    assert_eq!(b.done(), [], "it waits as long as it takes");
+    serve(&mut b, u32::MAX);
+    assert_eq!(b.done(), [(2, Ok(Answer::Done))], "there is space again");
+    // A change counts for writes that wait already.
+    b.submit(write(8192, 4096), 3);
+    serve(&mut b, 8);
+    assert_eq!(b.done(), []);
+    b.volume.set_when_full(WhenFull::Error);
+    b.now = b.volume.next_deadline().max(b.now);
+    serve(&mut b, 8);
+    assert_eq!(b.done(), [(3, Err(Errno::NoSpace))]);
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         stripe: Stripe::NONE,
         limits: QosLimits::NONE,
         faults: Vec::new(),
+        when_full: types::WhenFull::Client,
         write,
         segments,
         view,

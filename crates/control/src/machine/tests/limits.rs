@@ -4,7 +4,7 @@ use super::world::{World, opened};
 use super::*;
 use crate::admin::{PoolSet, PoolView, VolumeText, VolumeView};
 use types::qos::{QosBase, QosChange, RateChange};
-use types::{LimitKind, QosLimits, RateLimit, VolumeId};
+use types::{LimitKind, QosLimits, RateLimit, Stripe, VolumeId, WhenFull};
 
 fn iops(rate: u64) -> QosChange {
     let change = RateChange { rate: Some(rate), ..RateChange::default() };
@@ -68,6 +68,42 @@ fn volume_without_limits_has_those_of_its_pool_whoever_leads() {
     };
     assert_eq!(told("pool.changed"), ["pool p: iops 500/s for volumes without limits of their own"]);
     assert_eq!(told("volume.changed").first().map(String::as_str), Some("volume p/b: iops 70/s"));
+}
+
+#[test]
+fn policy_for_a_full_pool_is_told_to_the_holder_and_in_an_event() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    let text = VolumeText { when_full: Some(WhenFull::Wait), ..VolumeText::default() };
+    let create = AdminAsk::VolumeCreate { name: "p/a".into(), len_bytes: SEGMENT, stripe: Stripe::NONE, text };
+    assert!(matches!(world.admin(create), Ok(AdminAnswer::Volume(view)) if view.when_full == WhenFull::Wait));
+    let held = opened(world.open("p/a", true, false));
+    assert_eq!(held.when_full, WhenFull::Wait);
+    let text = VolumeText { when_full: Some(WhenFull::Error), ..VolumeText::default() };
+    let set = AdminAsk::VolumeSet { name: "p/a".into(), text };
+    assert!(matches!(world.admin(set), Ok(AdminAnswer::Volume(view)) if view.when_full == WhenFull::Error));
+    world.crash();
+    world.connect_all();
+    // A change of something else leaves it.
+    set_text(&mut world, "p/a");
+    let keepalive = ClientAsk::Keepalive {
+        volume: held.volume,
+        session: held.session,
+        unreached: Vec::new(),
+        len_epoch: 0,
+        len_bytes: SEGMENT,
+    };
+    let told = world.ask(1, keepalive);
+    assert!(matches!(told, ClientAnswer::Alive { when_full: WhenFull::Error, .. }), "{told:?}");
+    (0..6).for_each(|_| world.pass(Duration::from_secs(1)));
+    let texts: Vec<&str> =
+        world.events.iter().filter(|e| e.kind == "volume.changed").map(|e| e.text.as_str()).collect();
+    assert_eq!(texts, ["volume p/a: when full error", "volume p/a: description \"a disk\""]);
+}
+
+fn set_text(world: &mut World, name: &str) {
+    let text = VolumeText { description: Some("a disk".to_owned()), ..VolumeText::default() };
+    assert!(world.admin(AdminAsk::VolumeSet { name: name.into(), text }).is_ok());
 }
 
 #[test]

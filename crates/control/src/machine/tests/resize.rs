@@ -72,7 +72,13 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         assert_eq!((record.len_bytes, record.resize.as_ref().map(|r| r.len_bytes)), (4 * SEGMENT, Some(9 * SEGMENT)));
         assert_eq!(
             world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 4 * SEGMENT,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: WhenFull::Client
+            }
         );
         assert_eq!(refused(world.ask(1, segments(&held, 4..5, true))).code, codes::OUT_OF_RANGE);
         assert!(world.attached.values().filter(|a| a.chunk_count == 9 * 64).count() > 1, "the other PGs have them");
@@ -88,7 +94,13 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         check_pgs(&world);
         assert_eq!(
             world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 9 * SEGMENT,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: WhenFull::Client
+            }
         );
         let ClientAnswer::Segments { segments: places, .. } = world.ask(1, segments(&held, 8..9, true)) else {
             panic!("no place behind the old end")
@@ -180,13 +192,25 @@ fn length_is_told_to_the_holder_only_when_a_majority_remembers_it() {
     let req = world.req(1, keepalive(&held));
     assert_eq!(
         world.answer_to(req),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 0,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
     world.hold = false;
     world.settle();
     assert_eq!(
         world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 9 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 9 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
 }
 
@@ -289,7 +313,13 @@ fn renamed_volume_keeps_its_holder_and_frees_the_old_name() {
     assert_eq!(volume(world.admin(rename("p/w", "p/w"))).name, "p/w");
     assert_eq!(
         world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: WhenFull::Client
+        }
     );
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_UNKNOWN);
     assert_eq!(refused(world.ask(2, open("p/w", true, false))).code, codes::VOLUME_HELD);
