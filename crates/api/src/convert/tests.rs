@@ -231,7 +231,13 @@ fn answers() -> Vec<ClientAnswer> {
             faults: Vec::new(),
             when_full: WhenFull::Client,
         },
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 5 << 20, limits: limits(), faults: faults() },
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 5 << 20,
+            limits: limits(),
+            faults: faults(),
+            when_full: types::WhenFull::Error,
+        },
         ClientAnswer::Closed,
         ClientAnswer::Refused(refusal),
     ]

@@ -19,6 +19,9 @@ pub fn volumes_are_renamed_labelled_resized_in_use_and_taken_back(dev: &Dev) {
     assert_eq!((names("tier=front"), names("tier=back").len()), (vec!["\"main/ops\"".to_owned()], 0));
     let set = dev.json(&["volume", "set", "main/ops", "--label", "tier=back", "--remove-label", "owner"]);
     assert_eq!(set["labels"], serde_json::json!({ "tier": "back" }));
+    assert_eq!(set["when_full"], "client");
+    assert_eq!(dev.json(&["volume", "set", "main/ops", "--when-full", "error"])["when_full"], "error");
+    dev.run(&["volume", "set", "main/ops", "--when-full", "later"]).says_usage("BSLT-1001", "");
     dev.run(&["volume", "set", "main/ops", "--label", "a b=c"]).says("BSLT-2062", "at most 512 bytes");
     dev.run(&["volume", "set", "main/ops", "--label", "novalue"]).says_usage("BSLT-1001", "");
 

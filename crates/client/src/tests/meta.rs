@@ -130,7 +130,13 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
         b.answer(
             asks[0].0,
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() },
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 0,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client,
+            },
         );
     }
     let asks = b.sleep();
@@ -165,13 +171,28 @@ fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
         let asks = b.sleep();
         b.answer(
             asks[0].0,
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: told, limits: QosLimits::NONE, faults: Vec::new() },
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: told,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client,
+            },
         );
         assert_eq!(b.events(), []);
         assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
     }
     let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
-    b.answer(asks[0].0, ClientAnswer::Alive { len_epoch: 0, len_bytes, limits: QosLimits::NONE, faults: Vec::new() });
+    b.answer(
+        asks[0].0,
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: types::WhenFull::Client,
+        },
+    );
     assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
     assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
     assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);
@@ -199,6 +220,7 @@ fn holder_of_a_shorter_volume_fails_what_is_behind_and_says_so() {
         len_bytes,
         limits: QosLimits::NONE,
         faults: Vec::new(),
+        when_full: types::WhenFull::Client,
     };
     b.now = b.now + Duration::from_secs(2);
     let asks: Vec<_> = b.turn().into_iter().filter(|(_, ask)| matches!(ask, ClientAsk::Keepalive { .. })).collect();
@@ -291,7 +313,16 @@ fn limits_of_a_volume_change_with_a_keepalive() {
                 break id;
             }
         };
-        b.answer(keepalive, ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits, faults: Vec::new() });
+        b.answer(
+            keepalive,
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 0,
+                limits,
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client,
+            },
+        );
         assert_eq!(b.client.find(key).expect("it is open").volume.limits(), limits);
     }
 }
@@ -317,7 +348,13 @@ fn pause_comes_with_a_keepalive_and_the_next_keepalives_go_on() {
         };
         b.answer(
             keepalive,
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: told.clone() },
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 0,
+                limits: QosLimits::NONE,
+                faults: told.clone(),
+                when_full: types::WhenFull::Client,
+            },
         );
         let in_force: Vec<ToldFault> = b.client.find(key).expect("it is open").volume.faults().copied().collect();
         assert_eq!(in_force, told);

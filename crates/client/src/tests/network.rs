@@ -201,9 +201,13 @@ impl Run {
                 ClientAnswer::Segments { segments, pending: Vec::new(), view: view() }
             }
             ClientAsk::Refresh { .. } => ClientAnswer::Refreshed(view()),
-            ClientAsk::Keepalive { .. } => {
-                ClientAnswer::Alive { len_epoch: 0, len_bytes: 0, limits: QosLimits::NONE, faults: Vec::new() }
-            }
+            ClientAsk::Keepalive { .. } => ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 0,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client,
+            },
             ClientAsk::Close { .. } => ClientAnswer::Closed,
         }
     }

@@ -105,7 +105,8 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
                 len_epoch: 0,
                 len_bytes: 4 * SEGMENT,
                 limits: types::QosLimits::NONE,
-                faults: Vec::new()
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client,
             }
         );
         cluster.all_up(&admin, 3).await;

@@ -77,11 +77,13 @@ fn policy_for_a_full_pool_is_told_to_the_holder_and_in_an_event() {
     let text = VolumeText { when_full: Some(WhenFull::Wait), ..VolumeText::default() };
     let create = AdminAsk::VolumeCreate { name: "p/a".into(), len_bytes: SEGMENT, stripe: Stripe::NONE, text };
     assert!(matches!(world.admin(create), Ok(AdminAnswer::Volume(view)) if view.when_full == WhenFull::Wait));
-    let held = opened(world.open("p/a", true, false));
+    let held =
+        opened(world.ask(1, ClientAsk::Open { name: "p/a".into(), write: true, steal: false, holder: "me".into() }));
     assert_eq!(held.when_full, WhenFull::Wait);
     let text = VolumeText { when_full: Some(WhenFull::Error), ..VolumeText::default() };
     let set = AdminAsk::VolumeSet { name: "p/a".into(), text };
     assert!(matches!(world.admin(set), Ok(AdminAnswer::Volume(view)) if view.when_full == WhenFull::Error));
+    (0..6).for_each(|_| world.pass(Duration::from_secs(1)));
     world.crash();
     world.connect_all();
     // A change of something else leaves it.

@@ -56,7 +56,13 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     };
     assert_eq!(
         world.ask(1, keepalive(unreached.clone())),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: types::WhenFull::Client
+        }
     );
     let shown = |world: &World| -> Vec<String> {
         let problems = world.control.status(world.now).problems;
@@ -66,12 +72,24 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
     assert_eq!(
         world.ask(1, keepalive(Vec::new())),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: types::WhenFull::Client
+        }
     );
     assert_eq!(shown(&world), Vec::<String>::new());
     assert_eq!(
         world.ask(1, keepalive(unreached)),
-        ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+        ClientAnswer::Alive {
+            len_epoch: 0,
+            len_bytes: 4 * SEGMENT,
+            limits: QosLimits::NONE,
+            faults: Vec::new(),
+            when_full: types::WhenFull::Client
+        }
     );
     assert_eq!(shown(&world).len(), 1);
     // After an OSD has just connected, the client has not tried again yet.
@@ -105,7 +123,13 @@ fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
         world.pass(Duration::from_secs(1));
         assert_eq!(
             world.ask(1, keepalive.clone()),
-            ClientAnswer::Alive { len_epoch: 0, len_bytes: 4 * SEGMENT, limits: QosLimits::NONE, faults: Vec::new() }
+            ClientAnswer::Alive {
+                len_epoch: 0,
+                len_bytes: 4 * SEGMENT,
+                limits: QosLimits::NONE,
+                faults: Vec::new(),
+                when_full: types::WhenFull::Client
+            }
         );
         (1..=3).for_each(|n| world.beat(OsdId(n)));
     }
