@@ -8,12 +8,10 @@
 
 mod paths;
 
-pub(crate) use paths::Path;
-
 use crate::home_api::RoundState;
 use bytes::Bytes;
 use layout::dissolved::{self, Dissolved, DissolvedError, DissolvedLists};
-use paths::{Paths, Step};
+use paths::{Path, Paths, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::tree::{Change, Node, Tree, TreeError};
@@ -137,6 +135,11 @@ impl Lineage {
     /// A generation that the tree does not have is alone: its volume came to the PG with an entry that changed no other generation.
     pub fn steps(&self, from: GenerationId, index: u32, view: View) -> impl Iterator<Item = GenerationId> + '_ {
         self.all_steps(from, view).filter(move |step| index < step.below).map(|step| step.generation)
+    }
+
+    /// Whether a lookup in this chunk may go through more generations than so many.
+    pub fn is_deep(&self, chunk: ChunkKey, generations: usize) -> bool {
+        self.deep && self.shows_older(chunk) && self.all_steps(chunk.generation, View::Full).nth(generations).is_some()
     }
 
     /// Returns the generations that a lookup of blocks from this one on goes through, each with the index below which it shows.

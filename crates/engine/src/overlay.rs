@@ -305,6 +305,11 @@ impl Overlay {
             partial.for_each(|(block, _)| data.insert(u32::from(block) / types::units::BLOCKS_PER_AU));
             data
         };
+        for layer in self.layers() {
+            let keys: BTreeSet<(u32, GenerationId)> =
+                layer.chunks.keys().map(|key| (key.index, key.generation)).collect();
+            assert_eq!(keys, layer.by_index, "chunks by index");
+        }
         let mut need = Need::default();
         for (chunk, layer) in &self.active.chunks {
             let below = self.below(*chunk, held(*chunk));

@@ -4,19 +4,21 @@
 //! open. A generation without older ones has one step: the lookup is that of its overlay.
 //!
 //! A head may show hundreds of generations, of which few have something in a range: home and the overlay name these, and the others are
-//! passed over. One that has nothing now gets nothing while a read is under way but from a chunk of one that has: a merge changes that
-//! chunk, too, and the read is looked up again.
+//! passed over. The result is that of the moment of the lookup: a generation that gets something later changes none of its pieces, or a
+//! chunk of one of them changes, too, and the read is looked up again.
 //!
 //! Invariant: the overlay of an older generation is never looked at before home of a younger one.
 
 use crate::home::Home;
 use crate::home_api::At;
-use crate::lineage::{Lineage, Path, View};
+use crate::lineage::{Lineage, View};
 use crate::overlay::{Found, Overlay, Source};
 use types::{ChunkKey, GenerationId, ReplicaId, SectorRange};
 
 /// Longest path that is walked as it is.
 const WALKED_MAX: usize = if cfg!(test) { 1 } else { 4 };
+/// Generations of other volumes that may be passed over for each one on the path, before the path is walked instead.
+const STRANGERS_MAX: usize = 4;
 
 /// The contents that a lookup goes through.
 #[derive(Clone, Copy)]
@@ -44,55 +46,84 @@ pub(crate) struct Resolved {
 impl Sources<'_> {
     /// Returns the sources of `range`. What stays open shows nothing: in [`View::Full`] it reads as zeros, unless home does not count.
     pub fn resolve(&self, view: View, chunk: ChunkKey, range: SectorRange) -> Resolved {
-        let ChunkKey { generation: first, index } = chunk;
-        if view == View::Full && !self.lineage.is_flat() {
-            let path = self.lineage.path(first);
-            if path.len() > WALKED_MAX {
-                return self.through(self.filled(&path, chunk, range).into_iter(), view, chunk, range);
-            }
-        }
-        self.through(self.lineage.steps(first, index, view), view, chunk, range)
+        // Without home, a cut in the overlay of an older generation still tells zeros from what is not known.
+        let indexed = self.home.filter(|_| view == View::Full && self.lineage.is_deep(chunk, WALKED_MAX));
+        let found = indexed.and_then(|home| self.over_filled(home, chunk, range));
+        found.unwrap_or_else(|| self.over_all(view, chunk, range))
     }
 
-    /// Looks at generations, from the newest to the oldest.
-    fn through(
-        &self,
-        steps: impl Iterator<Item = GenerationId>,
-        view: View,
-        chunk: ChunkKey,
-        range: SectorRange,
-    ) -> Resolved {
+    /// Goes through all generations of the path.
+    fn over_all(&self, view: View, chunk: ChunkKey, range: SectorRange) -> Resolved {
         let mut parts = vec![Found { range, source: Source::Open }];
         let mut looked = Vec::new();
-        let mut steps = steps.peekable();
+        let mut steps = self.lineage.steps(chunk.generation, chunk.index, view).peekable();
         while let Some(generation) = steps.next() {
             let key = ChunkKey { generation, ..chunk };
-            if let Some(overlay) = self.overlay {
-                parts = if self.frozen { overlay.fill_frozen(key, parts) } else { overlay.fill(key, parts) };
-            }
+            parts = self.in_overlay(key, parts);
             if steps.peek().is_none() {
                 parts.iter_mut().for_each(|f| self.end(key, view, f));
                 break;
             }
             parts = parts.into_iter().flat_map(|f| self.at_home(key, f)).collect();
             looked.extend(self.home.map(|_| key));
-            if !parts.iter().any(|f| matches!(f.source, Source::Open)) {
+            if !has_open(&parts) {
                 break;
             }
         }
         Resolved { parts, looked }
     }
 
-    /// Returns the generation of the chunk, and those on its path that have something in `range` at home, or in the chunk in the overlay.
-    fn filled(&self, path: &Path, chunk: ChunkKey, range: SectorRange) -> Vec<GenerationId> {
+    /// Goes through the chunk's own generation and those that have something in the range; `None`: so many do that are not on the path that
+    /// a walk costs less.
+    fn over_filled(&self, home: &Home, chunk: ChunkKey, range: SectorRange) -> Option<Resolved> {
+        let open = vec![Found { range, source: Source::Open }];
+        let mut parts = self.step(chunk, open);
+        let mut looked = vec![chunk];
+        if has_open(&parts) {
+            for generation in self.filled(home, chunk, range)? {
+                let key = ChunkKey { generation, ..chunk };
+                parts = self.step(key, parts);
+                looked.push(key);
+                if !has_open(&parts) {
+                    break;
+                }
+            }
+        }
+        Some(Resolved { parts, looked })
+    }
+
+    /// Returns the older generations on the path of a chunk that have something in `range` at home, or in the chunk in the overlay, from
+    /// the newest to the oldest.
+    fn filled(&self, home: &Home, chunk: ChunkKey, range: SectorRange) -> Option<Vec<GenerationId>> {
         let ChunkKey { generation: first, index } = chunk;
-        let home = self.home.into_iter().flat_map(|home| home.generations_at(self.replica, index, range));
+        let path = self.lineage.path(first);
+        let most = STRANGERS_MAX * path.len();
+        if home.generation_count(self.replica, index) > most {
+            return None;
+        }
         let overlay = self.overlay.into_iter().flat_map(|overlay| overlay.generations_at(index));
-        let shown = home.chain(overlay).filter(|id| *id != first && path.shows(*id, index));
-        let mut filled: Vec<GenerationId> = std::iter::once(first).chain(shown).collect();
-        filled[1..].sort_unstable_by(|a, b| b.cmp(a));
-        filled.dedup();
-        filled
+        let mut found: Vec<GenerationId> = overlay.take(most + 1).collect();
+        if found.len() > most {
+            return None;
+        }
+        found.extend(home.generations_at(self.replica, index, range));
+        found.retain(|id| *id != first && path.shows(*id, index));
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.dedup();
+        Some(found)
+    }
+
+    fn in_overlay(&self, key: ChunkKey, parts: Vec<Found>) -> Vec<Found> {
+        match self.overlay {
+            Some(overlay) if self.frozen => overlay.fill_frozen(key, parts),
+            Some(overlay) => overlay.fill(key, parts),
+            None => parts,
+        }
+    }
+
+    /// Covers what is open with what overlay and home have of this generation.
+    fn step(&self, key: ChunkKey, parts: Vec<Found>) -> Vec<Found> {
+        self.in_overlay(key, parts).into_iter().flat_map(|f| self.at_home(key, f)).collect()
     }
 
     /// Ends the lookup of a part that is open in the overlay of the last step: home holds data there, or nothing shows.
@@ -124,6 +155,10 @@ impl Sources<'_> {
     /// Whether the contents of the whole range are in the overlay.
     pub fn covers(&self, chunk: ChunkKey, range: SectorRange) -> bool {
         let found = Sources { home: None, ..*self }.resolve(View::Full, chunk, range);
-        !found.parts.iter().any(|f| matches!(f.source, Source::Open))
+        !has_open(&found.parts)
     }
+}
+
+fn has_open(parts: &[Found]) -> bool {
+    parts.iter().any(|f| matches!(f.source, Source::Open))
 }

@@ -257,6 +257,11 @@ impl Home {
         runs
     }
 
+    /// Returns the number of generations, of whatever volume, of which home holds something in this chunk index.
+    pub fn generation_count(&self, replica: ReplicaId, index: u32) -> usize {
+        self.replicas.get(&replica).map_or(0, |r| r.chunks.count_at(index))
+    }
+
     /// Returns the generations of which home holds data or zeros in an AU of `range` of this chunk index, the newest first.
     pub fn generations_at(
         &self,

@@ -34,13 +34,13 @@ impl Path {
     }
 }
 
-/// Paths of the generations that were looked up last, of one tree.
+/// Paths of the generations that were looked up last, of one tree. At most 1 MiB.
 #[derive(Debug, Default)]
 pub(super) struct Paths(Mutex<BTreeMap<GenerationId, Path>>);
 
 impl Paths {
-    /// Most paths that are kept.
-    const KEPT_MAX: usize = 64;
+    /// Most generations of the paths that are kept.
+    const KEPT_MAX: usize = 64 << 10;
 
     /// Returns the path of a generation, which `compute` finds if it is not known.
     pub fn get(&self, from: GenerationId, compute: impl FnOnce() -> Path) -> Path {
@@ -48,10 +48,12 @@ impl Paths {
         if let Some(path) = known.get(&from) {
             return path.clone();
         }
-        if known.len() >= Paths::KEPT_MAX {
+        let path = compute();
+        if known.values().map(Path::len).sum::<usize>() + path.len() > Paths::KEPT_MAX {
             known.clear();
         }
-        known.entry(from).or_insert_with(compute).clone()
+        known.insert(from, path.clone());
+        path
     }
 
     /// Forgets all: the tree is another one.

@@ -78,9 +78,9 @@ fn volume_without_snapshots_allocates_nothing_more() {
     apply_all(&mut rig);
     assert!(rig.models[&R1].tree.len() > 50);
     assert_eq!(counts(&mut rig), alone);
-    // Nor does a head pay for generations that have nothing in the chunk.
+    // Nor does a head pay for each of 80 generations that have nothing in the chunk: home and the list of those that have something cost three.
     let (r, home) = (&rig.engine.replicas[&R1], rig.engine.home.as_ref().expect("mounted"));
     let head = ChunkKey { generation: GenerationId(99), index: 0 };
     let of_head = allocations(|| r.sources(home).resolve(View::Full, head, SectorRange::new(0, 64)));
-    assert!((1..=alone[0]).contains(&of_head), "{of_head} allocations, {} without snapshots", alone[0]);
+    assert!((1..=alone[0] + 3).contains(&of_head), "{of_head} allocations, {} without snapshots", alone[0]);
 }
