@@ -107,7 +107,7 @@ pub struct Faults {
 
 impl Faults {
     fn is_unused(&self) -> bool {
-        self.last == 0
+        self.last == 0 && self.list.is_empty()
     }
 }
 
@@ -281,6 +281,18 @@ mod tests {
         assert_eq!((record.attached_chunks(), record.shown_name()), (64, "v"));
         let written = serde_json::to_value(&record).expect("plain data");
         assert_eq!(written, serde_json::from_str::<serde_json::Value>(FIRST).expect("JSON"), "no field more");
+    }
+
+    #[test]
+    fn faults_are_kept_whatever_number_the_record_has_given_out() {
+        let mut volume = serde_json::from_str::<serde_json::Value>(FIRST).expect("JSON");
+        let fault = r#"{"id":4,"fault":{"effect":"pause","percent":10,"reads":true,"writes":false},"since_ms":8,
+            "until_ms":9008,"by":"ann"}"#;
+        let fault: serde_json::Value = serde_json::from_str(fault).expect("JSON");
+        volume["faults"] = serde_json::json!({ "last": 0, "list": [fault] });
+        let record: VolumeRecord = serde_json::from_value(volume).expect("it is read");
+        let again = serde_json::to_value(&record).expect("plain data");
+        assert_eq!(serde_json::from_value::<VolumeRecord>(again).expect("it is read"), record);
     }
 
     #[test]
