@@ -116,7 +116,7 @@ struct basalt_options {
     const char *meta;            /* metadata servers, "HOST:PORT,HOST:PORT"; NULL: the environment variable BASALT_META */
     uint32_t connect_timeout_ms; /* longest wait of basalt_connect(); 0: 15,000 */
     uint32_t io_timeout_ms;      /* a request fails after this; 0: it waits as long as it takes */
-    uint32_t full_wait_ms;       /* a write waits so long for space in a full pool; 0: 20,000; UINT32_MAX: not at all */
+    uint32_t full_wait_ms;       /* a write waits so long for space in a full pool, unless its volume says otherwise; 0: 20,000; UINT32_MAX: not at all */
     uint32_t reserved;           /* 0 */
     /* since 1.1 */
     uint32_t on_unavailable;      /* BASALT_UNAVAILABLE_*; 0: requests wait as long as it takes */

@@ -18,7 +18,7 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Time after which a request fails with `TimedOut`; `None`: never.
     pub io_timeout: Option<Duration>,
-    /// Time that a write waits for space in a full pool before it fails with `NoSpace`.
+    /// Time that a write waits for space in a full pool before it fails with `NoSpace`, unless the volume has a policy (`--when-full`).
     pub full_wait: Duration,
     /// Whether requests fail with `TimedOut` while the storage is unavailable.
     pub on_unavailable: OnUnavailable,

@@ -41,6 +41,11 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
     })
 }
 
+fn alive_with(len_bytes: u64) -> ClientAnswer {
+    let (limits, faults, when_full) = (QosLimits::NONE, Vec::new(), types::WhenFull::Client);
+    ClientAnswer::Alive { len_epoch: 0, len_bytes, limits, faults, when_full }
+}
+
 fn refused(code: u32) -> ClientAnswer {
     ClientAnswer::Refused(Refusal { code, message: "no".into() })
 }
@@ -128,16 +133,7 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
         assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
-        b.answer(
-            asks[0].0,
-            ClientAnswer::Alive {
-                len_epoch: 0,
-                len_bytes: 0,
-                limits: QosLimits::NONE,
-                faults: Vec::new(),
-                when_full: types::WhenFull::Client,
-            },
-        );
+        b.answer(asks[0].0, alive_with(0));
     }
     let asks = b.sleep();
     b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
@@ -169,30 +165,12 @@ fn holder_learns_a_longer_length_and_uses_it_without_an_open() {
     // No length, one that the volume has, a shorter one, and three that no volume has change nothing.
     for told in [0, len, len - 512, len + 1, (64 << 40) + 512, u64::MAX] {
         let asks = b.sleep();
-        b.answer(
-            asks[0].0,
-            ClientAnswer::Alive {
-                len_epoch: 0,
-                len_bytes: told,
-                limits: QosLimits::NONE,
-                faults: Vec::new(),
-                when_full: types::WhenFull::Client,
-            },
-        );
+        b.answer(asks[0].0, alive_with(told));
         assert_eq!(b.events(), []);
         assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len);
     }
     let (asks, len_bytes) = (b.sleep(), len + (5 << 30));
-    b.answer(
-        asks[0].0,
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: types::WhenFull::Client,
-        },
-    );
+    b.answer(asks[0].0, alive_with(len_bytes));
     assert_eq!(b.events(), [ClientEvent::Resized { volume, len_bytes }]);
     assert_eq!(b.client.device(volume).expect("open").info().len_bytes, len_bytes);
     assert_eq!(b.client.stats().volumes[0].len_bytes, len_bytes);

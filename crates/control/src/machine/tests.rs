@@ -34,8 +34,8 @@ use super::*;
 use crate::admin::{OsdRegister, OsdSet, PoolCreate, VolumeRemove};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
-use types::{Epoch, OsdUuid, QosLimits, SEGMENT, SegmentIndex, SessionId, Stripe, WhenFull};
-use world::{World, opened, refused};
+use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId, Stripe};
+use world::{World, alive, opened, refused};
 
 fn open(name: &str, write: bool, steal: bool) -> ClientAsk {
     ClientAsk::Open { name: name.into(), write, steal, holder: "test".into() }
@@ -83,16 +83,7 @@ fn silent_holder_is_replaceable_only_after_its_lease() {
         len_epoch: 0,
         len_bytes: 0,
     };
-    assert_eq!(
-        world.ask(1, keepalive.clone()),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive.clone()), alive(4 * SEGMENT));
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
     world.pass(Duration::from_secs(2));
@@ -125,16 +116,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
 
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(2));
-    assert_eq!(
-        from(&mut world, "10.0.0.7:2", keepalive),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
-    );
+    assert_eq!(from(&mut world, "10.0.0.7:2", keepalive), alive(4 * SEGMENT));
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD, "it came back elsewhere");
@@ -181,13 +163,7 @@ fn read_only_open_gets_no_session_and_allocates_nothing() {
                 len_bytes: 0
             }
         ),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
+        alive(4 * SEGMENT)
     );
 }
 

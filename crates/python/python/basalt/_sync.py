@@ -40,7 +40,7 @@ def connect(
     ``meta`` names its metadata servers, as ``"HOST:PORT,HOST:PORT"`` or as a list; without it, the environment variable
     ``BASALT_META`` does. Times are seconds: ``connect_timeout`` is the longest wait for a metadata server, here and in each call
     of an administrator. A request to a volume fails after ``io_timeout``; ``None``: it waits as long as it takes. A write
-    waits for space in a full pool for ``full_wait``.
+    waits for space in a full pool for ``full_wait``, unless :attr:`VolumeInfo.when_full` says otherwise.
 
     ``on_unavailable`` is about requests whose part of the volume no replica has served for 5 s. With ``"freeze"`` they wait as
     long as it takes; with a number, each fails when it is so many seconds old (``"wait"``: 30); with ``"error"`` they fail at

@@ -140,8 +140,7 @@ fn transfer(basalt: &Basalt, seed: u64, ended: &AtomicBool) -> Result<u64> {
     let open = |n| Session::open(basalt.metas(), &volume(n), Open::default());
     let mut sessions: Vec<Session> = (0..VOLUMES).map(open).collect::<Result<_>>()?;
     let mut accounts = vec![Account { balance: FIRST, ..Account::default() }; VOLUMES * ACCOUNTS];
-    // Accounts that no transfer has named read as zeros until their first balance: the last one opens the bank.
-    for (n, account) in accounts.iter().enumerate().rev() {
+    for (n, account) in accounts.iter().enumerate() {
         write(&mut sessions, n, account)?;
     }
     let mut rng = Rng::new(seed);

@@ -1,10 +1,10 @@
 //! OSDs that meta does not hear, and broken paths that only a client can see.
 
-use super::world::{World, opened};
+use super::world::{World, alive, opened};
 use super::{open, segments, with_volume};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk};
-use types::{OsdId, QosLimits, SEGMENT};
+use types::control::ClientAsk;
+use types::{OsdId, SEGMENT};
 
 /// Sends the reports of OSDs 2 and 3; as followers they hear osd.1, or no leader.
 fn others_report(world: &mut World, hear: bool) {
@@ -54,43 +54,16 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
         len_epoch: 0,
         len_bytes: 0,
     };
-    assert_eq!(
-        world.ask(1, keepalive(unreached.clone())),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: types::WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive(unreached.clone())), alive(4 * SEGMENT));
     let shown = |world: &World| -> Vec<String> {
         let problems = world.control.status(world.now).problems;
         problems.into_iter().filter(|line| line.starts_with("client ")).collect()
     };
     let lines = shown(&world);
     assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
-    assert_eq!(
-        world.ask(1, keepalive(Vec::new())),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: types::WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive(Vec::new())), alive(4 * SEGMENT));
     assert_eq!(shown(&world), Vec::<String>::new());
-    assert_eq!(
-        world.ask(1, keepalive(unreached)),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: types::WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive(unreached)), alive(4 * SEGMENT));
     assert_eq!(shown(&world).len(), 1);
     // After an OSD has just connected, the client has not tried again yet.
     world.connect(OsdId(2));
@@ -121,16 +94,7 @@ fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
     };
     for _ in 0..60 {
         world.pass(Duration::from_secs(1));
-        assert_eq!(
-            world.ask(1, keepalive.clone()),
-            ClientAnswer::Alive {
-                len_epoch: 0,
-                len_bytes: 4 * SEGMENT,
-                limits: QosLimits::NONE,
-                faults: Vec::new(),
-                when_full: types::WhenFull::Client
-            }
-        );
+        assert_eq!(world.ask(1, keepalive.clone()), alive(4 * SEGMENT));
         (1..=3).for_each(|n| world.beat(OsdId(n)));
     }
     assert!(used.iter().all(|pg| world.leaders[pg].0 == OsdId(1)), "{:?}", world.leaders);

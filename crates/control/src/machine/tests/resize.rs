@@ -1,7 +1,7 @@
 //! Longer volumes: the chunks reach each PG before the length is valid, whatever dies; and names, descriptions and labels.
 
 use super::past::{finish, move_watermarks};
-use super::world::{World, opened, refused};
+use super::world::{World, alive, opened, refused};
 use super::*;
 use crate::admin::{FoundLength, RecoverAsk, VolumeText, VolumeView};
 use crate::found::{Found, Table};
@@ -70,16 +70,7 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         (0..20).for_each(|_| world.pass(Duration::from_millis(100)));
         let record = &world.control.records().volumes[&held.volume];
         assert_eq!((record.len_bytes, record.resize.as_ref().map(|r| r.len_bytes)), (4 * SEGMENT, Some(9 * SEGMENT)));
-        assert_eq!(
-            world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive {
-                len_epoch: 0,
-                len_bytes: 4 * SEGMENT,
-                limits: QosLimits::NONE,
-                faults: Vec::new(),
-                when_full: WhenFull::Client
-            }
-        );
+        assert_eq!(world.ask(1, keepalive(&held)), alive(4 * SEGMENT));
         assert_eq!(refused(world.ask(1, segments(&held, 4..5, true))).code, codes::OUT_OF_RANGE);
         assert!(world.attached.values().filter(|a| a.chunk_count == 9 * 64).count() > 1, "the other PGs have them");
         // Another length is refused meanwhile, and the answer names the PG that is missing.
@@ -92,16 +83,7 @@ fn length_is_valid_only_after_each_pg_took_the_chunks() {
         let view = volume(world.admin(resize("p/v", 9)));
         assert_eq!((view.len_bytes, view.resize_bytes), (9 * SEGMENT, None));
         check_pgs(&world);
-        assert_eq!(
-            world.ask(1, keepalive(&held)),
-            ClientAnswer::Alive {
-                len_epoch: 0,
-                len_bytes: 9 * SEGMENT,
-                limits: QosLimits::NONE,
-                faults: Vec::new(),
-                when_full: WhenFull::Client
-            }
-        );
+        assert_eq!(world.ask(1, keepalive(&held)), alive(9 * SEGMENT));
         let ClientAnswer::Segments { segments: places, .. } = world.ask(1, segments(&held, 8..9, true)) else {
             panic!("no place behind the old end")
         };
@@ -190,28 +172,10 @@ fn length_is_told_to_the_holder_only_when_a_majority_remembers_it() {
     world.settle();
     assert_eq!(world.control.records().volumes[&held.volume].len_bytes, 9 * SEGMENT);
     let req = world.req(1, keepalive(&held));
-    assert_eq!(
-        world.answer_to(req),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 0,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
-    );
+    assert_eq!(world.answer_to(req), alive(0));
     world.hold = false;
     world.settle();
-    assert_eq!(
-        world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 9 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive(&held)), alive(9 * SEGMENT));
 }
 
 /// Returns a world whose store is a copy from before a resize to 9 GiB and a write behind the old end.
@@ -311,16 +275,7 @@ fn renamed_volume_keeps_its_holder_and_frees_the_old_name() {
     assert_eq!(code(world.admin(rename("p/none", "w"))), codes::VOLUME_UNKNOWN);
     assert_eq!(volume(world.admin(rename("p/v", "w"))).name, "p/w");
     assert_eq!(volume(world.admin(rename("p/w", "p/w"))).name, "p/w");
-    assert_eq!(
-        world.ask(1, keepalive(&held)),
-        ClientAnswer::Alive {
-            len_epoch: 0,
-            len_bytes: 4 * SEGMENT,
-            limits: QosLimits::NONE,
-            faults: Vec::new(),
-            when_full: WhenFull::Client
-        }
-    );
+    assert_eq!(world.ask(1, keepalive(&held)), alive(4 * SEGMENT));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_UNKNOWN);
     assert_eq!(refused(world.ask(2, open("p/w", true, false))).code, codes::VOLUME_HELD);
     // The old name is free, also for the next leader, and the two names do not mix.

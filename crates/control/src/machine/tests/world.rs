@@ -140,6 +140,12 @@ pub struct World {
     next: u64,
 }
 
+/// The answer to the holder of a volume without limits, faults and a policy for a full pool.
+pub fn alive(len_bytes: u64) -> ClientAnswer {
+    let (limits, faults) = (types::QosLimits::NONE, Vec::new());
+    ClientAnswer::Alive { len_epoch: 0, len_bytes, limits, faults, when_full: types::WhenFull::Client }
+}
+
 pub fn opened(answer: ClientAnswer) -> Opened {
     match answer {
         ClientAnswer::Opened(opened) => opened,
