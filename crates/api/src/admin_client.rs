@@ -454,6 +454,7 @@ async fn send_pool(rpc: &mut Rpc, ask: AdminAsk) -> Called {
                 quota_volumes: ask.quota.volumes,
                 quota_overcommit_percent: ask.quota.overcommit_percent,
                 device_class: ask.device_class,
+                backup_compression: ask.backup_compression.map(|one| one.name().to_owned()),
             };
             let reply = rpc.pool_set(request).await?.into_inner();
             Ok(need(reply.pool, "pool").and_then(TryInto::try_into).map(AdminAnswer::Pool))

@@ -7,7 +7,7 @@ use control::admin::{
     FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolSet, PoolView, QuotaChange, Status,
     TrashView, VolumeText, VolumeView,
 };
-use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId, WhenFull};
+use types::{ClusterId, Compression, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId, WhenFull};
 
 impl From<Status> for pb::StatusReply {
     fn from(s: Status) -> Self {
@@ -146,8 +146,14 @@ impl TryFrom<pb::PoolSetRequest> for PoolSet {
             volumes: r.quota_volumes,
             overcommit_percent: r.quota_overcommit_percent,
         };
-        Ok(PoolSet { name: r.name, limits: change_in(r.limits)?, quota, device_class: r.device_class })
+        let (limits, device_class) = (change_in(r.limits)?, r.device_class);
+        let backup_compression = r.backup_compression.map(|name| compression_in(&name)).transpose()?;
+        Ok(PoolSet { name: r.name, limits, quota, device_class, backup_compression })
     }
+}
+
+fn compression_in(name: &str) -> Result<Compression, Malformed> {
+    name.parse().map_err(|_| Malformed::Range("backup_compression"))
 }
 
 impl From<PoolView> for pb::PoolView {
@@ -170,6 +176,7 @@ impl From<PoolView> for pb::PoolView {
             quota_overcommit_percent: p.quota_overcommit_percent,
             overcommit_percent: p.overcommit_percent,
             available_bytes: p.available_bytes,
+            backup_compression: p.backup_compression.name().to_owned(),
         }
     }
 }
@@ -196,6 +203,7 @@ impl TryFrom<pb::PoolView> for PoolView {
             quota_overcommit_percent: p.quota_overcommit_percent,
             overcommit_percent: p.overcommit_percent,
             available_bytes: p.available_bytes,
+            backup_compression: compression_in(&p.backup_compression)?,
         })
     }
 }

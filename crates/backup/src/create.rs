@@ -8,7 +8,7 @@
 //! - An attempt has a draft of its own from its begin to its record. When another command deletes that draft, it ends without a record.
 
 use crate::error::Error;
-use crate::format::{self, Compression, ObjectId, PIECE_BLOCKS_MAX};
+use crate::format::{self, ObjectId, PIECE_BLOCKS_MAX};
 use crate::index::{Index, Place};
 use crate::record::{Record, Subject};
 use crate::repository::Repository;
@@ -16,6 +16,7 @@ use crate::volume::Source;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::ops::Range;
 use std::sync::Arc;
+use types::Compression;
 use types::units::{BLOCK, SEGMENT};
 
 /// Pieces that are read, packed or sent at the same time: 4 MiB each, twice.

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::{Index, Place};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use types::Compression;
 use types::units::{BLOCK, SEGMENT};
 
 /// Most blocks (4 KiB) of a piece: 4 MiB.
@@ -73,17 +74,6 @@ impl TryFrom<String> for ObjectId {
         }
         Ok(ObjectId(id))
     }
-}
-
-/// Compression of pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// Bytes as they are.
-    None,
-    /// zstd, level 3; a piece that does not get smaller stays as it is.
-    #[default]
-    Zstd,
 }
 
 fn damaged(id: ObjectId, reason: impl fmt::Display) -> Error {

@@ -30,7 +30,7 @@ mod volume;
 
 pub use create::{Create, DRAFT_BYTES, Progress};
 pub use error::Error;
-pub use format::{Compression, ObjectId, decode_index, decode_piece, encode_index, encode_piece};
+pub use format::{ObjectId, decode_index, decode_piece, encode_index, encode_piece};
 pub use index::{Index, Place};
 pub use prune::{Retention, Swept, sweep};
 pub use record::{Record, Subject};

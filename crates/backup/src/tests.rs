@@ -1,9 +1,7 @@
 //! Backups of a volume that is written, zeroed and made longer, against a map of its blocks.
 
 use crate::create::DRAFT_BYTES;
-use crate::{
-    Compression, Create, Error, ObjectId, Record, Repository, Retention, Source, Subject, Target, VolumeFailure,
-};
+use crate::{Create, Error, ObjectId, Record, Repository, Retention, Source, Subject, Target, VolumeFailure};
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -13,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
+use types::Compression;
 use types::rng::Rng;
 use types::units::{BLOCK, SEGMENT};
 

@@ -543,11 +543,12 @@ pub enum Pool {
         /// Its new name
         new: String,
     },
-    /// Change the quota of a pool, its device class, and the limits of its volumes that have none of their own
+    /// Change the quota of a pool, its device class, the compression of backups, and the limits of volumes that have none of their own
     #[command(after_help = "Examples:
   basalt pool set main --quota-bytes 10TiB --quota-volumes 500
   basalt pool set main --quota-overcommit 300
   basalt pool set main --device-class nvme
+  basalt pool set main --backup-compression none
   basalt pool set main --iops 5000 --bandwidth 200MiB/s")]
     Set {
         /// The pool
@@ -565,6 +566,9 @@ pub enum Pool {
         /// Its replicas move to OSDs of this device class; `any`: it does not matter
         #[arg(long, value_name = "CLASS")]
         device_class: Option<String>,
+        /// Compression of backups of its volumes that are made without --compress
+        #[arg(long, value_name = "none|zstd")]
+        backup_compression: Option<types::Compression>,
         #[command(flatten)]
         limits: Box<crate::limit_args::Limits>,
     },

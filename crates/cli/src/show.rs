@@ -142,11 +142,12 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             Ok(())
         }
         Pool::Info { name } => pool_info(&known_pool(admin, name)?, as_json),
-        Pool::Set { name, quota_bytes, quota_volumes, quota_overcommit, device_class, limits } => {
+        Pool::Set { name, quota_bytes, quota_volumes, quota_overcommit, device_class, backup_compression, limits } => {
             let quota =
                 QuotaChange { bytes: *quota_bytes, volumes: *quota_volumes, overcommit_percent: *quota_overcommit };
-            let (name, device_class) = (name.clone(), device_class.clone());
-            let pool = admin.set_pool(PoolSet { name, limits: limits.change(false), quota, device_class })?;
+            let (name, device_class, limits) = (name.clone(), device_class.clone(), limits.change(false));
+            let ask = PoolSet { name, limits, quota, device_class, backup_compression: *backup_compression };
+            let pool = admin.set_pool(ask)?;
             if as_json {
                 return json("pool.set", to_value(&pool)?);
             }
@@ -207,5 +208,6 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
     let overcommit = pool.quota_overcommit_percent.map(|percent| format!("over-commit of {percent} %"));
     let quota: Vec<String> = bytes.into_iter().chain(volumes).chain(overcommit).collect();
     out!("quota      {}", if quota.is_empty() { "none".to_owned() } else { quota.join(", ") });
+    out!("backups    compression {}, unless one is made with --compress", pool.backup_compression);
     Ok(())
 }

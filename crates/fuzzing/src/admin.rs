@@ -356,9 +356,11 @@ fn pool_message(rng: &mut Rng) -> Vec<u8> {
             let quota_bytes = rng.chance(1, 2).then(|| [0, 5 << 30, u64::MAX][rng.below(3) as usize]);
             let quota_overcommit_percent = rng.chance(1, 3).then(|| rng.below(300));
             let (name, device_class) = (name(rng), device_class(rng));
-            let ask =
-                pb::PoolSetRequest { name, limits, quota_bytes, quota_volumes, quota_overcommit_percent, device_class };
-            (0, ask.encode_to_vec())
+            let quotas =
+                pb::PoolSetRequest { quota_bytes, quota_volumes, quota_overcommit_percent, ..Default::default() };
+            let backup_compression =
+                rng.chance(1, 3).then(|| ["none", "zstd", "", "gzip"][rng.below(4) as usize].into());
+            (0, pb::PoolSetRequest { name, limits, device_class, backup_compression, ..quotas }.encode_to_vec())
         }
         1 => (1, pb::PoolRenameRequest { name: name(rng), new: name(rng) }.encode_to_vec()),
         _ => (2, pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec()),

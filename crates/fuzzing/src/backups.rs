@@ -6,10 +6,11 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use backup::{
-    Base, Compression, Decoder, Encoder, Error, Frame, Head, Index, ObjectId, Place, Record, Subject, decode_index,
-    decode_piece, encode_index, encode_piece,
+    Base, Decoder, Encoder, Error, Frame, Head, Index, ObjectId, Place, Record, Subject, decode_index, decode_piece,
+    encode_index, encode_piece,
 };
 use std::collections::BTreeMap;
+use types::Compression;
 use types::rng::Rng;
 use types::units::BLOCK;
 

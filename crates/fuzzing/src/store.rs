@@ -15,7 +15,6 @@ use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::WhenFull;
 use types::control::{Attach, Base};
 use types::cut::{Cut, CutEnd, CutItem};
 use types::faults::{Fault, FaultEffect};
@@ -27,6 +26,7 @@ use types::{
     ClusterId, CutId, Epoch, GenerationId, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
     SectorRange, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeChunk, VolumeId,
 };
+use types::{Compression, WhenFull};
 
 /// Memory of a tree for each byte of it: a node of three bytes is one of 72 bytes in a map.
 const NODE_FACTOR: u64 = 128;
@@ -295,6 +295,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         limits: some_limits(),
         quota: PoolQuota { bytes: Some(7 << 40), volumes: source.flag().then_some(8), overcommit_percent: Some(300) },
         device_class: source.flag().then(|| "ssd".to_owned()),
+        backup_compression: if source.flag() { Compression::None } else { Compression::Zstd },
     };
     let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
     let pg = |n: u32| PgId { pool: PoolId(1), n };

@@ -111,6 +111,7 @@ pub fn pool<'py>(py: Python<'py>, view: &PoolView) -> PyResult<Bound<'py, PyDict
         device_class: view.device_class.as_deref(),
         overcommit_percent: view.overcommit_percent,
         available: view.available_bytes,
+        backup_compression: view.backup_compression.name(),
     ))
 }
 

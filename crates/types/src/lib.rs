@@ -7,6 +7,7 @@
 //! The test switches of `planted` and `failpoint` are state of the process, and are compiled out of default builds.
 
 pub mod codes;
+mod compression;
 pub mod config;
 pub mod control;
 pub mod crc;
@@ -31,6 +32,7 @@ pub mod units;
 pub mod usage;
 mod when_full;
 
+pub use compression::Compression;
 pub use crc::crc32c;
 pub use errno::Errno;
 pub use hash::{BlockPlace, area_hash, block_hash, entry_hash};

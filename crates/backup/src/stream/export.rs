@@ -6,12 +6,13 @@
 use super::format::{Encoder, FRAME_DATA_MAX, Frame, Head, Totals};
 use crate::create::{Blocks, PIECES_AT_ONCE, Progress, blocks, common, complement};
 use crate::error::Error;
-use crate::format::{Compression, PIECE_BLOCKS_MAX};
+use crate::format::PIECE_BLOCKS_MAX;
 use crate::volume::Source;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use types::Compression;
 use types::units::{BLOCK, SEGMENT};
 
 /// Most blocks of a frame with data.

@@ -14,10 +14,10 @@
 //! - Frames ascend, do not overlap, and lie within the volume. Whatever the bytes are, decoding takes a bounded amount of memory.
 
 use crate::error::Error;
-use crate::format::Compression;
 use crate::record::Subject;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
+use types::Compression;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::{BLOCK, SECTOR};
 

@@ -1,11 +1,12 @@
 //! Streams: chains of them against a map of blocks, and streams that are damaged.
 
 use super::{BLOCK_LEN, Blocks, Snapshot, Volume, subject};
-use crate::{Base, Compression, Decoder, Encoder, Error, Frame, Head, Target, Totals, VolumeFailure};
+use crate::{Base, Decoder, Encoder, Error, Frame, Head, Target, Totals, VolumeFailure};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
+use types::Compression;
 use types::rng::Rng;
 use types::units::{BLOCK, SEGMENT};
 

@@ -2,10 +2,10 @@
 
 use crate::completion;
 use crate::errors::UserError;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
-use types::codes;
+use types::{Compression, codes};
 
 /// Environment variable that names a repository.
 const REPO_VARIABLE: &str = "BASALT_BACKUP_REPO";
@@ -28,22 +28,6 @@ impl Repo {
         let named = self.repo.clone().or_else(|| std::env::var(REPO_VARIABLE).ok()).filter(|named| !named.is_empty());
         let next = "give --repo /srv/backups or --repo s3://BUCKET/PREFIX";
         named.ok_or_else(|| UserError::new(codes::BAD_USAGE, "no place for backups is named", next))
-    }
-}
-
-/// Compression of a backup.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
-    None,
-    Zstd,
-}
-
-impl From<Packing> for backup::Compression {
-    fn from(packing: Packing) -> backup::Compression {
-        match packing {
-            Packing::None => backup::Compression::None,
-            Packing::Zstd => backup::Compression::Zstd,
-        }
     }
 }
 
@@ -101,9 +85,9 @@ pub struct Create {
     /// Read everything, also what an older backup has; a snapshot that has a backup is not saved again
     #[arg(long)]
     pub full: bool,
-    /// Compression of the data
-    #[arg(long, value_name = "none|zstd", default_value = "zstd")]
-    pub compress: Packing,
+    /// Compression of the data [default: that of the pool, which `basalt pool set --backup-compression` changes]
+    #[arg(long, value_name = "none|zstd")]
+    pub compress: Option<Compression>,
     #[command(flatten)]
     pub repo: Repo,
 }
@@ -132,9 +116,9 @@ pub struct Export {
     /// File of the stream; - is standard output [default: -]
     #[arg(short, long, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
-    /// Compression of the data
-    #[arg(long, value_name = "none|zstd", default_value = "zstd")]
-    pub compress: Packing,
+    /// Compression of the data [default: that of the pool, which `basalt pool set --backup-compression` changes]
+    #[arg(long, value_name = "none|zstd")]
+    pub compress: Option<Compression>,
 }
 
 #[derive(Args, Debug)]

@@ -14,7 +14,7 @@ use clientthread::Access;
 use control::admin::{SnapshotView, VolumeText, VolumeView};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::codes;
+use types::{Compression, codes};
 
 /// Label of a snapshot that a backup made, with the repository.
 const LABEL: &str = "backup";
@@ -25,6 +25,8 @@ const PREFIX: &str = "backup-";
 pub struct Of {
     cluster: String,
     pub volume: VolumeView,
+    /// Compression that its pool has for backups.
+    pub compression: Compression,
     snapshots: Vec<SnapshotView>,
 }
 
@@ -32,7 +34,9 @@ impl Of {
     pub fn ask(admin: &Admin, name: &str) -> Result<Of> {
         let volume = admin.volume_info(name)?;
         let snapshots = admin.snapshots(&volume.name)?;
-        Ok(Of { cluster: admin.status()?.cluster.to_string(), volume, snapshots })
+        let pool = volume.name.split('/').next().unwrap_or_default();
+        let compression = admin.pool(pool)?.map_or_else(Compression::default, |pool| pool.backup_compression);
+        Ok(Of { cluster: admin.status()?.cluster.to_string(), volume, compression, snapshots })
     }
 
     pub fn subject(&self, snapshot: &SnapshotView) -> Subject {
@@ -117,7 +121,7 @@ fn save(
         source: Arc::new(Saved { volume, since }),
         subject,
         base,
-        compression: args.compress.into(),
+        compression: args.compress.unwrap_or(of.compression),
         begun_ms: now_ms(),
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,

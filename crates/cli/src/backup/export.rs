@@ -40,7 +40,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Export, as_json: bool) -> R
     let snapshot = ready(admin, &args.name)?;
     let base = args.since.as_deref().map(|since| older(admin, name, since, &snapshot)).transpose()?;
     let since = base.as_ref().map(|base| base.snapshot);
-    let head = Head::new(of.subject(&snapshot), args.compress.into(), base.as_ref().map(base_of));
+    let head = Head::new(of.subject(&snapshot), args.compress.unwrap_or(of.compression), base.as_ref().map(base_of));
     let cluster = connect(metas)?;
     let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
     let output = Output::open(into)?;

@@ -66,6 +66,7 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
 
     full_repository_gets_no_snapshots(dev, &repo);
     volume_with_all_labels_comes_back(dev, &repo);
+    pool_says_whether_backups_are_compressed(dev, &repo);
 
     // After a rollback no snapshot can be compared with: everything is read.
     assert_eq!(dev.run(&["snapshot", "create", "main/saved@here"]).code, 0);
@@ -107,4 +108,24 @@ fn volume_with_all_labels_comes_back(dev: &Dev, repo: &str) {
     for name in ["main/labels", "main/labels2"] {
         assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
     }
+}
+
+/// Each write of the test is one repeated byte: compressed it takes next to nothing.
+fn pool_says_whether_backups_are_compressed(dev: &Dev, repo: &str) {
+    assert_eq!(dev.run(&["volume", "create", "main/packed", "1MiB"]).code, 0);
+    write(dev, "main/packed", 0..4, 201);
+    let full = ["backup", "create", "main/packed", "--full", "--repo", repo];
+    let stored = |words: &[&str], byte| {
+        // What an older backup has is not stored again, however it is compressed.
+        write(dev, "main/packed", 0..4, byte);
+        dev.json(&[&full[..], words].concat())["written_bytes"].as_u64().expect("a number")
+    };
+    assert!(stored(&[], 202) < 65536);
+    assert_eq!(dev.run(&["pool", "set", "main", "--backup-compression", "none"]).code, 0);
+    assert!(stored(&[], 203) >= 4 * 65536);
+    assert!(stored(&["--compress", "zstd"], 204) < 65536, "the command counts more than the pool");
+    assert_eq!(dev.json(&["pool", "set", "main", "--backup-compression", "zstd"])["backup_compression"], "zstd");
+    let refused = dev.run(&["pool", "set", "main", "--backup-compression", "gzip"]);
+    assert!(refused.code == 2 && refused.err.contains("neither none nor zstd"), "{refused:?}");
+    assert_eq!(dev.run(&["volume", "rm", "main/packed", "--now", "--snapshots"]).code, 0);
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use types::qos::QosChange;
-use types::{PoolId, QosLimits};
+use types::{Compression, PoolId, QosLimits};
 
 /// A new pool. `pg_count` 0 lets meta choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct PoolSet {
     pub quota: QuotaChange,
     /// Its replicas move to OSDs of this class; `any`: the class of an OSD does not matter.
     pub device_class: Option<String>,
+    /// Compression of its volumes' backups that ask for none.
+    pub backup_compression: Option<Compression>,
 }
 
 /// Change of the quota of a pool. `None`: it stays; 0: no bound.
@@ -76,4 +78,7 @@ pub struct PoolView {
     /// Bytes that can be written before the first of its OSDs is full; absent: none has reported.
     #[serde(default)]
     pub available_bytes: Option<u64>,
+    /// Compression of its volumes' backups that ask for none.
+    #[serde(default)]
+    pub backup_compression: Compression,
 }

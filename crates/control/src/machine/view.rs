@@ -63,6 +63,7 @@ impl Control {
             quota_overcommit_percent: pool.quota.overcommit_percent,
             overcommit_percent: promises.percent(&self.records, pool),
             available_bytes: self.available_bytes(now, pool),
+            backup_compression: pool.backup_compression,
         }
     }
 

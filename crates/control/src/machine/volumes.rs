@@ -160,6 +160,9 @@ impl Control {
             });
             self.moves_at = Time::ZERO;
         }
+        if pool.backup_compression != before.backup_compression {
+            words.push(format!("compression {} for backups", pool.backup_compression));
+        }
         let view = self.pool_view(now.mono, pool);
         if !words.is_empty() {
             let text = format!("pool {}: {}", ask.name, words.join(", "));

@@ -13,7 +13,7 @@ use types::codes;
 use types::control::Refusal;
 use types::map::Member;
 use types::planted::{Bug, on};
-use types::{OsdId, PgId, PoolId, QosLimits, ReplicaId};
+use types::{Compression, OsdId, PgId, PoolId, QosLimits, ReplicaId};
 
 /// PGs that are made or removed in one step.
 pub const PGS_PER_STEP: usize = 32;
@@ -63,6 +63,7 @@ pub fn pool_create(records: &Records, ask: &PoolCreate, up: Up<'_>, wall_ms: u64
         limits: QosLimits::NONE,
         quota: PoolQuota::default(),
         device_class: ask.device_class.clone(),
+        backup_compression: Compression::default(),
     };
     let warning = match ask.replicas {
         1 => Some("one replica: a lost device is lost data".to_string()),
@@ -75,8 +76,8 @@ pub fn pool_create(records: &Records, ask: &PoolCreate, up: Up<'_>, wall_ms: u64
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
 }
 
-/// Changes the limits of the volumes of a pool that have none of their own, its quota and its device class. Replicas follow to OSDs of
-/// the new class; there have to be enough of them.
+/// Changes the limits of the volumes of a pool that have none of their own, its quota, its device class and the compression of backups.
+/// Replicas follow to OSDs of the new class; there have to be enough of them.
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2014, BSLT-2017, BSLT-2070.
@@ -88,7 +89,8 @@ pub fn pool_set(records: &Records, ask: &PoolSet, up: Up<'_>) -> Plan<PoolId> {
         class => checked_class(class)?.map(str::to_owned),
     };
     let (limits, quota) = (changed_pool_limits(pool, &ask.limits)?, changed_quota(pool.quota, &ask.quota));
-    let record = PoolRecord { limits, quota, device_class, ..pool.clone() };
+    let backup_compression = ask.backup_compression.unwrap_or(pool.backup_compression);
+    let record = PoolRecord { limits, quota, device_class, backup_compression, ..pool.clone() };
     if record == *pool {
         return Ok((Vec::new(), pool.id));
     }

@@ -1,7 +1,7 @@
 //! The record of a pool.
 
 use serde::{Deserialize, Serialize};
-use types::{PoolId, QosLimits};
+use types::{Compression, PoolId, QosLimits};
 
 /// Life cycle of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub struct PoolRecord {
     /// Device class of the OSDs that its replicas lie on; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_class: Option<String>,
+    /// Compression of its volumes' backups that ask for none.
+    #[serde(default, skip_serializing_if = "Compression::is_default")]
+    pub backup_compression: Compression,
 }
 
 /// Most that the volumes of a pool may be together; those in the trash count. `None`: no bound.

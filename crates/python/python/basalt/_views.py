@@ -194,6 +194,8 @@ class PoolInfo:
     overcommit_percent: int | None
     #: Bytes that can be written before the first of its OSDs is full; ``None``: no OSD has reported.
     available: int | None
+    #: ``none`` or ``zstd``: of backups of its volumes that ask for none.
+    backup_compression: str
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 use super::world::{World, opened};
 use super::*;
 use crate::admin::{PoolSet, PoolView, QuotaChange};
+use types::Compression;
 
 const TWO_GIB: u64 = 2 * SEGMENT;
 
@@ -191,4 +192,24 @@ fn pool_that_is_promised_more_than_it_has_is_nearly_full_at_70_percent() {
     assert_eq!(world.pools()[0].available_bytes, Some(20 * gib), "each OSD has a replica of every PG");
     fill(&mut world, 69 * gib, 31 * gib);
     assert_eq!(nearly(&world), None);
+}
+
+#[test]
+fn compression_of_backups_is_told_and_outlives_a_leader() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    assert_eq!(world.pools()[0].backup_compression, Compression::Zstd);
+    for _ in 0..2 {
+        let compress = Some(Compression::None);
+        let ask = PoolSet { name: "p".into(), backup_compression: compress, ..PoolSet::default() };
+        world.admin(AdminAsk::PoolSet(ask)).expect("a known pool");
+    }
+    // A change of something else leaves it.
+    set(&mut world, Some(3 * SEGMENT), None);
+    let store = world.store.clone();
+    world.lead_on(store);
+    assert_eq!(world.pools()[0].backup_compression, Compression::None);
+    let told = world.events.iter().filter(|e| e.kind == "pool.changed").map(|e| e.text.clone()).collect::<Vec<_>>();
+    assert_eq!(told[0], "pool p: compression none for backups");
+    assert_eq!(told.len(), 2, "{told:?}");
 }
