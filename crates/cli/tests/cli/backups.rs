@@ -116,7 +116,7 @@ fn pool_says_whether_backups_are_compressed(dev: &Dev, repo: &str) {
     write(dev, "main/packed", 0..4, 201);
     let full = ["backup", "create", "main/packed", "--full", "--repo", repo];
     let stored = |words: &[&str], byte| {
-        // What an older backup has is not stored again, however it is compressed.
+        // Data of an older backup is not stored again, however that one was compressed.
         write(dev, "main/packed", 0..4, byte);
         dev.json(&[&full[..], words].concat())["written_bytes"].as_u64().expect("a number")
     };
