@@ -249,7 +249,7 @@ fn longer(
 }
 
 /// No volume was shortened so often: an OSD errs.
-const LEN_EPOCH_MAX: u32 = 1 << 31;
+pub(crate) const LEN_EPOCH_MAX: u32 = 1 << 31;
 
 /// Whether a length that PGs know is later than that of the records.
 pub(crate) fn is_later((len_epoch, chunk_count): (u32, u32), known: &VolumeRecord) -> bool {

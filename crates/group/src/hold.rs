@@ -118,13 +118,13 @@ impl Group {
     /// # Errors
     /// This replica does not lead for certain, or is busy; the PG does not have the volume, or knows a later length of it.
     pub fn head_with_tail(&mut self, now: Time, order: &SnapshotOrder) -> Result<GenerationId, CutRefusal> {
-        let SnapshotOrder::Find { volume, .. } = order else { return Err(CutRefusal::Invalid) };
+        let SnapshotOrder::Find { volume, len_epoch, .. } = order else { return Err(CutRefusal::Invalid) };
         if let Some(refusal) = self.order_refusal(order) {
             return Err(refusal);
         }
-        // Without a lease another leader may have applied a later write. A group without I/O has none until it is used: it is asked again.
+        // Without a proof another leader may have applied a later write. A group without I/O has no lease until it is used: it is asked again.
         self.last_io = Some(now);
-        if self.config.lease_reads && !self.lease_holds(now) {
+        if !self.may_search(now, *volume, *len_epoch) {
             return Err(CutRefusal::Busy);
         }
         self.decision.volumes.get(volume).map(|attached| attached.head).ok_or(CutRefusal::Absent)
@@ -135,7 +135,7 @@ impl Group {
         let Some(attached) = self.decision.volumes.get(&volume) else { return Some(CutRefusal::Absent) };
         match attached.len_epoch.cmp(&len_epoch) {
             _ if self.is_held(volume) => Some(CutRefusal::Open),
-            Ordering::Greater => Some(CutRefusal::Stale),
+            Ordering::Greater => Some(CutRefusal::LaterLength { len_epoch: attached.len_epoch }),
             // It does not have the volume at this length.
             Ordering::Less if wipes => Some(CutRefusal::Absent),
             _ if wipes && self.queue.is_full(0, &self.config.limits) => Some(CutRefusal::Busy),

@@ -75,6 +75,16 @@ pub(crate) struct Reads {
     asked_at: Time,
     retry: Duration,
     count: usize,
+    /// Searches behind the end of a volume that need a proof, with the epoch of the length.
+    searches: BTreeMap<VolumeId, Search>,
+}
+
+/// Proof for a search: the query that was sent after its first order.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    len_epoch: u32,
+    context: u64,
+    is_proved: bool,
 }
 
 impl Reads {
@@ -116,6 +126,7 @@ impl Reads {
         let waiting = std::mem::take(&mut self.waiting);
         let asked = std::mem::take(&mut self.questions).into_iter().flat_map(|q| q.reads);
         let running = std::mem::take(&mut self.running).into_values().map(|r| r.read);
+        self.searches.clear();
         let mut refused = 0;
         for read in waiting.into_iter().chain(asked).chain(running) {
             reply(read.origin, read.id, Err(reject), actions);
@@ -267,11 +278,40 @@ impl Group {
         }
     }
 
+    /// Whether this replica has applied all that was committed when it got the first order to search behind this end (R3). Without a lease
+    /// it sends a read-index query, and the order comes again. No client writes behind the end after that order.
+    pub(crate) fn may_search(&mut self, now: Time, volume: VolumeId, len_epoch: u32) -> bool {
+        if self.config.lease_reads {
+            return self.lease_holds(now);
+        }
+        let limits = &self.config.limits;
+        let reads = &mut self.reads;
+        if let Some(search) = reads.searches.get(&volume).filter(|search| search.len_epoch == len_epoch) {
+            return search.is_proved;
+        }
+        if reads.questions.len() >= limits.read_queries_max {
+            return false;
+        }
+        if reads.searches.len() >= limits.reads_max {
+            reads.searches.clear();
+        }
+        let context = reads.next_context;
+        reads.next_context += 1;
+        reads.questions.push_back(Question { context, reads: Vec::new(), index: None });
+        reads.searches.insert(volume, Search { len_epoch, context, is_proved: false });
+        reads.asked_at = now;
+        self.node.read_index(context);
+        false
+    }
+
     /// Starts the reads that are confirmed and whose index is applied.
     pub(crate) fn start_confirmed_reads(&mut self, actions: &mut Vec<Action>) {
         let applied = self.node.applied();
         while self.reads.questions.front().is_some_and(|q| q.index.is_some_and(|index| index <= applied)) {
             let question = self.reads.questions.pop_front().expect("it has a front");
+            for search in self.reads.searches.values_mut().filter(|search| search.context <= question.context) {
+                search.is_proved = true;
+            }
             for read in question.reads {
                 self.start_read(read, false, actions);
             }

@@ -103,6 +103,8 @@ pub enum CutRefusal {
     Open,
     #[error("the PG knows a later order of the volume")]
     Stale,
+    #[error("the PG knows a later length of the volume, of epoch {len_epoch}")]
+    LaterLength { len_epoch: u32 },
     #[error("the PG has as many snapshots or open cuts as it can take")]
     TooMany,
     #[error("the order is none: its volumes must ascend, and have new heads")]

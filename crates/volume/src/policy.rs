@@ -14,6 +14,7 @@
 //! a read of one sector takes its place.
 
 use crate::part::{Part, Place, Work};
+use crate::rehearsal::Stop;
 use crate::segments::Found;
 use crate::volume::Volume;
 use std::collections::BTreeSet;
@@ -99,6 +100,10 @@ impl Volume {
         self.active.iter().any(|slot| self.pgs[*slot as usize].service.unavailable)
     }
 
+    fn has_paused(&self, now: Time) -> bool {
+        self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.has_outage(now))
+    }
+
     /// Returns the latest time for the next poll, as far as the policy goes.
     pub(crate) fn policy_deadline(&self) -> Time {
         let is_bound = self.config.on_unavailable != OnUnavailable::Freeze && !self.requests.is_empty();
@@ -149,7 +154,7 @@ impl Volume {
         match self.config.on_unavailable {
             OnUnavailable::Freeze => {}
             // An outage that is known counts at once.
-            OnUnavailable::Error if self.has_unavailable() => self.judge_at = now,
+            OnUnavailable::Error if self.has_unavailable() || self.has_paused(now) => self.judge_at = now,
             _ => self.judge_at = self.judge_at.min(now + self.patience()),
         }
     }
@@ -158,6 +163,9 @@ impl Volume {
     fn judge(&mut self, now: Time) {
         for request in self.stuck(now) {
             self.stats.unavailable += 1;
+            if let Some(rehearsal) = &mut self.rehearsal {
+                rehearsal.gave_up(request);
+            }
             self.give_up(now, request);
         }
         let patience = self.patience();
@@ -177,9 +185,14 @@ impl Volume {
         }
         for (key, pending) in &self.requests {
             let (request, Some(piece)) = (key as u32, pending.next) else { continue };
-            if let Some(pauses) = self.rehearsal.as_ref().and_then(|rehearsal| rehearsal.pauses(request)) {
-                // A rehearsed pause counts as an outage, a rehearsed latency does not.
-                stuck.extend((pauses && is_old(request)).then_some(request));
+            // A rehearsed pause counts as an outage, a rehearsed latency does not.
+            if let Some(stop) = self.rehearsal.as_ref().and_then(|rehearsal| rehearsal.stop_of(request)) {
+                let ends = match stop {
+                    Stop::Latency => false,
+                    Stop::Pause => is_old(request),
+                    Stop::Outage => at_once || is_old(request),
+                };
+                stuck.extend(ends.then_some(request));
                 continue;
             }
             let is_stuck = match self.segments.find((piece.start / CHUNK) as u32) {

@@ -21,6 +21,19 @@ use types::{Errno, Time};
 struct Active {
     told: ToldFault,
     end: Time,
+    /// The policy has given up a request that this pause stopped: the outage is known, as that of a PG that is unavailable.
+    is_outage: bool,
+}
+
+/// The policy's view of a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It is late, which is no outage.
+    Latency,
+    /// A pause stops it.
+    Pause,
+    /// A pause stops it that has already lasted longer than the policy waits.
+    Outage,
 }
 
 /// A request that waits.
@@ -55,9 +68,29 @@ impl Rehearsal {
         self.wake
     }
 
-    /// Returns whether a pause stops this request; `None` when it does not wait here.
-    pub fn pauses(&self, request: u32) -> Option<bool> {
-        self.parked.iter().find(|parked| parked.request == request).map(|parked| parked.pauses)
+    /// Returns what stops a request for the policy; `None`: it does not wait here.
+    pub fn stop_of(&self, request: u32) -> Option<Stop> {
+        let parked = self.parked.iter().find(|parked| parked.request == request)?;
+        let by = |active: &&Active| Some(active.told.id) == parked.fault;
+        Some(match self.active.iter().find(by) {
+            Some(pause) if parked.pauses && pause.is_outage => Stop::Outage,
+            _ if parked.pauses => Stop::Pause,
+            _ => Stop::Latency,
+        })
+    }
+
+    /// Notes that the policy gives up a request. Those that the same pause stops from now on wait for nothing.
+    pub fn gave_up(&mut self, request: u32) {
+        let parked = self.parked.iter().find(|parked| parked.request == request && parked.pauses);
+        let fault = parked.and_then(|parked| parked.fault);
+        for pause in self.active.iter_mut().filter(|active| Some(active.told.id) == fault) {
+            pause.is_outage = true;
+        }
+    }
+
+    /// Whether a pause is known as an outage.
+    pub fn has_outage(&self, now: Time) -> bool {
+        self.in_force(now).any(|active| active.is_outage)
     }
 
     /// Takes a request out that was given up. Writes behind it go on with the next poll.
@@ -104,12 +137,12 @@ impl Volume {
         }
         let rehearsal = self.rehearsal.get_or_insert_default();
         let before: Vec<u32> = rehearsal.in_force(now).map(|active| active.told.id).collect();
-        let end_of = |fault: &ToldFault| {
-            let known = rehearsal.active.iter().find(|active| active.told.id == fault.id).map(|active| active.end);
-            known.unwrap_or(Time::NEVER).min(now + Duration::from_millis(fault.left_ms))
+        let again = |fault: &ToldFault| {
+            let known = rehearsal.active.iter().find(|active| active.told.id == fault.id);
+            let (end, is_outage) = known.map_or((Time::NEVER, false), |known| (known.end, known.is_outage));
+            Active { told: *fault, end: end.min(now + Duration::from_millis(fault.left_ms)), is_outage }
         };
-        let active = told.iter().map(|fault| Active { told: *fault, end: end_of(fault) });
-        rehearsal.active = active.collect();
+        rehearsal.active = told.iter().map(again).collect();
         rehearsal.wake = Time::ZERO;
         before.into_iter().ne(rehearsal.in_force(now).map(|active| active.told.id))
     }
@@ -120,7 +153,7 @@ impl Volume {
         let pending = &self.requests[request as usize];
         let is_read = matches!(pending.kind, Kind::Read(_) | Kind::Extents { .. });
         let (mut fails, mut wait): (bool, Option<Parked>) = (false, None);
-        for Active { told, end } in rehearsal.in_force(now) {
+        for Active { told, end, .. } in rehearsal.in_force(now) {
             let is_for = if is_read { told.fault.reads } else { told.fault.writes };
             if !is_for || !self.rng.chance(told.fault.percent.into(), 100) {
                 continue;

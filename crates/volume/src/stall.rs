@@ -86,7 +86,7 @@ impl Volume {
             pg: pg.map(|pg| pg.id),
             osd: pg.filter(|pg| pg.settled).map(|pg| pg.guess),
             full: part.is_some_and(|part| part.refused),
-            rehearsed: self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.pauses(key as u32).is_some()),
+            rehearsed: self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.stop_of(key as u32).is_some()),
             requests: late().count(),
         })
     }

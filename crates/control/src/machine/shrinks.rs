@@ -11,6 +11,7 @@
 use super::aim::Aim;
 use super::{Control, Now};
 use crate::events::{Note, size};
+use crate::found::LEN_EPOCH_MAX;
 use crate::plan;
 use crate::records::{Record, VolumeRecord, VolumeState, Write};
 use std::collections::BTreeMap;
@@ -292,9 +293,26 @@ impl Control {
             (_, Some(aim)) => aim.at = now + retry,
             (_, None) => {}
         }
-        // A forced recovery went back to a time before the volume, or before its shorter length.
-        if refusal == CutRefusal::Absent && self.records.volumes.contains_key(&id) {
-            self.attaching.ensure(id, pg);
+        match refusal {
+            // A forced recovery went back to a time before the volume, or before its shorter length.
+            CutRefusal::Absent if self.records.volumes.contains_key(&id) => self.attaching.ensure(id, pg),
+            CutRefusal::LaterLength { len_epoch } => self.raise_length(id, len_epoch),
+            _ => {}
+        }
+    }
+
+    /// Goes on with a shrink under an epoch above that of a PG.
+    fn raise_length(&mut self, id: VolumeId, len_epoch: u32) {
+        let Some(volume) = self.records.volumes.get(&id).filter(|_| len_epoch < LEN_EPOCH_MAX) else { return };
+        if self.batch.is_full() || len_epoch < volume.len_epoch {
+            return;
+        }
+        let raised = plan::shrink_above(volume, len_epoch);
+        let ordered = plan::wiped_end(&raised).is_some();
+        self.write(vec![Write::Put(Record::Volume(raised))]);
+        self.tell_length(id);
+        if ordered {
+            self.attach_everywhere(id);
         }
     }
 

@@ -65,6 +65,13 @@ pub fn shrink_end(volume: &VolumeRecord) -> VolumeRecord {
     VolumeRecord { resize: None, len_epoch: volume.len_epoch + 1, ..volume.clone() }
 }
 
+/// Returns a volume of which a PG knows a later length than the records, which went back in time. The epoch rises above that of the PG: the
+/// client confirms the length again, and one that was ordered goes into each PG again.
+pub fn shrink_above(volume: &VolumeRecord, len_epoch: u32) -> VolumeRecord {
+    let settled = volume.settled && wiped_end(volume).is_none();
+    VolumeRecord { len_epoch: len_epoch.max(volume.len_epoch) + 1, settled, ..volume.clone() }
+}
+
 /// Returns a volume of which a PG may have gone back to a time before a shrink: its PGs are to take the length again, and zero what is behind
 /// the end.
 pub(super) fn shortened_again(volume: VolumeRecord) -> VolumeRecord {

@@ -234,6 +234,24 @@ fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
     assert_eq!(rig.answer(id), Some(Err(Reject::Failed(Errno::Gone))));
 }
 
+/// A deposed leader that has not heard of the later one would say that nothing is behind a new end.
+#[test]
+fn search_behind_an_end_without_a_lease_is_for_a_confirmed_leader_only() {
+    use types::cut::{CutRefusal, SnapshotOrder, Tail};
+    let mut rig = Rig::led(3, false);
+    rig.list(1);
+    let tail = Tail { from_chunk: 1, parts: [].into() };
+    let order = SnapshotOrder::Find { volume: CHUNK.volume, len_epoch: 9, tail };
+    rig.deaf = [1].into();
+    for _ in 0..3 {
+        assert_eq!(rig.call(1, |group, now, _| group.head_with_tail(now, &order)), Err(CutRefusal::Busy));
+        rig.advance(40);
+    }
+    rig.deaf.clear();
+    rig.advance(40);
+    assert!(rig.call(1, |group, now, _| group.head_with_tail(now, &order)).is_ok());
+}
+
 /// Seed 300146 of the simulator: the engine looked again after the removal, and found nothing.
 #[test]
 fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {

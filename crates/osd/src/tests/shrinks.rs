@@ -109,7 +109,11 @@ fn shorter_volume_that_grows_again_shows_zeros_on_every_member() {
     assert_eq!(result(answer(&mut rig, wipe(3))), Err(CutRefusal::Absent), "the PG has not this length yet");
     assert_eq!(result(answer(&mut rig, wipe(2))), Ok(()));
     attach(&mut rig, 51, 3, 64);
-    assert_eq!(result(answer(&mut rig, wipe(2))), Err(CutRefusal::Stale), "a late order zeroes nothing");
+    assert_eq!(
+        result(answer(&mut rig, wipe(2))),
+        Err(CutRefusal::LaterLength { len_epoch: 3 }),
+        "a late order zeroes nothing"
+    );
     rig.run(ms(12_000));
     rig.start(2);
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));

@@ -213,6 +213,28 @@ fn pause_counts_as_an_outage_for_the_policy_and_latency_does_not() {
 }
 
 #[test]
+fn pause_that_is_known_as_an_outage_fails_later_requests_without_a_wait() {
+    let pause = only(false, fault(1, FaultEffect::Pause, 100, FOREVER));
+    let mut b = bench(&[pause]);
+    b.volume.config.on_unavailable = OnUnavailable::Error;
+    b.submit(write(0, 512), 1);
+    let end = b.now + ms(5_000);
+    assert_eq!(run_until(&mut b, end), [(ms(5_000), 1, Err(Errno::TimedOut))]);
+    for told in [pause, fault(1, FaultEffect::Pause, 100, FOREVER)] {
+        // Meta repeats it, with another share of the requests.
+        tell(&mut b, &[told, fault(2, FaultEffect::Latency(1), 100, FOREVER)]);
+        b.submit(write(0, 512), 2);
+        let end = b.now + ms(30);
+        assert_eq!(run_until(&mut b, end), [(ms(0), 2, Err(Errno::TimedOut))]);
+    }
+    // Another pause is another outage, and is not known yet.
+    tell(&mut b, &[fault(3, FaultEffect::Pause, 100, 2_000)]);
+    b.submit(write(0, 512), 3);
+    let end = b.now + ms(3_000);
+    assert_eq!(run_until(&mut b, end), [(ms(2_000), 3, Ok(Answer::Done))]);
+}
+
+#[test]
 fn time_limit_of_a_request_ends_its_wait_for_a_fault() {
     let mut b = Bench::new(&opened(2 * SEGMENT, 1, true), Some(ms(300)));
     tell(&mut b, &[fault(1, FaultEffect::Pause, 100, FOREVER)]);

@@ -167,6 +167,29 @@ fn data_behind_the_new_end_ends_a_shrink_unless_it_is_to_go() {
     assert!(world.tails.wiped.is_empty(), "the end is that of a chunk");
 }
 
+/// The records went back to a time before a length that one PG has.
+#[test]
+fn shrink_goes_on_above_a_length_that_only_a_pg_knows() {
+    for discard in [false, true] {
+        let (mut world, mut held) = held(Stripe::NONE);
+        let pg = world.control.records().segments[&(held.volume, SegmentIndex(1))].pg;
+        world.chunks.get_mut(&(pg, held.volume)).expect("it is there").0 = 40;
+        world.went_back = true;
+        let end = SEGMENT + HALF + 3 * SECTOR;
+        let token = begin(&mut world, shrink_with(end, discard, false));
+        for _ in 0..40 {
+            renew(&mut world, &mut held);
+            check(&world, &held);
+            world.pass(Duration::from_millis(50));
+        }
+        assert_eq!(volume(world.admin_answers.remove(&token).expect("an answer")).len_bytes, end);
+        let record = record(&world, held.volume);
+        assert_eq!((record.session, record.settled, record.resize), (held.session, true, None));
+        assert!(record.len_epoch > 40 && held.len_epoch >= 41, "{} {}", record.len_epoch, held.len_epoch);
+        assert!(world.chunks.iter().filter(|((_, v), _)| *v == held.volume).all(|(_, (epoch, _))| *epoch > 40));
+    }
+}
+
 #[test]
 fn holder_that_is_silent_loses_the_volume_and_the_shrink_goes_on() {
     let (mut world, held) = held(Stripe::NONE);

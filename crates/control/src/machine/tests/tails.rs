@@ -26,13 +26,13 @@ impl Tails {
             SnapshotOrder::Find { volume, len_epoch, tail } => {
                 let is_behind = |chunk: &u32| *chunk >= tail.from_chunk || tail.parts.iter().any(|(of, _)| of == chunk);
                 let data = self.data.get(&(pg, *volume)).copied().filter(is_behind);
-                let result = match data {
-                    _ if here(*volume).is_none() => Err(CutRefusal::Absent),
-                    _ if here(*volume) > Some(*len_epoch) => Err(CutRefusal::Stale),
-                    None if self.searched.insert((pg, *volume, *len_epoch)) => {
+                let result = match (here(*volume), data) {
+                    (None, _) => Err(CutRefusal::Absent),
+                    (Some(here), _) if here > *len_epoch => Err(CutRefusal::LaterLength { len_epoch: here }),
+                    (_, None) if self.searched.insert((pg, *volume, *len_epoch)) => {
                         Ok(TailStep::Searched { next: tail.from_chunk + 1 })
                     }
-                    data => Ok(data.map_or(TailStep::Empty, |chunk| TailStep::Data { chunk })),
+                    (_, data) => Ok(data.map_or(TailStep::Empty, |chunk| TailStep::Data { chunk })),
                 };
                 Some(SnapshotAnswer::Found { volume: *volume, len_epoch: *len_epoch, result })
             }
@@ -42,7 +42,7 @@ impl Tails {
                         self.wiped.insert((pg, *volume, *chunk, *range));
                         Ok(())
                     }
-                    Some(here) if here > *len_epoch => Err(CutRefusal::Stale),
+                    Some(here) if here > *len_epoch => Err(CutRefusal::LaterLength { len_epoch: here }),
                     _ => Err(CutRefusal::Absent),
                 };
                 Some(SnapshotAnswer::Wiped { volume: *volume, len_epoch: *len_epoch, chunk: *chunk, result })

@@ -106,6 +106,8 @@ pub struct World {
     pub cut_pgs: CutPgs,
     /// The length of a volume in a PG, with its epoch. A later record with fewer chunks under the same epoch would unmap data.
     pub chunks: BTreeMap<(PgId, VolumeId), (u32, u32)>,
+    /// The records went back in time: PGs keep lengths that these do not know.
+    pub went_back: bool,
     pub tails: Tails,
     /// Session and epoch that an opener was told: no older attach record may take effect any more.
     pub told: BTreeMap<VolumeId, Attach>,
@@ -207,6 +209,7 @@ impl World {
             attached: BTreeMap::new(),
             cut_pgs: CutPgs::default(),
             chunks: BTreeMap::new(),
+            went_back: false,
             tails: Tails::default(),
             told: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -761,8 +764,9 @@ impl World {
         }
         let most = self.chunks.entry((pg, attach.volume)).or_default();
         let length = (attach.len_epoch, attach.chunk_count);
-        assert!(length >= *most || attach.chunk_count == 0, "{attach:?} unmaps chunks of {most:?}");
-        if attach.chunk_count != CHUNKS_KEPT {
+        let is_later = length >= *most || attach.chunk_count == 0;
+        assert!(is_later || self.went_back, "{attach:?} unmaps chunks of {most:?}");
+        if attach.chunk_count != CHUNKS_KEPT && is_later {
             *most = length;
         }
         if let Some(old) = self.attached.insert((pg, attach.volume), attach) {
