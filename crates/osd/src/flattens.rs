@@ -89,10 +89,10 @@ impl Osd {
     /// Looks for data behind the end that a volume is to have, in one PG.
     pub(crate) fn order_find(&mut self, pg: PgId, (volume, len_epoch): (VolumeId, u32), tail: &Tail) {
         let order = SnapshotOrder::Find { volume, len_epoch, tail: tail.clone() };
-        let (now, group) = (self.now, self.pgs.by_pg(pg).and_then(|key| self.pgs.group(key)));
-        let head = group.ok_or(CutRefusal::NotLeader { hint: None }).and_then(|group| {
-            let head = group.head_with_tail(now, &order)?;
-            Ok((group.identity().replica, head))
+        let mut head = Err(CutRefusal::NotLeader { hint: None });
+        self.with_pg(pg, |group, now, _| {
+            let replica = group.identity().replica;
+            head = group.head_with_tail(now, &order).map(|head| (replica, head));
         });
         let result = head.map(|(replica, head)| self.find_data(replica, head, tail));
         self.meta.outbox.push(OsdUp::Snapshots { pg, answer: SnapshotAnswer::Found { volume, len_epoch, result } });

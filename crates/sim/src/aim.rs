@@ -104,11 +104,15 @@ pub const FLATTEN_FROM: u64 = 2_210_000;
 /// From this seed on, their volumes get shorter and longer again.
 pub const SHRINK_FROM: u64 = 2_230_000;
 const LIMITED_PCT: u64 = 4;
+/// From this seed on, [`Class::CutPoints`] is drawn as well, before all other aims but [`Class::FillingCounts`].
+pub const CUTS_FROM: u64 = 2_300_000;
+const CUTS_PCT: u64 = 6;
 
 /// An aim whose class has its run to itself: name of its dice, first seed, percentage, class.
 type Alone = (&'static [u8; 8], u64, u64, Class);
 /// Such aims that are drawn before [`Class::DisjointBlocks`] and [`Class::DisjointEntries`], in this order.
-const FIRST_ALONE: [Alone; 6] = [
+const FIRST_ALONE: [Alone; 7] = [
+    (b"cutStep!", CUTS_FROM, CUTS_PCT, Class::CutPoints),
     (b"limited!", LIMITED_FROM, LIMITED_PCT, Class::LimitedVolumes),
     (b"anOlder!", OLDER_FROM, OLDER_PCT, Class::OlderDevices),
     (b"manyMeta", METAS_FROM, METAS_PCT, Class::ManyMetas),
@@ -139,6 +143,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::ForcedPgs => FORCED_FROM,
         Class::StuckPg => STUCK_FROM,
         Class::LimitedVolumes => LIMITED_FROM,
+        Class::CutPoints => CUTS_FROM,
         Class::FillingCounts => FILLING_FROM,
         Class::ManyMetas => METAS_FROM,
         Class::OlderDevices => OLDER_FROM,
@@ -298,6 +303,7 @@ impl Aim {
             Class::PairsOfReplicas => Aim::shape_pairs(options),
             Class::ManyMetas => Aim::shape_metas(options),
             Class::LimitedVolumes => Aim::shape_limited(options),
+            Class::CutPoints => Aim::shape_cuts(options),
             later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -432,6 +438,18 @@ impl Aim {
         (shape.depth, shape.read_pct, shape.trim_pct, shape.operations) = (24, 40, 0, 8000);
         options.clients_hold_limits = options.drift;
         (options.drift, options.disk) = (false, Default::default());
+        options.faults = Duration::from_secs(20);
+    }
+
+    /// Sets the load for [`Class::CutPoints`]: two volumes over several PGs, with requests in flight in each. The dice of the clocks choose
+    /// whether money moves between the volumes.
+    fn shape_cuts(options: &mut Options) {
+        options.pgs = 6;
+        options.workload = if options.drift { Kind::Bank } else { Kind::Random };
+        let shape = &mut options.shape;
+        (shape.len_bytes, shape.window, shape.sectors_max) = (4 * SEGMENT, 64 << 10, 16);
+        (shape.depth, shape.spread, shape.operations) = (12, 6, 4000);
+        options.disk = Default::default();
         options.faults = Duration::from_secs(20);
     }
 

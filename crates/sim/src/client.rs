@@ -161,6 +161,11 @@ impl ClientNode {
         self.stolen = true;
     }
 
+    /// Whether it was preempted, and its process has noticed.
+    pub fn has_lost(&self) -> bool {
+        self.stolen && !self.open
+    }
+
     /// Notes that another opener's open has returned.
     pub fn fenced(&mut self) {
         self.fenced = true;

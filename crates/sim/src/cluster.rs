@@ -396,6 +396,25 @@ impl Cluster {
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(admins).min()
     }
 
+    /// Names what is due now, for a failure's text.
+    pub fn due(&self) -> String {
+        let now = self.world.now();
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let mut due: Vec<String> = Vec::new();
+        due.extend(self.clients.iter().filter(|c| is_due(c.next_wanted())).map(|c| self.world.node_name(c.node)));
+        let ready = self.world.ready_nodes();
+        due.extend(ready.iter().map(|node| self.world.node_name(*node)));
+        let others = [
+            ("a turn", self.world.next_turn_time()),
+            ("mail", self.post.next()),
+            ("tenants", self.tenants.as_ref().and_then(Tenants::next)),
+            ("snapshots", self.snapshots.as_ref().and_then(Snapshots::next)),
+            ("families", self.families.as_ref().and_then(Families::next)),
+        ];
+        due.extend(others.into_iter().filter(|(_, at)| is_due(*at)).map(|(what, _)| what.to_owned()));
+        due.join(", ")
+    }
+
     /// Lets the tenants and the administrator of snapshots act if an action is due.
     fn tend(&mut self, now: Time) {
         if let Some(mut tenants) = self.tenants.take() {

@@ -462,7 +462,11 @@ impl Families {
             work.finish();
         }
         let (is_done, is_finishing) = (work.is_done(), work.is_finishing());
-        if is_finishing && is_done || !self.closing && !is_finishing && now >= ends_at && self.rng.chance(1, 2) {
+        let has_lost = cluster.client(self.machine).has_lost();
+        if has_lost
+            || is_finishing && is_done
+            || !self.closing && !is_finishing && now >= ends_at && self.rng.chance(1, 2)
+        {
             cluster.client(self.machine).hang_up();
             cluster.client(self.machine).workload = None;
             self.counts.closed += 1;

@@ -5,6 +5,7 @@ use crate::aim::{
     NEWEST_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::families::Changes;
+use crate::faults::Class;
 use crate::tuned::Tuned;
 use crate::workload::{AU_SECTORS, AUS_MAX, Kind, Pattern, Shape};
 use engine::EngineConfig;
@@ -227,11 +228,15 @@ impl Options {
 
     /// Returns the dice of snapshots in a run that makes some, and those of families of volumes in a run that has such, with what is done to them.
     pub fn dice_of_snapshots(&self, seed: u64) -> (Option<Rng>, Option<(Rng, Changes)>) {
+        let of = |name: &[u8; 8]| Rng::new(seed ^ u64::from_be_bytes(*name));
         let dice = |name: &[u8; 8], from: u64, percentage: u64| {
-            let mut rng = Rng::new(seed ^ u64::from_be_bytes(*name));
+            let mut rng = of(name);
             let fits = seed >= from && self.aim.is_none();
             (fits && rng.chance(percentage, 100)).then_some(rng)
         };
+        if self.aim.is_some_and(|aim| aim.class == Class::CutPoints) {
+            return (Some(of(b"snapshot")), None);
+        }
         let changes = Changes { flattens: seed >= FLATTEN_FROM, shrinks: seed >= SHRINK_FROM };
         let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, changes));
         (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)

@@ -30,8 +30,9 @@ const MENDS_MAX: u32 = 1000;
 const MEND_PAUSE: Duration = Duration::from_millis(200);
 /// The cluster must serve within this time after its creation.
 const SETUP: Duration = Duration::from_secs(30);
-/// Number of steps at one moment that are still no livelock: a round may take the blocks of a discarded volume one by one.
-const STEPS_AT_ONCE_MAX: u32 = 200_000;
+/// Number of steps at one moment that are still no livelock: a round may take the blocks of a volume that was discarded, or of chunks that were
+/// wiped, one by one.
+const STEPS_AT_ONCE_MAX: u32 = 2_000_000;
 /// Bytes of spare buffers that all nodes together keep, for each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Within this time of the end of all faults, or of its submission, every request is answered.
@@ -279,7 +280,8 @@ impl Run {
         self.cluster.step(until.min(self.stop_at));
         self.at_once = if self.cluster.world.now() == before { self.at_once + 1 } else { 0 };
         if self.at_once > STEPS_AT_ONCE_MAX {
-            return Err(format!("a node turns without progress at {before:?}").into());
+            let due = self.cluster.due();
+            return Err(format!("a node turns without progress at {before:?}; due: {due}").into());
         }
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {

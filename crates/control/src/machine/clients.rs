@@ -318,6 +318,9 @@ impl Control {
                         && opened.write
                     {
                         self.renew(now.mono, opened.volume);
+                        // It was told no longer length, so it need not confirm a shorter one.
+                        let length = (opened.len_epoch, opened.len_bytes);
+                        self.take_used(opened.volume, opened.session, length);
                     }
                     self.answer(wait.token, answer);
                 }

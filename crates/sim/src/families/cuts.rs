@@ -5,7 +5,7 @@
 //!
 //! Invariant: at most one goes on. No snapshot is made, and nothing is turned back, meanwhile.
 
-use super::{ASK_AGAIN, Families};
+use super::{ASK_AGAIN, Families, Stage};
 use crate::check::linear::Linear;
 use crate::cluster::Cluster;
 use control::admin::{AdminAsk, Resizing};
@@ -122,13 +122,35 @@ impl Families {
             let to = match cut.is_cut {
                 true => Resizing::to(cut.len_bytes),
                 false => {
-                    Resizing { len_bytes: cut.end, shrink: true, discard: !cut.careful, force: self.rng.chance(1, 8) }
+                    let force = !self.closing && self.rng.chance(1, 8);
+                    Resizing { len_bytes: cut.end, shrink: true, discard: !cut.careful, force }
                 }
             };
+            if to.force {
+                self.lose_volume(cut.volume, cluster);
+            }
+            tracing::info!(volume = %cut.volume, ?to, "its length is ordered");
             cut.careful = false;
             cluster.admin(AdminAsk::VolumeResize { name: cut.name.clone(), to });
         }
         self.cut = Some(cut);
+    }
+
+    /// The machine may lose the volume from now on: it has not confirmed the shorter length.
+    fn lose_volume(&mut self, volume: VolumeId, cluster: &mut Cluster) {
+        let Stage::Living { line, .. } = self.stage else { return };
+        if self.lines[line].volume != volume {
+            return;
+        }
+        let client = cluster.client(self.machine);
+        if client.is_open() {
+            client.workload.iter_mut().for_each(|work| work.be_surprised());
+            return client.preempted();
+        }
+        // Its open is on the way, and may be answered with the longer length.
+        client.hang_up();
+        client.workload = None;
+        self.go_to(Stage::Choosing);
     }
 
     /// Waits for the end of a shrink, or begins a life beside it.

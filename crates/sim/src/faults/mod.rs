@@ -11,6 +11,7 @@
 
 mod aimed;
 mod aimed_back;
+mod aimed_cuts;
 mod aimed_emptied;
 mod aimed_forced;
 mod aimed_joined;
@@ -212,6 +213,8 @@ pub enum Class {
     LimitedVolumes,
     /// Metadata servers that elect a leader die, stand still, are cut off, and lose requests to etcd and its replies.
     ManyMetas,
+    /// At each step of a cut of snapshots, the metadata server or the leader of a PG dies, is late, or changes.
+    CutPoints,
 }
 
 impl Class {
@@ -295,7 +298,7 @@ impl Class {
         [Class::MatchAfterLoss, Class::RestartAfterLoss, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 17] = [
+    pub const LATER_AIMS: [Class; 18] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -313,6 +316,7 @@ impl Class {
         Class::ManyMetas,
         Class::OlderDevices,
         Class::LimitedVolumes,
+        Class::CutPoints,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -365,6 +369,7 @@ impl Class {
             ForcedPgs => aimed_forced::strike(s),
             StuckPg => aimed_stuck::strike(s),
             LimitedVolumes => aimed_limits::strike(s),
+            CutPoints => aimed_cuts::strike(s),
             ReplacedOsds => aimed_joined::strike(s),
             PairsOfReplicas => aimed_pairs::strike(s),
             ManyMetas => aimed_metas::strike(s),
