@@ -65,7 +65,7 @@ impl Group {
     /// Whether the changes of this volume are held.
     pub fn is_held(&self, volume: VolumeId) -> bool {
         (!self.decision.cuts.is_empty() || !self.holds.0.is_empty())
-            && (self.decision.holds(volume) || self.holds.begins(volume))
+            && (self.decision.holds(volume) && !on(Bug::HoldEndsWithSnap) || self.holds.begins(volume))
     }
 
     /// Handles an order of meta about snapshots. It is answered by [`Action::Snapshots`]; a repeated `Cut` may be answered once.

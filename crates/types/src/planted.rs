@@ -262,6 +262,16 @@ registry! {
         "a flatten ends the kinship of a head while copies are under way";
     TailNotWiped, "tail-not-wiped", "§7.2",
         "a shrink leaves what is behind the new end in the last chunk";
+    ReleasedTooEarly, "released-too-early", "R14",
+        "meta lets a cut go on when the first PG has its snapshots";
+    AbortTakenForRelease, "abort-taken-for-release", "R14",
+        "meta counts a PG that has given a cut up as one that has released it";
+    HoldEndsWithSnap, "hold-ends-with-snap", "R14",
+        "a leader lets changes of a volume go on when its own PG has the snapshots of a cut";
+    TimeoutAfterRelease, "timeout-after-release", "R14",
+        "the end of a cut by a leader's clock takes effect behind its release";
+    CutsNotCheckpointed, "cuts-not-checkpointed", "R1",
+        "a checkpoint forgets the open cuts";
     }
     unreached {
     ShrinkUnasked, "shrink-unasked", "R6",
@@ -278,10 +288,6 @@ registry! {
         "the AU of a merged chunk is free before the checkpoint is durable";
     RepairByGeneration, "repair-by-generation", "R15",
         "a bad block is asked for by the generation that has it here, and a peer that has merged it answers zeros";
-    ReleasedTooEarly, "released-too-early", "R14",
-        "meta lets a cut go on when the first PG has its snapshots";
-    AbortTakenForRelease, "abort-taken-for-release", "R14",
-        "meta counts a PG that has given a cut up as one that has released it";
     AllocationDuringCut, "allocation-during-cut", "R14",
         "a volume comes to a PG during its cut";
     HeadFromRecords, "head-from-records", "R17",
@@ -312,14 +318,6 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "the begin of a cut that was given up takes effect when it comes late (R14)",
         "no run has found it yet; `abort_without_its_snap_refuses_the_snap` shows it",
-    ),
-    (
-        "the end of a cut by a leader's clock takes effect behind its release (R14)",
-        "no run has found it yet; `timeout_has_no_effect_behind_the_release` shows it",
-    ),
-    (
-        "a checkpoint forgets the open cuts (R1)",
-        "no run has found it yet; `checkpoint_of_an_open_cut_is_exact_and_no_other_is_read` shows it",
     ),
     (
         "a discard in the head drops blocks without marks, so the parent shows (§7.2)",
@@ -364,14 +362,6 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "a peer that has merged a generation answers zeros for its blocks (R15)",
         "no run has found it yet; `member_that_has_merged_repairs_one_that_has_not` shows it",
-    ),
-    (
-        "meta lets a cut go on when the first PG has its snapshots (R14)",
-        "no run has found it yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
-    ),
-    (
-        "meta counts a PG that has given a cut up as one that has released it (R14)",
-        "no run has found it yet; `ready_snapshots_are_in_all_pgs_in_any_storm` shows it",
     ),
     (
         "a volume comes to a PG during its cut (R14)",

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::control::CHUNKS_KEPT;
 use types::cut::{CUT_ITEMS_MAX, Cut, CutEnd, CutItem, CutRefusal, CutStep};
+use types::planted::{Bug, on};
 use types::tree::{Change, Role, Tree, TreeRefusal};
 use types::{ChunkKey, CutId, Errno, GenerationId, SnapshotId, VolumeChunk, VolumeId};
 
@@ -130,6 +131,10 @@ impl Decision {
     pub(super) fn release(&mut self, cut: CutId, end: CutEnd, items: &[CutItem]) -> Decided {
         match (end, self.cuts.remove(&cut)) {
             (CutEnd::Release, Some(_)) => Outcome::Cut(CutStep::Released).into(),
+            (CutEnd::TimedOut, None) if on(Bug::TimeoutAfterRelease) => {
+                let changes = items.iter().flat_map(|item| self.drop_snapshot(*item)).collect();
+                Decided { outcome: Outcome::Cut(CutStep::Lapsed), changes: Some(changes) }
+            }
             (CutEnd::Release | CutEnd::TimedOut, None) => Outcome::Cut(self.stands(items)).into(),
             (CutEnd::TimedOut, Some(open)) => {
                 Decided { outcome: Outcome::Cut(CutStep::Lapsed), changes: Some(self.take_back(&open)) }
@@ -143,14 +148,22 @@ impl Decision {
                 for item in items {
                     let Some(attached) = self.volumes.get_mut(&item.volume) else { continue };
                     attached.last = attached.last.max(item.to);
-                    if let Some(generation) = self.snapshot_of(item.volume, item.snapshot()) {
-                        let removed = Arc::make_mut(&mut self.tree).remove(generation).expect("it is a snapshot");
+                    let removed = self.drop_snapshot(*item);
+                    if !removed.is_empty() {
                         changes.get_or_insert_default().extend(removed);
                     }
                 }
                 Decided { outcome: Outcome::Cut(CutStep::Aborted), changes }
             }
         }
+    }
+
+    /// Removes the snapshot of a volume that a cut has made.
+    fn drop_snapshot(&mut self, item: CutItem) -> Vec<Change> {
+        let generation = self.snapshot_of(item.volume, item.snapshot());
+        generation.map_or_else(Vec::new, |generation| {
+            Arc::make_mut(&mut self.tree).remove(generation).expect("it is a snapshot")
+        })
     }
 
     /// Takes an open cut back.
@@ -209,6 +222,9 @@ impl Decision {
     }
 
     pub(super) fn encode_cuts(&self, out: &mut BytesMut) {
+        if on(Bug::CutsNotCheckpointed) {
+            return out.put_u16_le(0);
+        }
         out.put_u16_le(self.cuts.len() as u16);
         for (cut, open) in &self.cuts {
             out.put_u64_le(cut.0);

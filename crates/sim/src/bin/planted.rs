@@ -26,7 +26,12 @@ use types::planted::{self, Bug, REGISTRY, Row, UNREACHED};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 30] = [
+const AIMED: [(Bug, Class); 35] = [
+    (Bug::ReleasedTooEarly, Class::CutPoints),
+    (Bug::AbortTakenForRelease, Class::CutPoints),
+    (Bug::HoldEndsWithSnap, Class::CutPoints),
+    (Bug::TimeoutAfterRelease, Class::CutPoints),
+    (Bug::CutsNotCheckpointed, Class::CutPoints),
     (Bug::UseOfOthersIgnored, Class::LimitedVolumes),
     (Bug::LimitChangesUntold, Class::LimitedVolumes),
     (Bug::OlderLetIn, Class::OlderDevices),

@@ -25,6 +25,10 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
     let begun = move |s: &mut Strike<'_>| newest(s).filter(|cut| Some(*cut) > known);
     when(s, LOOKS_MAX, begun, move |s, cut| {
         let Some(cut) = cut else { return };
+        // The order to take the snapshots is not sent yet.
+        if s.rng.chance(1, 2) {
+            late_pg(s);
+        }
         for _ in 0..s.rng.between(1, ACCIDENTS_MAX) {
             let most = [1, 8, 40, 400][s.rng.below(4) as usize];
             let delay = ms(s, 0, most);
@@ -46,10 +50,11 @@ fn some_pg(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
     leader_of(s.cluster, pg).map(|(_, leader)| (pg, leader))
 }
 
-/// Messages of meta to the leader of a PG wait for a while.
+/// Messages of meta to the leader of a PG wait for a while, often for less than a cut may hold the others.
 fn late_pg(s: &mut Strike<'_>) {
     let Some((_, leader)) = some_pg(s) else { return };
-    let until = s.now + ms(s, 20, 4000);
+    let most = [20, 90, 90, 4000][s.rng.below(4) as usize];
+    let until = s.now + ms(s, 1, most);
     s.cluster.post().hold_osd(leader, until);
 }
 
