@@ -80,9 +80,30 @@ impl Engine {
 
     /// Notes that a block reported bad was read well since, is not needed any more, or is to be found again by the next read of it.
     pub fn forget_bad(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
+        self.zero_hidden(replica, chunk, block);
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));
             self.maybe_dirty = true;
+        }
+    }
+
+    /// Zeroes what no generation shows of a bad block and rounds would read all the same: a dissolved generation covers the block in part, and
+    /// its heir all of it. The bytes do not matter: a restart redoes the entry of the heir (R2).
+    fn zero_hidden(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
+        let (Some(r), Some(home)) = (self.sound(replica), &self.home) else { return };
+        if home.hash_of(replica, chunk, block).is_none() || self.needs_mend(replica, chunk, block) {
+            return;
+        }
+        let partial =
+            r.overlay.active().chunks.iter().filter(|(key, c)| key.index == chunk.index && c.is_partial(block));
+        let of = |(key, _): (&ChunkKey, _)| {
+            let found = r.sources(home).resolve(View::Full, *key, block_range(block)).parts;
+            let shows = found.into_iter().filter(|f| is_home(f, chunk)).map(|f| (*key, f.range));
+            shows.collect::<Vec<_>>()
+        };
+        let hidden: Vec<(ChunkKey, SectorRange)> = partial.flat_map(of).collect();
+        for (key, range) in hidden {
+            self.put_mended(replica, key, range, None);
         }
     }
 
@@ -129,7 +150,7 @@ impl Engine {
         }
         match fill(range, found, copy) {
             Ok(payload) => {
-                self.put_mended(replica, owner, block, payload);
+                self.put_mended(replica, owner, range, payload);
                 self.forget_bad(replica, chunk, block);
             }
             Err(at) => {
@@ -140,10 +161,11 @@ impl Engine {
         Ok(())
     }
 
-    fn put_mended(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16, payload: Option<Arc<Payload>>) {
+    /// Puts a block, or zeros, into the overlay.
+    fn put_mended(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, payload: Option<Arc<Payload>>) {
         let r = self.replicas.get_mut(&replica).expect("the caller has looked");
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
-        let judge = r.overlay.write(chunk, block_range(block), payload.clone());
+        let judge = r.overlay.write(chunk, range, payload.clone());
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         let index = r.applied;
@@ -157,6 +179,7 @@ impl Engine {
         }
         // Zeros need no record: a crash before the round finds the block bad again.
         if let Some(payload) = payload {
+            let block = (range.start / SECTORS_PER_BLOCK) as u16;
             self.queue(Work::Block { replica, chunk, block, index, payload });
         }
         (self.maybe_dirty, self.last_apply) = (true, self.now);

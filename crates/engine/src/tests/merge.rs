@@ -414,3 +414,43 @@ fn round_that_only_merges_leaves_other_data_in_the_log() {
     finish_merges(&mut rig);
     rig.check_all_sectors();
 }
+
+/// Seed 2250993 of the simulator: a dissolved generation covers a block in part, its heir all of it, and the rest of it is bad at home. No
+/// replica has that rest any more, and rounds waited for it.
+#[test]
+fn bad_rest_of_a_block_that_the_heir_covers_keeps_no_round_waiting() {
+    for cut in [false, true] {
+        let mut rig = held(10);
+        let block = SectorRange::new(32, 8);
+        write(&mut rig, 32, 8);
+        destage(&mut rig);
+        let bytes = rig.models[&R1].expected(key(1, 0), block);
+        branch(&mut rig, 2);
+        write(&mut rig, 32, 3);
+        branch(&mut rig, 3);
+        write(&mut rig, 32, 8);
+        remove(&mut rig, 1);
+        remove(&mut rig, 2);
+        spoil(&mut rig, &bytes);
+        for life in 0..1 + u32::from(cut) {
+            if life > 0 {
+                rig.disk.power_cut();
+                rig.restart_and_check();
+                rig.engine.hold_merges(true);
+            }
+            rig.seen.bad.clear();
+            rig.round();
+            rig.settle();
+            assert_eq!(rig.bad_blocks(), [(R1, key(1, 0), block)], "the round has read it");
+            assert!(!rig.engine.needs_mend(R1, key(1, 0), 4), "no generation shows it");
+            rig.engine.forget_bad(R1, key(1, 0), 4);
+            rig.check_all_sectors();
+        }
+        destage(&mut rig);
+        rig.check_all_sectors();
+        rig.engine.hold_merges(false);
+        finish_merges(&mut rig);
+        assert!(!rig.engine.has_bad_blocks(R1));
+        rig.check_all_sectors();
+    }
+}
