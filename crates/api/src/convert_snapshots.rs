@@ -102,7 +102,9 @@ fn refused(refusal: CutRefusal) -> pb::snapshot_answer::Result {
     use pb::snapshot_answer::Result as R;
     let refusal = match refusal {
         CutRefusal::NotLeader { hint } => return R::NotLeader(pb::NotLeading { hint: hint.map(|osd| osd.0) }),
-        CutRefusal::LaterLength { len_epoch } => return R::LaterLength(len_epoch),
+        CutRefusal::LaterLength { len_epoch, chunk_count } => {
+            return R::LaterLength(pb::LaterLength { len_epoch, chunk_count });
+        }
         CutRefusal::Busy => pb::CutRefusal::Busy,
         CutRefusal::Open => pb::CutRefusal::Open,
         CutRefusal::Stale => pb::CutRefusal::Stale,
@@ -159,7 +161,9 @@ pub(crate) fn answer_in(answer: pb::SnapshotAnswer) -> Result<(PgId, SnapshotAns
     let (order, result) = (need(answer.order, "order")?, need(answer.result, "result")?);
     let refusal = match &result {
         R::NotLeader(not) => Some(CutRefusal::NotLeader { hint: not.hint.map(|hint| osd(hint, "hint")).transpose()? }),
-        R::LaterLength(len_epoch) => Some(CutRefusal::LaterLength { len_epoch: *len_epoch }),
+        R::LaterLength(later) => {
+            Some(CutRefusal::LaterLength { len_epoch: later.len_epoch, chunk_count: later.chunk_count })
+        }
         R::Refused(refusal) => Some(match pb::CutRefusal::try_from(*refusal) {
             Ok(pb::CutRefusal::Busy) => CutRefusal::Busy,
             Ok(pb::CutRefusal::Open) => CutRefusal::Open,

@@ -40,7 +40,7 @@ pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, pool_set, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
 pub use rollback::snapshot_rollback;
-pub use shrink::{shrink_above, shrink_end, shrink_fence, shrink_order, tail_of, wiped_end};
+pub use shrink::{length_above, shrink_end, shrink_fence, shrink_order, tail_of, wiped_end};
 pub use snapshots::{
     CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
     snapshot_remove, snapshot_set, snapshots_of_cut,

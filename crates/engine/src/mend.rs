@@ -19,6 +19,7 @@ use crate::payload::Payload;
 use crate::read::{Asker, Part, join};
 use crate::replica::Replica;
 use crate::round::RoundStep;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{BlockCopy, Crcs, MendRefusal, ReadData};
@@ -91,14 +92,17 @@ impl Engine {
     /// its heir all of it. The bytes do not matter: a restart redoes the entry of the heir (R2).
     fn zero_hidden(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         let (Some(r), Some(home)) = (self.sound(replica), &self.home) else { return };
-        if home.hash_of(replica, chunk, block).is_none() || self.needs_mend(replica, chunk, block) {
+        let is_gone = home.hash_of(replica, chunk, block).is_none();
+        if r.lineage.is_flat() || is_gone || self.needs_mend(replica, chunk, block) {
             return;
         }
-        let partial =
-            r.overlay.active().chunks.iter().filter(|(key, c)| key.index == chunk.index && c.is_partial(block));
-        let of = |(key, _): (&ChunkKey, _)| {
-            let found = r.sources(home).resolve(View::Full, *key, block_range(block)).parts;
-            let shows = found.into_iter().filter(|f| is_home(f, chunk)).map(|f| (*key, f.range));
+        let active = r.overlay.active();
+        let here = r.overlay.generations_at(chunk.index).collect::<BTreeSet<_>>().into_iter();
+        let keys = here.map(|generation| ChunkKey { generation, index: chunk.index });
+        let partial = keys.filter(|key| active.chunks.get(key).is_some_and(|c| c.is_partial(block)));
+        let of = |key: ChunkKey| {
+            let found = r.sources(home).resolve(View::Full, key, block_range(block)).parts;
+            let shows = found.into_iter().filter(|f| is_home(f, chunk)).map(|f| (key, f.range));
             shows.collect::<Vec<_>>()
         };
         let hidden: Vec<(ChunkKey, SectorRange)> = partial.flat_map(of).collect();

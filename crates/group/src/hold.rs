@@ -12,6 +12,7 @@ use crate::{Action, Group};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use types::control::CHUNKS_KEPT;
 use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, SnapshotOrder, TAIL_PARTS_MAX, are_items};
 use types::planted::{Bug, on};
 use types::{CutId, GenerationId, Time, VolumeChunk, VolumeId};
@@ -135,7 +136,12 @@ impl Group {
         let Some(attached) = self.decision.volumes.get(&volume) else { return Some(CutRefusal::Absent) };
         match attached.len_epoch.cmp(&len_epoch) {
             _ if self.is_held(volume) => Some(CutRefusal::Open),
-            Ordering::Greater => Some(CutRefusal::LaterLength { len_epoch: attached.len_epoch }),
+            // During a recovery of the records no length of the volume is known.
+            _ if attached.chunk_count == CHUNKS_KEPT => Some(CutRefusal::Busy),
+            Ordering::Greater => {
+                let (len_epoch, chunk_count) = (attached.len_epoch, attached.chunk_count);
+                Some(CutRefusal::LaterLength { len_epoch, chunk_count })
+            }
             // It does not have the volume at this length.
             Ordering::Less if wipes => Some(CutRefusal::Absent),
             _ if wipes && self.queue.is_full(0, &self.config.limits) => Some(CutRefusal::Busy),

@@ -104,7 +104,7 @@ pub enum CutRefusal {
     #[error("the PG knows a later order of the volume")]
     Stale,
     #[error("the PG knows a later length of the volume, of epoch {len_epoch}")]
-    LaterLength { len_epoch: u32 },
+    LaterLength { len_epoch: u32, chunk_count: u32 },
     #[error("the PG has as many snapshots or open cuts as it can take")]
     TooMany,
     #[error("the order is none: its volumes must ascend, and have new heads")]

@@ -161,17 +161,25 @@ impl Volume {
 
     /// Fails all requests that the policy fails now, and sets the time of the next look.
     fn judge(&mut self, now: Time) {
-        for request in self.stuck(now) {
-            self.stats.unavailable += 1;
-            if let Some(rehearsal) = &mut self.rehearsal {
-                rehearsal.gave_up(request);
-            }
-            self.give_up(now, request);
+        // A pause that has become known as an outage fails the others that it stops.
+        if self.fail_stuck(now) {
+            self.fail_stuck(now);
         }
         let patience = self.patience();
         let again = now + self.config.tuning.scan;
         let next = |since: Time| if since + patience > now { since + patience } else { again };
         self.judge_at = self.requests.iter().map(|(_, pending)| next(pending.since)).fold(Time::NEVER, Time::min);
+    }
+
+    /// Fails the requests that the policy fails now; true when a pause has become known as an outage.
+    fn fail_stuck(&mut self, now: Time) -> bool {
+        let mut is_new = false;
+        for request in self.stuck(now) {
+            self.stats.unavailable += 1;
+            is_new |= self.rehearsal.as_mut().is_some_and(|rehearsal| rehearsal.gave_up(request));
+            self.give_up(now, request);
+        }
+        is_new
     }
 
     /// Returns the requests that wait for an unavailable PG, or too long for meta.

@@ -79,13 +79,15 @@ impl Rehearsal {
         })
     }
 
-    /// Notes that the policy gives up a request. Those that the same pause stops from now on wait for nothing.
-    pub fn gave_up(&mut self, request: u32) {
+    /// Notes that the policy gives up a request: those that the same pause stops wait for nothing. True when the outage is new.
+    pub fn gave_up(&mut self, request: u32) -> bool {
         let parked = self.parked.iter().find(|parked| parked.request == request && parked.pauses);
         let fault = parked.and_then(|parked| parked.fault);
-        for pause in self.active.iter_mut().filter(|active| Some(active.told.id) == fault) {
+        let is_new = |active: &&mut Active| Some(active.told.id) == fault && !active.is_outage;
+        self.active.iter_mut().find(is_new).is_some_and(|pause| {
             pause.is_outage = true;
-        }
+            true
+        })
     }
 
     /// Whether a pause is known as an outage.

@@ -31,6 +31,8 @@ pub(super) enum WaitFor {
         snapshot: Option<SnapshotId>,
         session: SessionId,
         epoch: Epoch,
+        /// The request has taken the session: it was not answered before.
+        fresh: bool,
     },
     /// The records are trusted; a pending segment is named as such.
     Segments {
@@ -238,8 +240,8 @@ impl Control {
             self.renew(now.mono, plan.volume);
             self.lease_from.insert(plan.volume, opener.holder.address);
         }
-        let (volume, snapshot, session, epoch) = (plan.volume, plan.snapshot, plan.session, plan.epoch);
-        self.wait(token, WaitFor::Open { volume, snapshot, session, epoch });
+        let plan::OpenPlan { volume, snapshot, session, epoch, fresh } = plan;
+        self.wait(token, WaitFor::Open { volume, snapshot, session, epoch, fresh });
     }
 
     pub(super) fn take_segments(
@@ -318,9 +320,11 @@ impl Control {
                         && opened.write
                     {
                         self.renew(now.mono, opened.volume);
-                        // It was told no longer length, so it need not confirm a shorter one.
-                        let length = (opened.len_epoch, opened.len_bytes);
-                        self.take_used(opened.volume, opened.session, length);
+                        // The session was told no longer length, so it need not confirm a shorter one.
+                        if matches!(wait.what, WaitFor::Open { fresh: true, .. }) {
+                            let length = (opened.len_epoch, opened.len_bytes);
+                            self.take_used(opened.volume, opened.session, length);
+                        }
                     }
                     self.answer(wait.token, answer);
                 }
@@ -343,7 +347,7 @@ impl Control {
 
     fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
         match what {
-            WaitFor::Open { volume, snapshot, session, epoch } => {
+            WaitFor::Open { volume, snapshot, session, epoch, .. } => {
                 self.opened(now, (*volume, *snapshot), *session, *epoch).map(Outcome::Client)
             }
             WaitFor::Segments { volume, session, epoch, segments } => {

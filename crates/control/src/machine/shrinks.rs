@@ -139,6 +139,7 @@ impl Control {
             return retry;
         }
         if !self.has_stopped(volume) && !on(Bug::ShrinkUnasked) {
+            self.shrinks.left.remove(&id);
             match self.lease_left(now.mono, id).filter(|_| !shrink.force) {
                 Some(left) => {
                     // The answer to the command tells of the client.
@@ -151,6 +152,7 @@ impl Control {
         }
         // A session from before may write until each PG has the record of the present one.
         if !volume.settled || self.attaching.is_busy(id) {
+            self.shrinks.left.remove(&id);
             return retry;
         }
         if !shrink.discard {
@@ -254,7 +256,7 @@ impl Control {
             }
             Ok(TailStep::Searched { .. }) => aim.at = now.mono + self.config.attach_retry,
             Ok(TailStep::Data { chunk }) => return self.keep_length(now, &volume, chunk),
-            Err(refusal) => self.tail_refused(now.mono, from, (pg, id), refusal),
+            Err(refusal) => self.tail_refused(now, from, (pg, id), refusal),
         }
         self.shrinks.wake_all();
     }
@@ -262,7 +264,7 @@ impl Control {
     /// Takes the answer of a PG that has zeroed a place behind the end.
     pub(super) fn take_wiped(
         &mut self,
-        now: Time,
+        now: Now,
         from: OsdId,
         (pg, id, len_epoch): (PgId, VolumeId, u32),
         (chunk, result): (u32, Result<(), CutRefusal>),
@@ -285,34 +287,42 @@ impl Control {
         self.shrinks.wake_all();
     }
 
-    fn tail_refused(&mut self, now: Time, from: OsdId, (pg, id): (PgId, VolumeId), refusal: CutRefusal) {
+    fn tail_refused(&mut self, now: Now, from: OsdId, (pg, id): (PgId, VolumeId), refusal: CutRefusal) {
         let retry = self.config.attach_retry;
         let aim = self.shrinks.left.get_mut(&id).and_then(|left| left.pgs.get_mut(&pg)).map(|(aim, _)| aim);
         match (refusal, aim) {
-            (CutRefusal::NotLeader { hint }, Some(aim)) => aim.not_leader(now, from, hint, retry),
-            (_, Some(aim)) => aim.at = now + retry,
+            (CutRefusal::NotLeader { hint }, Some(aim)) => aim.not_leader(now.mono, from, hint, retry),
+            (_, Some(aim)) => aim.at = now.mono + retry,
             (_, None) => {}
         }
         match refusal {
             // A forced recovery went back to a time before the volume, or before its shorter length.
             CutRefusal::Absent if self.records.volumes.contains_key(&id) => self.attaching.ensure(id, pg),
-            CutRefusal::LaterLength { len_epoch } => self.raise_length(id, len_epoch),
+            CutRefusal::LaterLength { len_epoch, chunk_count } => {
+                self.take_later_length(now, id, pg, (len_epoch, chunk_count));
+            }
             _ => {}
         }
     }
 
-    /// Goes on with a shrink under an epoch above that of a PG.
-    fn raise_length(&mut self, id: VolumeId, len_epoch: u32) {
+    /// Goes on above the later length of a PG, which the records lost when they went back in time.
+    fn take_later_length(&mut self, now: Now, id: VolumeId, pg: PgId, (len_epoch, chunk_count): (u32, u32)) {
         let Some(volume) = self.records.volumes.get(&id).filter(|_| len_epoch < LEN_EPOCH_MAX) else { return };
         if self.batch.is_full() || len_epoch < volume.len_epoch {
             return;
         }
-        let raised = plan::shrink_above(volume, len_epoch);
-        let ordered = plan::wiped_end(&raised).is_some();
-        self.write(vec![Write::Put(Record::Volume(raised))]);
+        let (name, after) = (self.records.full_name(volume), plan::length_above(volume, (len_epoch, chunk_count)));
+        let text = format!(
+            "volume {name} has {} and does not get shorter: pg {pg} has a later length than the records",
+            size(after.len_bytes)
+        );
+        let ends = after.resize.is_none();
+        self.write(vec![Write::Put(Record::Volume(after))]);
+        self.shrinks.forget(id);
         self.tell_length(id);
-        if ordered {
-            self.attach_everywhere(id);
+        self.attach_everywhere(id);
+        if ends {
+            self.note(now, Note::warning("volume.shrink_refused", format!("volume {name}"), text));
         }
     }
 

@@ -137,7 +137,7 @@ impl Control {
                 return self.take_found(now, from, (pg, volume, len_epoch), result);
             }
             SnapshotAnswer::Wiped { volume, len_epoch, chunk, result } => {
-                return self.take_wiped(now.mono, from, (pg, volume, len_epoch), (chunk, result));
+                return self.take_wiped(now, from, (pg, volume, len_epoch), (chunk, result));
             }
         };
         let Some(left) = self.removals.left.get_mut(&(volume, snapshot)) else { return };

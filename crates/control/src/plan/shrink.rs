@@ -65,11 +65,18 @@ pub fn shrink_end(volume: &VolumeRecord) -> VolumeRecord {
     VolumeRecord { resize: None, len_epoch: volume.len_epoch + 1, ..volume.clone() }
 }
 
-/// Returns a volume of which a PG knows a later length than the records, which went back in time. The epoch rises above that of the PG: the
-/// client confirms the length again, and one that was ordered goes into each PG again.
-pub fn shrink_above(volume: &VolumeRecord, len_epoch: u32) -> VolumeRecord {
-    let settled = volume.settled && wiped_end(volume).is_none();
-    VolumeRecord { len_epoch: len_epoch.max(volume.len_epoch) + 1, settled, ..volume.clone() }
+/// Returns a volume of which a PG has a later length than the records, which went back in time. A shrink ends that was asked for without
+/// knowledge of a greater length; one that was ordered goes on otherwise. No PG loses a chunk that it has by the later length, and no client
+/// one that it was told.
+pub fn length_above(volume: &VolumeRecord, (len_epoch, chunk_count): (u32, u32)) -> VolumeRecord {
+    let len_epoch = len_epoch.max(volume.len_epoch) + 1;
+    let above = VolumeRecord { len_epoch, settled: false, ..volume.clone() };
+    let (found, is_ordered) = (volume.len_of_chunks(chunk_count), volume.shrink().is_some_and(|shrink| shrink.ordered));
+    match &volume.resize {
+        Some(resize) if is_ordered && resize.len_bytes >= found => above,
+        _ if is_ordered => VolumeRecord { len_bytes: found, resize: None, ..above },
+        _ => VolumeRecord { len_bytes: volume.len_bytes.max(found), resize: None, ..above },
+    }
 }
 
 /// Returns a volume of which a PG may have gone back to a time before a shrink: its PGs are to take the length again, and zero what is behind

@@ -111,7 +111,7 @@ fn shorter_volume_that_grows_again_shows_zeros_on_every_member() {
     attach(&mut rig, 51, 3, 64);
     assert_eq!(
         result(answer(&mut rig, wipe(2))),
-        Err(CutRefusal::LaterLength { len_epoch: 3 }),
+        Err(CutRefusal::LaterLength { len_epoch: 3, chunk_count: 64 }),
         "a late order zeroes nothing"
     );
     rig.run(ms(12_000));

@@ -167,27 +167,51 @@ fn data_behind_the_new_end_ends_a_shrink_unless_it_is_to_go() {
     assert!(world.tails.wiped.is_empty(), "the end is that of a chunk");
 }
 
-/// The records went back to a time before a length that one PG has.
-#[test]
-fn shrink_goes_on_above_a_length_that_only_a_pg_knows() {
-    for discard in [false, true] {
-        let (mut world, mut held) = held(Stripe::NONE);
-        let pg = world.control.records().segments[&(held.volume, SegmentIndex(1))].pg;
-        world.chunks.get_mut(&(pg, held.volume)).expect("it is there").0 = 40;
-        world.went_back = true;
-        let end = SEGMENT + HALF + 3 * SECTOR;
-        let token = begin(&mut world, shrink_with(end, discard, false));
-        for _ in 0..40 {
-            renew(&mut world, &mut held);
-            check(&world, &held);
-            world.pass(Duration::from_millis(50));
-        }
-        assert_eq!(volume(world.admin_answers.remove(&token).expect("an answer")).len_bytes, end);
-        let record = record(&world, held.volume);
-        assert_eq!((record.session, record.settled, record.resize), (held.session, true, None));
-        assert!(record.len_epoch > 40 && held.len_epoch >= 41, "{} {}", record.len_epoch, held.len_epoch);
-        assert!(world.chunks.iter().filter(|((_, v), _)| *v == held.volume).all(|(_, (epoch, _))| *epoch > 40));
+/// Begins a shrink to 1.5 GiB after the records went back to a time before a length of one PG, with this number of chunks. With `discard`
+/// nothing is searched: the PG is asked when what is behind the end is wiped.
+fn shrink_below_a_later_length(discard: bool, count: u32) -> (World, Opened, PgId, Result<AdminAnswer, Refusal>) {
+    let (mut world, mut held) = held(Stripe::NONE);
+    let pg = world.control.records().segments[&(held.volume, SegmentIndex(1))].pg;
+    *world.chunks.get_mut(&(pg, held.volume)).expect("it is there") = (40, count);
+    world.went_back = true;
+    let token = begin(&mut world, shrink_with(SEGMENT + HALF + 3 * SECTOR, discard, false));
+    for _ in 0..40 {
+        renew(&mut world, &mut held);
+        world.pass(Duration::from_millis(50));
     }
+    let answer = world.admin_answers.remove(&token).expect("an answer");
+    let after = record(&world, held.volume);
+    assert_eq!((after.session, after.settled, &after.resize), (held.session, true, &None));
+    assert_eq!((held.len_epoch, held.len_bytes), after.usable());
+    assert!(after.len_epoch > 40);
+    (world, held, pg, answer)
+}
+
+#[test]
+fn greater_length_that_only_a_pg_knows_ends_a_shrink_and_counts() {
+    for discard in [false, true] {
+        let (mut world, held, pg, answer) = shrink_below_a_later_length(discard, 6 * 64);
+        assert_eq!(answer.expect_err("it has no effect").code, codes::VOLUME_BUSY);
+        assert_eq!(record(&world, held.volume).len_bytes, 6 * SEGMENT);
+        assert!(world.events.iter().any(|e| e.kind == "volume.shrink_refused" && e.text.contains("later length")));
+        // The next opener attaches that length.
+        opened(world.ask(2, open("p/v", true, true)));
+        assert_eq!(world.chunks[&(pg, held.volume)].1, 6 * 64);
+    }
+}
+
+#[test]
+fn ordered_shrink_goes_on_above_a_smaller_length_of_a_pg() {
+    let (world, held, ..) = shrink_below_a_later_length(true, 64);
+    let after = record(&world, held.volume);
+    let end = SEGMENT + HALF + 3 * SECTOR;
+    assert_eq!(after.len_bytes, end);
+    check_wiped(&world, &after, end);
+    // A search ends the shrink: the client was told more than the PG has.
+    let (world, held, pg, answer) = shrink_below_a_later_length(false, 64);
+    assert_eq!(answer.expect_err("it has no effect").code, codes::VOLUME_BUSY);
+    assert_eq!(record(&world, held.volume).len_bytes, 4 * SEGMENT);
+    assert_eq!(world.chunks[&(pg, held.volume)].1, 4 * 64);
 }
 
 #[test]
@@ -226,6 +250,24 @@ fn force_takes_the_volume_at_once_and_the_present_size_ends_a_shrink() {
         "a joined request adds the force"
     );
     assert_eq!(record(&world, held.volume).session.0, 0);
+}
+
+/// The answer to a repeated request is no confirmation: the session was told the longer length before.
+#[test]
+fn repeated_open_of_a_holder_confirms_no_shorter_length() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 16);
+    world.make_volume("p/v", 4 * SEGMENT);
+    let first = world.req(1, open("p/v", true, false));
+    let again = ClientReq { token: world.fresh_token(), ..first.clone() };
+    let held = opened(world.answer_to(first));
+    world.ask(1, segments(&held, 0..3, true));
+    let token = begin(&mut world, shrink_with(SEGMENT, true, false));
+    let again = opened(world.answer_to(again));
+    assert_eq!((again.session, again.len_bytes), (held.session, SEGMENT));
+    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    assert!(!world.admin_answers.contains_key(&token), "it may have requests behind the end");
+    check(&world, &held);
 }
 
 #[test]

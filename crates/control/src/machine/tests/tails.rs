@@ -19,7 +19,7 @@ impl Tails {
     pub fn take(
         &mut self,
         pg: PgId,
-        here: impl Fn(VolumeId) -> Option<u32>,
+        here: impl Fn(VolumeId) -> Option<(u32, u32)>,
         order: &SnapshotOrder,
     ) -> Option<SnapshotAnswer> {
         match order {
@@ -28,7 +28,9 @@ impl Tails {
                 let data = self.data.get(&(pg, *volume)).copied().filter(is_behind);
                 let result = match (here(*volume), data) {
                     (None, _) => Err(CutRefusal::Absent),
-                    (Some(here), _) if here > *len_epoch => Err(CutRefusal::LaterLength { len_epoch: here }),
+                    (Some((here, chunk_count)), _) if here > *len_epoch => {
+                        Err(CutRefusal::LaterLength { len_epoch: here, chunk_count })
+                    }
                     (_, None) if self.searched.insert((pg, *volume, *len_epoch)) => {
                         Ok(TailStep::Searched { next: tail.from_chunk + 1 })
                     }
@@ -38,11 +40,13 @@ impl Tails {
             }
             SnapshotOrder::Wipe { volume, len_epoch, chunk, range } => {
                 let result = match here(*volume) {
-                    Some(here) if here == *len_epoch => {
+                    Some((here, _)) if here == *len_epoch => {
                         self.wiped.insert((pg, *volume, *chunk, *range));
                         Ok(())
                     }
-                    Some(here) if here > *len_epoch => Err(CutRefusal::LaterLength { len_epoch: here }),
+                    Some((here, chunk_count)) if here > *len_epoch => {
+                        Err(CutRefusal::LaterLength { len_epoch: here, chunk_count })
+                    }
                     _ => Err(CutRefusal::Absent),
                 };
                 Some(SnapshotAnswer::Wiped { volume: *volume, len_epoch: *len_epoch, chunk: *chunk, result })

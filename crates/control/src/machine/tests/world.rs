@@ -735,7 +735,7 @@ impl World {
         match self.leaderless.contains(&pg) {
             true => order.refuse(CutRefusal::NotLeader { hint: None }),
             false => {
-                let here = |volume| self.chunks.get(&(pg, volume)).map(|(len_epoch, _)| *len_epoch);
+                let here = |volume| self.chunks.get(&(pg, volume)).copied();
                 let answer = self.tails.take(pg, here, order);
                 answer.unwrap_or_else(|| self.cut_pgs.take(self.now.mono, pg, order))
             }
