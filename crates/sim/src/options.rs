@@ -1,7 +1,7 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{
-    Aim, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
+    Aim, CUTS_FROM, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
     NEWEST_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::families::Changes;
@@ -240,6 +240,13 @@ impl Options {
         let changes = Changes { flattens: seed >= FLATTEN_FROM, shrinks: seed >= SHRINK_FROM };
         let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, changes));
         (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
+    }
+
+    /// Gives families large devices in later runs: the marks behind a nearer end take more slots than a small device has.
+    pub fn make_room_for_marks(&mut self, seed: u64) {
+        if seed >= CUTS_FROM && self.dice_of_snapshots(seed).1.is_some() {
+            self.device_bytes = self.device_bytes.max(1 << 30);
+        }
     }
 
     /// Spreads the windows of some runs over more chunks than one directory page of home names.

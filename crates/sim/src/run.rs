@@ -117,6 +117,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         options.draw_stripe(seed);
     }
     options.draw_redirect(seed, aim.is_some());
+    options.make_room_for_marks(seed);
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
     let tunables;
     (options.tuned, tunables) = tuned::draw(seed, overrides);
