@@ -242,8 +242,17 @@ impl Options {
         (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
     }
 
+    /// Draws the settings of runs that are not aimed.
+    pub fn draw_unaimed(&mut self, seed: u64) {
+        self.draw_metas(seed);
+        self.draw_small(seed);
+        self.draw_spread(seed);
+        self.draw_stripe(seed);
+        self.make_room_for_marks(seed);
+    }
+
     /// Gives families large devices in later runs: the marks behind a nearer end take more slots than a small device has.
-    pub fn make_room_for_marks(&mut self, seed: u64) {
+    fn make_room_for_marks(&mut self, seed: u64) {
         if seed >= CUTS_FROM && self.dice_of_snapshots(seed).1.is_some() {
             self.device_bytes = self.device_bytes.max(1 << 30);
         }

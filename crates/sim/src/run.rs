@@ -111,13 +111,9 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         aim.shape(&mut options);
     }
     if aim.is_none() {
-        options.draw_metas(seed);
-        options.draw_small(seed);
-        options.draw_spread(seed);
-        options.draw_stripe(seed);
+        options.draw_unaimed(seed);
     }
     options.draw_redirect(seed, aim.is_some());
-    options.make_room_for_marks(seed);
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
     let tunables;
     (options.tuned, tunables) = tuned::draw(seed, overrides);
