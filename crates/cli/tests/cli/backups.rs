@@ -112,7 +112,7 @@ fn volume_with_all_labels_comes_back(dev: &Dev, repo: &str) {
 
 /// Each write of the test is one repeated byte: compressed it takes next to nothing.
 fn pool_says_whether_backups_are_compressed(dev: &Dev, repo: &str) {
-    assert_eq!(dev.run(&["volume", "create", "main/packed", "1MiB"]).code, 0);
+    assert_eq!(dev.run(&["volume", "create", "main/packed", "1500MiB"]).code, 0);
     write(dev, "main/packed", 0..4, 201);
     let full = ["backup", "create", "main/packed", "--full", "--repo", repo];
     let stored = |words: &[&str], byte| {
