@@ -617,7 +617,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (LIMITED_FROM..LIMITED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (CUTS_FROM..CUTS_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }
