@@ -30,9 +30,9 @@ const MENDS_MAX: u32 = 1000;
 const MEND_PAUSE: Duration = Duration::from_millis(200);
 /// The cluster must serve within this time after its creation.
 const SETUP: Duration = Duration::from_secs(30);
-/// Number of steps at one moment that are still no livelock: a round may take the blocks of a volume that was discarded, or of chunks that were
-/// wiped, one by one.
-const STEPS_AT_ONCE_MAX: u32 = 2_000_000;
+/// Number of steps at one moment that are still no livelock: a round may take, one by one, the blocks of a volume that was discarded, or
+/// those of the 64 chunks that were wiped in each of three volumes.
+const STEPS_AT_ONCE_MAX: u32 = 200_000 + 3 * 64 * 4096;
 /// Bytes of spare buffers that all nodes together keep, for each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Within this time of the end of all faults, or of its submission, every request is answered.

@@ -264,7 +264,7 @@ impl Control {
         if known.resize.is_none() && shrinks {
             let refusal = match self.shrinks.ended(volume) {
                 Some(why) => refuse(codes::SHRINK_DATA, why),
-                None => refuse(codes::VOLUME_BUSY, "the shrink was taken back meanwhile"),
+                None => refuse(codes::VOLUME_BUSY, "the shrink was taken back meanwhile; `basalt events` tells why"),
             };
             return Some(Err(refusal));
         }

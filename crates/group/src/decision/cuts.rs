@@ -132,7 +132,7 @@ impl Decision {
         match (end, self.cuts.remove(&cut)) {
             (CutEnd::Release, Some(_)) => Outcome::Cut(CutStep::Released).into(),
             (CutEnd::TimedOut, None) if on(Bug::TimeoutAfterRelease) => {
-                let changes = items.iter().flat_map(|item| self.drop_snapshot(*item)).collect();
+                let changes = items.iter().filter_map(|item| self.drop_snapshot(*item)).flatten().collect();
                 Decided { outcome: Outcome::Cut(CutStep::Lapsed), changes: Some(changes) }
             }
             (CutEnd::Release | CutEnd::TimedOut, None) => Outcome::Cut(self.stands(items)).into(),
@@ -148,8 +148,7 @@ impl Decision {
                 for item in items {
                     let Some(attached) = self.volumes.get_mut(&item.volume) else { continue };
                     attached.last = attached.last.max(item.to);
-                    let removed = self.drop_snapshot(*item);
-                    if !removed.is_empty() {
+                    if let Some(removed) = self.drop_snapshot(*item) {
                         changes.get_or_insert_default().extend(removed);
                     }
                 }
@@ -158,12 +157,11 @@ impl Decision {
         }
     }
 
-    /// Removes the snapshot of a volume that a cut has made.
-    fn drop_snapshot(&mut self, item: CutItem) -> Vec<Change> {
-        let generation = self.snapshot_of(item.volume, item.snapshot());
-        generation.map_or_else(Vec::new, |generation| {
-            Arc::make_mut(&mut self.tree).remove(generation).expect("it is a snapshot")
-        })
+    /// Removes the snapshot of a volume that a cut has made. `None`: there is none. Without a change of generations the tree has changed all
+    /// the same: the snapshot has a clone, and is hidden.
+    fn drop_snapshot(&mut self, item: CutItem) -> Option<Vec<Change>> {
+        let generation = self.snapshot_of(item.volume, item.snapshot())?;
+        Some(Arc::make_mut(&mut self.tree).remove(generation).expect("it is a snapshot"))
     }
 
     /// Takes an open cut back.

@@ -5,7 +5,7 @@
 
 use super::Strike;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
-use super::aimed_votes::{cut_off, leader_of};
+use super::aimed_votes::{cut_off_for_a_while, leader_of};
 use control::CutState;
 use std::time::Duration;
 use types::{CutId, PgId};
@@ -75,12 +75,7 @@ fn accident(s: &mut Strike<'_>, cut: CutId) {
         5 | 6 => late_pg(s),
         7 => s.cluster.transfer_pg(pg, None, s.rng),
         8 => {
-            let all: Vec<usize> = (0..s.cluster.osd_count()).collect();
-            cut_off(s, leader, &all);
-            s.mend(50, 2500, move |s| {
-                let node = s.cluster.osd_node(leader);
-                s.others(leader).into_iter().for_each(|other| s.cluster.world.heal(node, other));
-            });
+            cut_off_for_a_while(s, leader);
         }
         _ => {
             s.cluster.post().slow(s.rng.between(10, 400));

@@ -3,7 +3,7 @@
 
 use super::Strike;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
-use super::aimed_votes::{cut_off, leader_of};
+use super::aimed_votes::{cut_off_for_a_while, leader_of};
 use crate::cluster::Cluster;
 use control::PgRecord;
 use control::admin::{AdminAsk, PgMove};
@@ -129,12 +129,7 @@ fn accident(s: &mut Strike<'_>, of: Move) {
             s.mend(10, 2000, |s| s.cluster.start_meta());
         }
         6 => {
-            let all: Vec<usize> = (0..s.cluster.osd_count()).collect();
-            cut_off(s, victim, &all);
-            s.mend(50, 2500, move |s| {
-                let node = s.cluster.osd_node(victim);
-                s.others(victim).into_iter().for_each(|other| s.cluster.world.heal(node, other));
-            });
+            cut_off_for_a_while(s, victim);
         }
         7 => s.cluster.transfer_pg(of.pg, None, s.rng),
         8 => s.cluster.admin(AdminAsk::PgMoveCancel { pg: of.pg }),

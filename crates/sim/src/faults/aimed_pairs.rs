@@ -6,7 +6,7 @@ use super::Strike;
 use super::aimed_forced::need;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::aimed_members::is_whole;
-use super::aimed_votes::cut_off;
+use super::aimed_votes::cut_off_for_a_while;
 use control::admin::AdminAsk;
 use std::time::Duration;
 use types::PgId;
@@ -92,12 +92,7 @@ fn accident(s: &mut Strike<'_>, pg: PgId, members: [usize; 2]) {
             s.mend(10, 2000, |s| s.cluster.start_meta());
         }
         6 => {
-            let all: Vec<usize> = (0..s.cluster.osd_count()).collect();
-            cut_off(s, victim, &all);
-            s.mend(50, 2500, move |s| {
-                let node = s.cluster.osd_node(victim);
-                s.others(victim).into_iter().for_each(|other| s.cluster.world.heal(node, other));
-            });
+            cut_off_for_a_while(s, victim);
         }
         _ => s.cluster.admin(AdminAsk::PgMoveCancel { pg }),
     }

@@ -71,6 +71,16 @@ pub(super) fn cut_off(s: &Strike<'_>, osd: usize, from: &[usize]) {
     from.iter().filter(|k| **k != osd).for_each(|k| s.cluster.world.partition(a, s.cluster.osd_node(*k), Cut::Both));
 }
 
+/// Cuts an OSD from all others.
+pub(super) fn cut_off_for_a_while(s: &mut Strike<'_>, osd: usize) {
+    let all: Vec<usize> = (0..s.cluster.osd_count()).collect();
+    cut_off(s, osd, &all);
+    s.mend(50, 2500, move |s| {
+        let node = s.cluster.osd_node(osd);
+        s.others(osd).into_iter().for_each(|other| s.cluster.world.heal(node, other));
+    });
+}
+
 fn heal(s: &mut Strike<'_>, after: Duration, osd: usize, with: &[usize]) {
     let (a, with) = (s.cluster.osd_node(osd), nodes(s, with));
     s.after(after, move |s| with.iter().filter(|b| **b != a).for_each(|b| s.cluster.world.heal(a, *b)));

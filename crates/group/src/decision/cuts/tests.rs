@@ -430,3 +430,16 @@ fn clone_begins_on_the_snapshot_of_its_parent() {
     assert_eq!(d.decide(&remove), changed(Outcome::Removed, vec![]), "the clone and the head keep it, hidden");
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
 }
+
+/// The store has to learn the tree even when no generation changes.
+#[test]
+fn abort_of_a_snapshot_with_a_clone_hands_the_tree_over() {
+    let mut d = two_volumes();
+    snap(&mut d, &[(V, 10)]);
+    end(&mut d, &[(V, 10)], CutEnd::Release);
+    let clone = VolumeId(3);
+    assert!(d.decide(&on(5, (clone, 20), (V, 10))).changes.is_some());
+    let before = d.tree.clone();
+    assert_eq!(end(&mut d, &[(V, 10)], CutEnd::Abort), changed(Outcome::Cut(CutStep::Aborted), vec![]));
+    assert_ne!(d.tree, before, "it is hidden");
+}
