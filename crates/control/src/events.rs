@@ -133,7 +133,11 @@ pub const KINDS: &[Kind] = &[
         "volume.shrink_cancelled",
         "an administrator took a shrink back before it had any effect: the volume keeps its length",
     ),
-    kind("volume.shrink_refused", "a shrink ended without effect: the volume has data behind the new end"),
+    kind(
+        "volume.shrink_refused",
+        "a shrink ended without effect: the volume has data behind the new end, or a PG has a later length than \
+         records that were restored, which counts from then on",
+    ),
     kind("volume.trashed", "an administrator removed a volume: its data is kept in the trash"),
     kind("volume.restored", "an administrator took a volume out of the trash"),
     kind("volume.purged", "the data of a volume in the trash is deleted: by command, or its time is over"),
