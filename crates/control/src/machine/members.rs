@@ -80,7 +80,10 @@ impl Control {
             let is_move = |m: &ReplicaMove| (m.pg, m.from) == (pg, osd) && m.to.is_some();
             let moves = self.moves.iter().any(|planned| is_move(&planned.of));
             let waits = self.replaced.get(&(pg, osd)).is_some_and(|last| self.waits(now.mono, last));
-            if moves || waits || !self.takes_replicas(now.mono, osd) || !self.is_led(now.mono, pg) {
+            // An OSD without a connection makes no replica now, and a change that is given up counts for the pause.
+            let connected = self.osds.get(&osd).is_some_and(|live| live.stream.is_some());
+            let takes = connected && self.takes_replicas(now.mono, osd);
+            if moves || waits || !takes || !self.is_led(now.mono, pg) {
                 continue;
             }
             let record = self.records.pgs.get(&pg);

@@ -334,6 +334,24 @@ fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
     assert_eq!(holders(&world, pg).len(), 3);
 }
 
+/// An order that its OSD cannot hear would be given up, and would double the pause (seed 2302564).
+#[test]
+fn replacement_begins_only_on_an_osd_that_is_connected() {
+    let (mut world, pg) = with_pgs(4);
+    let failed = replica_on(&world, pg, 2);
+    world.leaders.insert(pg, (OsdId(9), 5));
+    world.failed.insert(failed);
+    seconds(&mut world, 2);
+    world.leaders.remove(&pg);
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    world.seconds(3, &[2]);
+    assert!(world.control.records().pgs[&pg].change.is_none(), "osd.2 was heard 3 s ago, and has no connection");
+    world.connect(OsdId(2));
+    seconds(&mut world, 9);
+    assert!(replica_on(&world, pg, 2) > failed, "it is connected again");
+}
+
 #[test]
 fn move_of_a_failed_replica_takes_the_place_of_its_replacement() {
     let (mut world, pg, _) = standing_replacement();
