@@ -39,7 +39,7 @@ const IDLE_MIN: f64 = 0.9;
 pub const USAGE: &str =
     "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
                      [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written|loop]
-                     [--osd-flags FLAG,...] [--profile DIR]
+                     [--device-gib N] [--osd-flags FLAG,...] [--profile DIR]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
   --rows TEXT     only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
@@ -52,6 +52,7 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --list          print the names of the rows
   --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, as disks have
                   none; `loop`: block devices over such files, which needs root [default: fresh]
+  --device-gib N  size of each device; all rows together need the default, a few rows less [default: 16]
   --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
 ";
@@ -68,6 +69,7 @@ struct Config {
     page: Option<PathBuf>,
     check: Option<PathBuf>,
     devices: Devices,
+    device_gib: u64,
     osd_flags: Vec<String>,
     profile: Option<PathBuf>,
 }
@@ -117,10 +119,20 @@ fn read_record(path: &Path) -> Result<Record> {
 
 fn parse(args: &[String]) -> Result<Option<Config>> {
     let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
-    let (json, page, check) = (None, None, None);
-    let (rows, modes, devices, osd_flags) = (rows::all(), vec!["flush".to_owned()], Devices::Fresh, Vec::new());
-    let (repeats, seconds, profile) = (3, 5, None);
-    let mut config = Config { base, rows, modes, repeats, seconds, json, page, check, devices, osd_flags, profile };
+    let mut config = Config {
+        base,
+        rows: rows::all(),
+        modes: vec!["flush".to_owned()],
+        repeats: 3,
+        seconds: 5,
+        json: None,
+        page: None,
+        check: None,
+        devices: Devices::Fresh,
+        device_gib: 16,
+        osd_flags: Vec::new(),
+        profile: None,
+    };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--list" {
@@ -151,6 +163,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
                 let unknown = || format!("`{value}` is none of {}", Devices::ALL.map(|d| d.to_string()).join(", "));
                 config.devices = Devices::named(value).with_context(unknown)?;
             }
+            "--device-gib" => config.device_gib = value.parse().context("--device-gib")?,
             "--osd-flags" => config.osd_flags = words(),
             "--profile" => config.profile = Some(PathBuf::from(value)),
             "--dir" => config.base = PathBuf::from(value),
@@ -158,6 +171,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
         }
     }
     ensure!(config.repeats > 0 && config.seconds > 0, "--repeats and --seconds are at least 1");
+    ensure!((1..=1 << 14).contains(&config.device_gib), "--device-gib is 1 to {}", 1 << 14);
     Ok(Some(config))
 }
 
@@ -189,8 +203,9 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
     let plp = mode == "noflush";
     let log = if rows[0].sustained { LOG_SUSTAINED } else { LOG };
     std::fs::create_dir_all(&config.base)?;
-    let (devices, osd_flags) = (config.devices, config.osd_flags.clone());
-    let shape = Shape { log_bytes: log, assume_plp: plp, devices, osd_flags, ..Shape::default() };
+    let (devices, device_bytes) = (config.devices, config.device_gib << 30);
+    let osd_flags = config.osd_flags.clone();
+    let shape = Shape { log_bytes: log, assume_plp: plp, device_bytes, devices, osd_flags, ..Shape::default() };
     let mut stage = Stage::up(&config.base, shape)?;
     let dir = stage.cluster.dir.join("yardsticks");
     std::fs::create_dir_all(&dir)?;

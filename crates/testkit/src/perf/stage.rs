@@ -20,7 +20,6 @@ const DATA: u64 = 1 << 30;
 /// Length of each piece when the data is spread.
 pub const PIECE: u64 = DATA / SPREAD as u64;
 const NBD_BYTES: u64 = 4 * SEGMENT;
-const DEVICE: u64 = 16 << 30;
 const FILL_BLOCK: u64 = 1 << 20;
 const FILL_MAX: Duration = Duration::from_secs(600);
 /// Snapshots of [`Layout::Snapshots`], and blocks that are written between two of them: 0.1 % of the data.
@@ -58,7 +57,7 @@ impl Stage {
     /// # Errors
     /// The cluster does not come up.
     pub fn up(base: &Path, shape: Shape) -> Result<Stage> {
-        let shape = Shape { device_bytes: DEVICE, pgs: PGS, ..shape };
+        let shape = Shape { pgs: PGS, ..shape };
         let cluster = Cluster::up(base, "bench", shape)?;
         let wide = Wide::create(&cluster, "wide", PGS)?;
         Ok(Stage { cluster, wide, aged: None, filled: BTreeSet::new(), uri: None })
