@@ -106,6 +106,17 @@ impl Source for Snapshot {
     }
 }
 
+/// Drops data behind an end. Returns the blocks that have lost some.
+fn cut(blocks: &mut Blocks, len: u64) -> Vec<u64> {
+    let mut lost: Vec<u64> = blocks.split_off(&len.div_ceil(BLOCK)).into_keys().collect();
+    let (last, rest) = (len / BLOCK, (len % BLOCK) as usize);
+    if let Some(bytes) = blocks.get_mut(&last).filter(|bytes| bytes.len() > rest) {
+        bytes.truncate(rest);
+        lost.push(last);
+    }
+    lost
+}
+
 /// The volume that a backup is restored to.
 #[derive(Default)]
 struct Restored(Mutex<Blocks>);
@@ -141,6 +152,12 @@ impl Volume {
         if let Some(block) = self.blocks.get_mut(&last) {
             block.resize(BLOCK_LEN, 0);
         }
+    }
+
+    /// Makes the volume shorter. Blocks with data behind the new end have changed if it grows again.
+    fn shrink(&mut self, bytes: u64) {
+        self.len -= bytes;
+        self.touched.extend(cut(&mut self.blocks, self.len));
     }
 
     fn clear(&mut self, block: u64) {

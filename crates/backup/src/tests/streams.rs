@@ -1,6 +1,6 @@
 //! Streams: chains of them against a map of blocks, and streams that are damaged.
 
-use super::{BLOCK_LEN, Blocks, Snapshot, Volume, subject};
+use super::{BLOCK_LEN, Blocks, Snapshot, Volume, cut, subject};
 use crate::{Base, Decoder, Encoder, Error, Frame, Head, Target, Totals, VolumeFailure};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,12 +86,17 @@ fn increments_give_each_moment_on_top_of_the_one_before() {
         let mut base = None;
         for id in 10..16 {
             volume.change(&mut rng);
+            // Between two snapshots the volume may get shorter, longer, or both.
+            if rng.chance(1, 3) {
+                volume.shrink(rng.below(volume.len / 1024) * 512);
+            }
             if rng.chance(1, 3) {
                 volume.grow(SEGMENT / 2);
             }
             let snapshot = volume.cut(true);
             let head = head(id, volume.len, base);
             let bytes = exported(&runtime, &snapshot, &head).expect("no fault");
+            cut(&mut target.blocks.lock().expect("no test panicked"), volume.len);
             let totals = imported(&runtime, bytes, &target).expect("it is whole");
             let shown = snapshot.volume.shown();
             assert!(target.shown(volume.len) == shown, "seed {seed}: {id}");
@@ -100,6 +105,16 @@ fn increments_give_each_moment_on_top_of_the_one_before() {
         }
     }
     assert!(moved < held, "increments have {moved} bytes of {held}");
+}
+
+#[test]
+fn increment_of_a_volume_that_was_longer_is_no_damaged_stream() {
+    let head = head(9, 8 * BLOCK, Some((7, 16 * BLOCK)));
+    let frames = vec![Frame::of_data(7 * BLOCK, &[4; BLOCK_LEN], Compression::None)];
+    assert_eq!(decoded(&encoded(&head, &frames).0).expect("it is whole"), frames);
+    // A frame behind the new end stays a fault.
+    let behind = Frame::of_data(8 * BLOCK, &[4; BLOCK_LEN], Compression::None);
+    assert!(matches!(decoded(&encoded(&head, &[behind]).0), Err(Error::Stream { .. })));
 }
 
 #[test]
@@ -217,7 +232,7 @@ fn frames_with_right_hashes_in_wrong_places_are_refused() {
     refused(&Head { base: None, ..head.clone() }, &[Frame::of_zeros(0, BLOCK)]);
     refused(&Head { block_bytes: 512, ..head.clone() }, &[]);
     refused(&Head { subject: subject(9, 0), ..head.clone() }, &[]);
-    refused(&Head { subject: subject(9, 8 * BLOCK - 512), ..head }, &[]);
+    refused(&Head { subject: subject(9, 8 * BLOCK - 100), ..head }, &[]);
     assert!(matches!(decoded(b"a text that is longer than the begin of a stream"), Err(Error::Stream { at: 0, .. })));
 }
 

@@ -16,7 +16,7 @@ use crate::size::show;
 use anyhow::{Context, Result};
 use backup::{Base, Decoder, Head, Target, Totals};
 use clientthread::{Access, Cluster};
-use control::admin::{SnapshotView, VolumeText, VolumeView};
+use control::admin::{Resizing, SnapshotView, VolumeText, VolumeView};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -150,12 +150,18 @@ impl Into<'_> {
         self.must_be_at(&target, from)?;
         let labels = BTreeMap::from([(RESTORING.to_owned(), self.key.clone())]);
         self.admin.set_volume(self.name, VolumeText { labels, ..VolumeText::default() })?;
-        if target.0.info().len_bytes >= self.head.subject.len_bytes {
+        let (has, len_bytes) = (target.0.info().len_bytes, self.head.subject.len_bytes);
+        if has == len_bytes {
             return Ok(target);
         }
+        // The volume stays open: no other writer has it while the data behind a nearer end goes.
+        let shrink = has > len_bytes;
+        let to = Resizing { len_bytes, shrink, discard: shrink, force: false };
+        let resized = crate::resize::apply(self.admin, self.name, to, remark);
         // The length of a volume is that of its open. Another writer may come between.
-        target.0.close().map_err(refused)?;
-        self.admin.resize_volume(self.name, control::admin::Resizing::to(self.head.subject.len_bytes))?;
+        let closed = target.0.close();
+        resized?;
+        closed.map_err(refused)?;
         let target = self.open(cluster)?;
         self.must_be_at(&target, from)?;
         Ok(target)

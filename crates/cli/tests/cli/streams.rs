@@ -87,6 +87,7 @@ fn increments(dev: &Dev, monday: &str) {
 
     // Contents that are not those of the base are refused, and nothing is written.
     write(dev, "main/from", 0..1, 3);
+    made(&["volume", "resize", "main/from", "1500MiB", "--shrink"]);
     made(&["snapshot", "create", "main/from@wednesday"]);
     let file = dev.file("wednesday.stream");
     made(&["backup", "export", "main/from@wednesday", "--since", "main/from@tuesday", "-o", &file]);
@@ -102,5 +103,7 @@ fn increments(dev: &Dev, monday: &str) {
     write(dev, "main/to", 6..7, 9);
     assert_eq!(run(&["import", "-i", &file, "main/to"]).code, 0);
     assert_eq!(read(dev, "main/to"), [3, 1, 2, 2, 1, 0, 0, 0]);
+    let len = |name: &str| dev.json(&["snapshot", "info", name])["len_bytes"].as_u64();
+    assert_eq!(["main/to@tuesday", "main/to@wednesday"].map(len), [1600, 1500].map(|mib| Some(mib << 20)));
     assert_eq!(dev.json(&["volume", "info", "main/to"])["labels"], serde_json::json!({ "tier": "front" }));
 }
