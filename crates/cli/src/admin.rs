@@ -12,6 +12,7 @@ use control::admin::{
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::{ClusterId, OsdId, PgId, Stripe};
@@ -27,8 +28,7 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 pub struct Admin {
     runtime: Runtime,
     client: AdminClient,
-    /// The addresses, for messages.
-    asked: String,
+    metas: Vec<String>,
 }
 
 macro_rules! expect {
@@ -49,10 +49,12 @@ fn told(error: &AdminError) -> UserError {
     }
 }
 
-/// Returns the user of this command and its process, for the events of the cluster.
+/// Returns the user of this command and its process, for the events of the cluster. A service has no variable with its name.
 fn by() -> String {
     let user = crate::args::env("USER").or_else(|| crate::args::env("LOGNAME"));
-    format!("{} ({})", user.as_deref().unwrap_or("unknown user"), clientloop::holder("basalt"))
+    let uid = || std::fs::metadata("/proc/self").map_or("unknown user".to_owned(), |own| format!("uid {}", own.uid()));
+    let user = user.unwrap_or_else(uid);
+    format!("{user} ({})", clientloop::holder("basalt"))
 }
 
 impl Admin {
@@ -64,8 +66,13 @@ impl Admin {
     pub fn connect_within(metas: &[Address], timeout: Duration) -> Result<Admin> {
         let runtime = crate::role::runtime()?;
         let addrs: Vec<String> = metas.iter().map(Address::to_string).collect();
-        let asked = addrs.join(", ");
-        Ok(Admin { client: AdminClient::new(addrs, timeout).impatient(PATIENCE).named(&by()), runtime, asked })
+        let client = AdminClient::new(addrs.clone(), timeout).impatient(PATIENCE).named(&by());
+        Ok(Admin { client, runtime, metas: addrs })
+    }
+
+    /// Returns the addresses of the metadata servers.
+    pub fn metas(&self) -> Vec<String> {
+        self.metas.clone()
     }
 
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
@@ -77,7 +84,7 @@ impl Admin {
             {
                 return answer;
             } else if std::io::stderr().is_terminal() {
-                output::remark(&format!("waiting for the metadata server at {}", self.asked));
+                output::remark(&format!("waiting for the metadata server at {}", self.metas.join(", ")));
             }
             answer.await
         });

@@ -193,7 +193,11 @@ fn print_health(status: &Status, detail: bool, as_json: bool) -> Result<Exit> {
 
 fn event_line(event: &Event) -> String {
     let level = event.level.name().to_uppercase();
-    format!("{}  {level:7}  {:16}  {}", duration::moment(event.at_ms), event.kind, event.text)
+    let width = control::events::KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
+    // The texts of some kinds name the client.
+    let is_told = event.by.is_empty() || event.text.contains(&event.by);
+    let by = if is_told { String::new() } else { format!(", by {}", event.by) };
+    format!("{}  {level:7}  {:width$}  {}{by}", duration::moment(event.at_ms), event.kind, event.text)
 }
 
 /// Runs `basalt events`. Following continues over changes of the leading meta.

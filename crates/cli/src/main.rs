@@ -16,6 +16,7 @@ mod bench_trace;
 mod completion;
 mod dev;
 mod device_info;
+mod diff;
 mod disk;
 mod disk_args;
 #[cfg(test)]

@@ -4,14 +4,15 @@ use crate::admin::Admin;
 use crate::args::{Protect, Snapshot};
 use crate::du;
 use crate::duration::moment;
-use crate::errors::Exit;
+use crate::errors::{Exit, UserError};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::{Context, Result};
 use control::admin::{SnapshotChange, SnapshotView};
 use serde_json::{Value, json, to_value};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use types::codes;
 use types::qos::QosChange;
 
 /// Runs `basalt snapshot ...`.
@@ -19,9 +20,23 @@ pub fn snapshot(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<Exit
     perform(admin, command, as_json).map(|()| Exit::Done)
 }
 
+/// Refuses two snapshots of one volume in one command.
+fn check_twice(names: &[String]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    let volumes = names.iter().map(|name| name.split('@').next().unwrap_or(name));
+    for volume in volumes {
+        if !seen.insert(volume) {
+            let what = format!("volume {volume} is named twice: one command makes one snapshot of a volume");
+            return Err(UserError::new(codes::BAD_USAGE, what, "name each volume once").into());
+        }
+    }
+    Ok(())
+}
+
 fn perform(admin: &Admin, command: &Snapshot, as_json: bool) -> Result<()> {
     match command {
         Snapshot::Create { names, texts } => {
+            check_twice(names)?;
             let made = admin.create_snapshots(names, texts.change(&[], QosChange::default()))?;
             if as_json {
                 return json("snapshot.create", json!({ "snapshots": made }));

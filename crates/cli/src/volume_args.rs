@@ -159,6 +159,11 @@ pub enum Volume {
         #[arg(add = completion::volumes())]
         name: String,
     },
+    /// List the extents with data, or those that changed since a snapshot, for backup tools
+    #[command(
+        after_help = "Examples:\n  basalt volume diff main/vm1@new --since old --json\n  basalt volume diff main/vm1@new"
+    )]
+    Diff(crate::diff::DiffArgs),
     /// Give a volume another name in its pool, also while it is open
     #[command(visible_alias = "mv", after_help = "Example:\n  basalt volume rename main/vm1 web")]
     Rename {

@@ -2,6 +2,7 @@
 
 use crate::admin::Admin;
 use crate::args::{Trash, Volume};
+use crate::diff;
 use crate::du;
 use crate::duration::moment;
 use crate::errors::{advise, has_code};
@@ -54,6 +55,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             show_info(&volume);
             Ok(())
         }
+        Volume::Diff(args) => diff::run(admin, args, as_json),
         Volume::Du { name } => du::run(admin, name, as_json),
         Volume::Rename { name, new } => {
             let volume = admin.rename_volume(name, new)?;
@@ -127,13 +129,18 @@ fn show_info(volume: &VolumeView) {
     out!("size       {}{resize}", show(volume.len_bytes));
     out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
     out!("stripes    {}", volume.stripe.map_or_else(|| "none".to_owned(), stripes_of));
-    let clones = if volume.clones > 0 { format!(", {} clones", volume.clones) } else { String::new() };
+    let clones = match volume.clones {
+        0 => String::new(),
+        1 => ", 1 clone".to_owned(),
+        many => format!(", {many} clones"),
+    };
     out!("snapshots  {}{clones}", volume.snapshots);
     if let Some(parent) = &volume.parent {
         out!("parent     {parent} (depth {}){}", volume.depth, flatten::progress(volume));
     }
     let rollback = volume.rollback_to.as_ref().map(|to| format!(", being rolled back to @{to}")).unwrap_or_default();
     out!("state      {}{rollback}", volume.state);
+    out!("created    {}", moment(volume.created_ms));
     out!("epoch      {}", volume.epoch.0);
     out!("client     {}", holder(volume));
     let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };

@@ -3,6 +3,7 @@
 use crate::links::{Left, Links};
 use crate::meta::{AskId, Asks};
 use crate::open::{OpenVolume, Stage, VolumeKey, VolumeReport};
+use crate::outage::Outage;
 use crate::tuning::ClientTuning;
 use bus::{Bus, BusConfig, BusEvent, BusStats, Identity};
 use device::{BlockDevice, DeviceInfo};
@@ -355,7 +356,7 @@ impl Client {
             keepalive_at: now + crate::meta::KEEPALIVE,
             keepalive: None,
             failure_told: false,
-            outage: None,
+            outage: Outage::default(),
         };
         open.set_faults(now, &opened.faults);
         if slot == self.volumes.len() {

@@ -83,6 +83,7 @@ mod client;
 mod links;
 mod meta;
 mod open;
+mod outage;
 mod tuning;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One open volume as a block device, and the steps of its closing.
 
 use crate::meta::AskId;
+use crate::outage::{Outage, Turn};
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
 use types::faults::ToldFault;
 use types::{Errno, SessionId, Time, VolumeId, codes};
@@ -57,8 +58,7 @@ pub(crate) struct OpenVolume {
     pub keepalive: Option<(AskId, Time)>,
     /// The owner was told that the volume has failed.
     pub failure_told: bool,
-    /// Start of the present outage, and the number of requests that had failed before.
-    pub outage: Option<(Time, u64)>,
+    pub(crate) outage: Outage,
 }
 
 impl OpenVolume {
@@ -82,22 +82,23 @@ impl OpenVolume {
         }
     }
 
-    /// Logs the begin and the end of an outage whose requests fail. One whose requests wait shows in late requests alone.
+    /// Logs the begin and the end of an outage whose requests fail, also of a rehearsed one. One whose requests wait shows in late
+    /// requests alone.
     pub fn note_outage(&mut self, now: Time) {
-        let (pgs, failed) = (self.volume.unavailable_pgs(), self.volume.stats().unavailable);
+        let (pgs, rehearsed) = (self.volume.unavailable_pgs(), self.volume.is_paused());
         let policy = self.volume.on_unavailable();
-        match self.outage {
-            None if pgs > 0 && policy != OnUnavailable::Freeze => {
+        let is_out = policy != OnUnavailable::Freeze && (pgs > 0 || rehearsed);
+        match self.outage.turn(now, is_out, self.volume.stats().unavailable) {
+            Some(Turn::Begun) => {
                 let code = codes::label(codes::REQUESTS_NOT_ANSWERED);
-                tracing::warn!(code, volume = self.info.name, pgs, %policy, "the storage is unavailable: requests fail");
-                self.outage = Some((now, failed));
+                let volume = &self.info.name;
+                tracing::warn!(code, volume, pgs, rehearsed, %policy, "the storage is unavailable: requests fail");
             }
-            Some((since, before)) if pgs == 0 => {
-                let (outage_s, requests) = (now.since(since).as_secs(), failed - before);
-                tracing::info!(volume = self.info.name, outage_s, requests, "the storage is available again");
-                self.outage = None;
+            Some(Turn::Ended { after, requests }) => {
+                let (volume, outage_s) = (&self.info.name, after.as_secs());
+                tracing::info!(volume, outage_s, requests, "the storage is available again");
             }
-            _ => {}
+            None => {}
         }
     }
 

@@ -188,6 +188,25 @@ pub struct OsdSet {
     pub dry_run: bool,
 }
 
+impl AdminAsk {
+    /// Whether it changes nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            AdminAsk::Status
+                | AdminAsk::OsdList
+                | AdminAsk::ConfigList
+                | AdminAsk::PoolList
+                | AdminAsk::PgList { .. }
+                | AdminAsk::VolumeList { .. }
+                | AdminAsk::VolumeInfo { .. }
+                | AdminAsk::TrashList { .. }
+                | AdminAsk::SnapshotList { .. }
+                | AdminAsk::Events { .. }
+        )
+    }
+}
+
 impl OsdSet {
     /// Sets one OSD.
     pub fn one(osd: OsdId, is_in: Option<bool>, drain: Option<bool>) -> OsdSet {

@@ -103,6 +103,8 @@ pub enum ControlAction {
     AdminAnswer {
         token: Token,
         answer: Result<AdminAnswer, Refusal>,
+        /// The request changes nothing, so its answer goes out as the records are now.
+        is_read: bool,
     },
     /// An event was recorded: write it to the log.
     Event(Event),
@@ -350,7 +352,7 @@ impl Control {
     /// Takes a request of the administrator `by`, which its events name.
     pub fn handle_admin_of(&mut self, token: Token, by: String, ask: AdminAsk) {
         if self.inbox.len() >= self.config.inbox_max {
-            self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });
+            self.answer_admin(token, Err(busy()));
             return;
         }
         self.inbox.push_back(Input::Admin { token, by, ask });
@@ -466,7 +468,7 @@ impl Control {
     }
 
     fn answer_admin(&mut self, token: Token, answer: Result<AdminAnswer, Refusal>) {
-        self.held.push(ControlAction::AdminAnswer { token, answer });
+        self.held.push(ControlAction::AdminAnswer { token, answer, is_read: false });
     }
 }
 

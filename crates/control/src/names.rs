@@ -45,8 +45,12 @@ pub fn split_snapshot(full: &str) -> Result<(&str, &str), Refusal> {
 /// # Errors
 /// BSLT-2014.
 pub fn split(full: &str) -> Result<(&str, &str), Refusal> {
+    let shown = || full.chars().take(140).collect::<String>();
+    if full.contains('@') {
+        return Err(refuse(codes::BAD_NAME, format!("{:?} names a snapshot; this takes a volume", shown())));
+    }
     let Some((pool, volume)) = full.split_once('/') else {
-        let shown: String = full.chars().take(140).collect();
+        let shown = shown();
         return Err(refuse(codes::BAD_NAME, format!("{shown:?} is not of the form pool/volume")));
     };
     Ok((checked("pool", pool)?, checked("volume", volume)?))

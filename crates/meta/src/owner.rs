@@ -404,7 +404,7 @@ impl Owner {
                 }
             }
             ControlAction::Event(event) => log_event(&event),
-            ControlAction::AdminAnswer { token, answer } => {
+            ControlAction::AdminAnswer { token, answer, .. } => {
                 if let Some(Waiting::Admin(waiting)) = self.waiting.remove(&token) {
                     let _ = waiting.send(Answered::Answer(answer));
                 }

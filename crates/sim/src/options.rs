@@ -2,7 +2,7 @@
 
 use crate::aim::{
     Aim, CUTS_FROM, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
-    NEWEST_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
+    NEWEST_FROM, REDIRECT_FROM, ROOMY_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::families::Changes;
 use crate::faults::Class;
@@ -251,9 +251,11 @@ impl Options {
         self.make_room_for_marks(seed);
     }
 
-    /// Gives families large devices in later runs: the marks behind a nearer end take more slots than a small device has.
+    /// Gives families and runs with snapshots large devices in later runs: the marks behind a nearer end, and chunks of many
+    /// generations, take more slots than a small device has.
     fn make_room_for_marks(&mut self, seed: u64) {
-        if seed >= CUTS_FROM && self.dice_of_snapshots(seed).1.is_some() {
+        let (snapshots, families) = self.dice_of_snapshots(seed);
+        if seed >= CUTS_FROM && families.is_some() || seed >= ROOMY_FROM && snapshots.is_some() {
             self.device_bytes = self.device_bytes.max(1 << 30);
         }
     }

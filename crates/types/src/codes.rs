@@ -181,7 +181,7 @@ codes! {
             "the volume is open for writing elsewhere",
             "A volume has one writer. The client that has it open renews its lease every 2 s. After 10 s of silence \
              another client may open the volume without --steal.",
-            "close it there, or force-attach with --steal: writes of the present client then fail";
+            "close it there, or take it over: a client with --steal, a command with --force; writes of the present client then fail";
         SESSION_FENCED = 2021:
             "another client attached the volume, or `meta recover` ended the session; this session may not write any \
              more",
@@ -315,7 +315,8 @@ codes! {
             "another change of the volume is under way",
             "Some changes of a volume take steps in each of its PGs: a resize, a snapshot, an open. A PG without a leader that serves \
              holds these up, and one change goes on at a time.",
-            "`basalt volume info` shows the change, `basalt pg ls` the PGs; it ends by itself when the PGs serve";
+            "repeat the command when that change has ended: `basalt volume info` shows it, `basalt pg ls` the PGs without a leader, which \
+             hold it up";
         SNAPSHOT_READ_ONLY = 2056:
             "a snapshot is only read",
             "Its contents are those of the volume at one point in time, so no client writes to it.",

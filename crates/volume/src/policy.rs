@@ -100,6 +100,11 @@ impl Volume {
         self.active.iter().any(|slot| self.pgs[*slot as usize].service.unavailable)
     }
 
+    /// Whether a rehearsed pause counted as an outage at the last poll.
+    pub fn is_paused(&self) -> bool {
+        self.has_paused(self.polled_at)
+    }
+
     fn has_paused(&self, now: Time) -> bool {
         self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.has_outage(now))
     }

@@ -25,9 +25,11 @@ const FULL_WAIT: Duration = Duration::from_secs(20);
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
 pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
-    if args.steal && args.volume.contains('@') {
+    if args.steal && args.only_reads() {
         let next = "leave --steal out";
-        return Err(UserError::new(codes::BAD_USAGE, "a snapshot is taken from no client", next).into());
+        return Err(
+            UserError::new(codes::BAD_USAGE, "a client that only reads takes the volume from no other", next).into()
+        );
     }
     let http = args.http.as_ref().map(|http| nbd_metrics::listen(http.resolve()?)).transpose()?;
     let mut prepared = Session::prepare(metas, "nbd")?;

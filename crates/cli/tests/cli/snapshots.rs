@@ -27,6 +27,19 @@ pub fn read(dev: &Dev, name: &str) -> Vec<u8> {
     })
 }
 
+/// Returns offset and length of the extents that a command lists, and whether they are zeros.
+fn extents(dev: &Dev, args: &[&str]) -> Vec<(usize, usize, bool)> {
+    let ran = dev.run(&[args, &["--json"]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let extent = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        crate::golden::matches("extent", &line);
+        let number = |name: &str| line[name].as_u64().expect("a number") as usize;
+        (number("offset"), number("len"), line["zero"] == true)
+    };
+    ran.out.lines().map(extent).collect()
+}
+
 pub fn snapshots_are_made_in_use_named_protected_and_deleted(dev: &Dev) {
     for name in ["main/db", "main/log"] {
         assert_eq!(dev.run(&["volume", "create", name, "1500MiB"]).code, 0);
@@ -41,6 +54,11 @@ pub fn snapshots_are_made_in_use_named_protected_and_deleted(dev: &Dev) {
     assert_eq!(read(dev, "main/db@one"), [1, 1, 1, 1, 0, 0, 0, 0]);
     assert_eq!(read(dev, "main/db"), [1, 1, 2, 2, 2, 2, 2, 0]);
     assert_eq!(dev.json(&["snapshot", "create", "main/db@two"])["snapshots"][0]["state"], "ready");
+    let changed = extents(dev, &["volume", "diff", "main/db@two", "--since", "one"]);
+    assert_eq!(changed, (2..7).map(|n| (n * STEP, PIECE, false)).collect::<Vec<_>>());
+    assert_eq!(extents(dev, &["volume", "diff", "main/db@one"]).len(), 4);
+    dev.run(&["volume", "diff", "main/db@one", "--since", "two"]).says("BSLT-1001", "snapshot ls");
+    dev.run(&["snapshot", "create", "main/db@x", "main/db@y"]).says("BSLT-1001", "once");
     write(dev, "main/db", 3..8, 3);
     dev.run(&["snapshot", "create", "main/db@one"]).says("BSLT-2051", "choose another name");
     dev.run(&["snapshot", "create", "main/none@one"]).says("BSLT-2011", "");

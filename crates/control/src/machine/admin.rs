@@ -1,7 +1,7 @@
 //! Requests of administrators.
 
 use super::clients::WaitFor;
-use super::{Control, Now, Token};
+use super::{Control, ControlAction, Now, Token};
 use crate::admin::{AdminAnswer, AdminAsk, EventsPage, OsdRegister, PoolCreate};
 use crate::events::{EVENTS_PER_ANSWER_MAX, Note, size};
 use crate::health;
@@ -15,8 +15,9 @@ use types::control::Refusal;
 
 impl Control {
     pub(super) fn take_admin(&mut self, now: Now, token: Token, ask: AdminAsk) {
+        let is_read = ask.is_read();
         match self.plan_admin(now, token, ask) {
-            Ok(Some(answer)) => self.answer_admin(token, Ok(answer)),
+            Ok(Some(answer)) => self.held.push(ControlAction::AdminAnswer { token, answer: Ok(answer), is_read }),
             Ok(None) => {}
             Err(refusal) => self.answer_admin(token, Err(refusal)),
         }

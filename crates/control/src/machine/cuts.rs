@@ -420,7 +420,7 @@ impl Control {
                 Some(reason) => {
                     let refusal = match &asked.why {
                         Some(why) => refuse(codes::CUT_FAILED, why),
-                        None => refuse(codes::VOLUME_BUSY, reason),
+                        None => refuse(codes::VOLUME_BUSY, format!("no snapshot was made: {reason}")),
                     };
                     self.refuse_cut(now, asked, refusal);
                 }

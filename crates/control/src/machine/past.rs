@@ -107,6 +107,7 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
         ControlAction::Answer { answer, .. } => {
             matches!(answer, ClientAnswer::Refused(_) | ClientAnswer::Alive { .. } | ClientAnswer::Refreshed(_))
         }
+        ControlAction::AdminAnswer { is_read: true, .. } => true,
         ControlAction::AdminAnswer { answer, .. } => !matches!(
             answer,
             Ok(AdminAnswer::Done

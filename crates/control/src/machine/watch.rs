@@ -127,8 +127,11 @@ impl Control {
         Note { by, ..note }
     }
 
-    /// Records an event of a volume, at once or when the volume may have one again.
+    /// Records an event of a volume, at once or when the volume may have one again. The command of an administrator always has one.
     pub(super) fn note_volume(&mut self, now: Now, volume: VolumeId, note: Note) {
+        if !self.asker.is_empty() {
+            return self.note(now, note);
+        }
         if !self.watch.volumes.contains_key(&volume) && self.watch.take(now.mono, &volume_entity(volume)) {
             return self.note(now, note);
         }

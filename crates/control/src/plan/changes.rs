@@ -25,30 +25,35 @@ pub(super) fn live<'a>(records: &'a Records, name: &str) -> Result<&'a VolumeRec
     }
 }
 
+/// Returns the new name of a volume, which may be written with that of its pool.
+///
+/// # Errors
+/// BSLT-2014, also for a name in another pool.
+pub(super) fn new_name<'a>(records: &Records, volume: &VolumeRecord, new: &'a str) -> Result<&'a str, Refusal> {
+    let pool = records.pools.get(&volume.pool).map_or("", |pool| pool.name.as_str());
+    match new.split_once('/') {
+        Some((of, new)) if of == pool => names::checked("volume", new),
+        Some(_) => {
+            let new: String = new.chars().take(140).collect();
+            let text = format!("a volume of pool {pool:?} cannot become {new:?}: it stays in its pool");
+            Err(refuse(codes::BAD_NAME, text))
+        }
+        None => names::checked("volume", new),
+    }
+}
+
 /// Gives a volume another name in its pool. A client that has it open goes on: it knows the volume by its id.
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2011, BSLT-2013, BSLT-2014.
 pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId> {
     let volume = live(records, name)?;
-    let pool = records.pools.get(&volume.pool).map_or("", |pool| pool.name.as_str());
-    let new = match new.split_once('/') {
-        Some((of, new)) if of == pool => new,
-        Some(_) => {
-            let new: String = new.chars().take(140).collect();
-            return Err(refuse(
-                codes::BAD_NAME,
-                format!("a volume of pool {pool:?} cannot become {new:?}: it stays in its pool"),
-            ));
-        }
-        None => new,
-    };
-    let new = names::checked("volume", new)?;
+    let new = new_name(records, volume, new)?;
     if new == volume.name {
         return Ok((Vec::new(), volume.id));
     }
     if records.volume_in(volume.pool, new).is_some() {
-        return Err(refuse(codes::VOLUME_EXISTS, format!("volume {:?} exists", format!("{pool}/{new}"))));
+        return Err(refuse(codes::VOLUME_EXISTS, format!("the pool has a volume {new:?} already")));
     }
     let record = VolumeRecord { name: new.to_owned(), ..volume.clone() };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))

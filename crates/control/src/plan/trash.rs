@@ -96,7 +96,7 @@ pub fn trash_restore(records: &Records, which: &str, new: Option<&str>) -> Plan<
         return Err(refuse(codes::NOT_IN_TRASH, format!("the deletion of volume {full:?} has begun")));
     }
     let name = match new {
-        Some(new) => names::checked("volume", new)?,
+        Some(new) => super::changes::new_name(records, volume, new)?,
         None => &trash.name,
     };
     if records.volume_in(volume.pool, name).is_some() {

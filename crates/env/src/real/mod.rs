@@ -46,7 +46,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// operations, and keeps files, locks and listening sockets until then: a successor that starts at once has to wait for
 /// that.
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(3);
-const PREDECESSOR_LOOK: Duration = Duration::from_millis(5);
+const PREDECESSOR_LOOK: Duration = Duration::from_millis(50);
 
 /// Number of no turn.
 const NEVER_QUIET: u64 = 0;

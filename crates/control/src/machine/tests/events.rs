@@ -1,6 +1,7 @@
 //! Rules of the events.
 
 use super::*;
+use crate::admin::VolumeText;
 use crate::events::{EVENTS_MAX, Level, Note};
 use world::Death;
 
@@ -165,6 +166,19 @@ fn change_of_thousands_of_pgs_is_one_event_and_so_is_their_recovery() {
     let lines = of(&stored(&world), "pg.state");
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].starts_with("1200 PGs of pool p are active (were active+degraded): "), "{lines:?}");
+}
+
+#[test]
+fn each_command_of_an_administrator_for_a_volume_has_its_event() {
+    let mut world = with_volume(4);
+    for n in 0..5 {
+        let text = VolumeText { description: Some(format!("change {n}")), ..VolumeText::default() };
+        let token = world.fresh_token();
+        world.control.handle_admin_of(token, "ops".into(), AdminAsk::VolumeSet { name: "p/v".into(), text });
+        world.settle();
+    }
+    let told = stored(&world).into_iter().filter(|e| e.kind == "volume.changed").count();
+    assert_eq!(told, 5);
 }
 
 /// The ring of events keeps the record of an outage, whatever a client does.

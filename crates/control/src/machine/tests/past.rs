@@ -136,6 +136,8 @@ fn a_change_that_a_minority_remembers_is_never_answered() {
     assert_eq!(code(world.admin(out)), codes::NO_MAJORITY);
     let flag = AdminAsk::ConfigSet { name: "noout".into(), value: Some("on".into()) };
     assert_eq!(code(world.admin(flag)), codes::NO_MAJORITY);
+    world.admin(AdminAsk::VolumeInfo { name: "p/v".into() }).expect("a read gives nothing away");
+    world.admin(AdminAsk::ConfigList).expect("a read gives nothing away");
     world.lead_on(copy);
     world.osd(OsdId(2)).deaf = false;
     world.osd(OsdId(3)).deaf = false;

@@ -82,7 +82,8 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
     world.connect_all();
     assert_eq!(code(world.admin(restore("p/v", None))), codes::VOLUME_EXISTS, "the name is taken");
     assert_eq!(code(world.admin(restore("p/v", Some("No")))), codes::BAD_NAME);
-    assert_eq!(volume(world.admin(restore("p/v", Some("old")))).name, "p/old");
+    assert_eq!(code(world.admin(restore("p/v", Some("q/old")))), codes::BAD_NAME, "it stays in its pool");
+    assert_eq!(volume(world.admin(restore("p/v", Some("p/old")))).name, "p/old");
     let again = opened(world.ask(2, open("p/old", true, false)));
     assert_eq!((again.volume, again.segments.len(), again.len_bytes), (held.volume, 2, 4 * SEGMENT));
     assert!(again.epoch > held.epoch && trash(&mut world).is_empty());

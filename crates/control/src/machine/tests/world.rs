@@ -534,7 +534,7 @@ impl World {
                 assert!(self.answers.insert(token, answer).is_none(), "answered twice");
             }
             ControlAction::Event(event) => self.events.push(event),
-            ControlAction::AdminAnswer { token, answer } => {
+            ControlAction::AdminAnswer { token, answer, .. } => {
                 assert!(self.admin_answers.insert(token, answer).is_none(), "answered twice");
             }
         }
