@@ -24,6 +24,14 @@ pub enum Error {
     /// No backup was ever made there.
     #[error("{0} holds no backups")]
     NoRepository(String),
+    /// The file that makes a place a repository is damaged, or missing although backups are there.
+    #[error("{file} {reason}")]
+    Marker {
+        /// The file.
+        file: String,
+        /// The fault, as the rest of a sentence.
+        reason: String,
+    },
     /// A newer version wrote it.
     #[error("format {0} of backups is newer than this program")]
     Newer(u32),

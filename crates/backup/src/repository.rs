@@ -93,6 +93,7 @@ impl Repository {
             if create {
                 make_private(directory.as_ref()).map_err(|error| bad(error.to_string()))?;
             }
+            must_be_directory(directory.as_ref()).map_err(bad)?;
             let local = LocalFileSystem::new_with_prefix(directory).map_err(|error| bad(error.to_string()))?;
             Arc::clone(own.insert(Arc::new(local.with_fsync(true)))) as Arc<dyn ObjectStore>
         };
@@ -105,13 +106,13 @@ impl Repository {
         Repository { store, local: None, address: "memory".to_owned() }
     }
 
-    /// Makes it a repository, if it is none yet.
+    /// Makes it a repository, if it is none yet. A marker that is lost or damaged is written again, with another id.
     ///
     /// # Errors
     /// `Newer`, `Store`.
     pub async fn begin(&self) -> Result<(), Error> {
         match self.check().await {
-            Err(Error::NoRepository(_)) => {
+            Err(Error::NoRepository(_) | Error::Marker { .. }) => {
                 let marker = Marker { format: FORMAT, id: uuid::Uuid::new_v4().simple().to_string() };
                 let marker = serde_json::to_vec(&marker).unwrap_or_default();
                 self.put(&Path::from(MARKER), marker.into()).await
@@ -123,7 +124,7 @@ impl Repository {
     /// Checks that it is a repository.
     ///
     /// # Errors
-    /// `NoRepository`, `Newer`, `Store`.
+    /// `NoRepository`, `Marker`, `Newer`, `Store`.
     pub async fn check(&self) -> Result<(), Error> {
         self.id().await.map(drop)
     }
@@ -133,12 +134,18 @@ impl Repository {
     /// # Errors
     /// The same as of [`Repository::check`].
     pub async fn id(&self) -> Result<String, Error> {
+        let unusable = |reason: String| Error::Marker { file: format!("{}/{MARKER}", self.address), reason };
         let bytes = match self.get(&Path::from(MARKER)).await {
-            Err(error) if error.is_missing() => return Err(Error::NoRepository(self.address.clone())),
+            Err(error) if error.is_missing() && self.list(&Path::from(BACKUPS)).await?.is_empty() => {
+                return Err(Error::NoRepository(self.address.clone()));
+            }
+            Err(error) if error.is_missing() => {
+                return Err(unusable("is missing, although backups are there".to_owned()));
+            }
             other => other?,
         };
-        let marker: Marker = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::Damaged { object: MARKER.to_owned(), reason: error.to_string() })?;
+        let marker: Marker =
+            serde_json::from_slice(&bytes).map_err(|error| unusable(format!("is damaged ({error})")))?;
         if marker.format > FORMAT { Err(Error::Newer(marker.format)) } else { Ok(marker.id) }
     }
 
@@ -181,7 +188,18 @@ impl Repository {
         self.read_all(BACKUPS, volume).await
     }
 
-    /// Returns the drafts, in the same way.
+    /// Returns a record by the name of its backup.
+    ///
+    /// # Errors
+    /// `Unknown`, `Damaged`, `Newer`, `Store`.
+    pub async fn record(&self, volume: &str, id: &str) -> Result<Record, Error> {
+        match self.read(BACKUPS, &Path::from(format!("{BACKUPS}/{volume}/{id}.json"))).await {
+            Err(error) if error.is_missing() => Err(Error::Unknown(format!("{id} of {volume}"))),
+            other => other,
+        }
+    }
+
+    /// Returns the drafts, in the same way as [`Repository::records`].
     ///
     /// # Errors
     /// `Store`.
@@ -198,16 +216,19 @@ impl Repository {
         paths.sort();
         let mut records = Vec::with_capacity(paths.len());
         for path in paths {
-            let bytes = match self.get(&path).await {
+            match self.read(kind, &path).await {
                 // Another command has deleted it since it was listed.
-                Err(error) if error.is_missing() => continue,
+                Err(error) if error.is_missing() => {}
                 Err(error @ Error::Store { .. }) => return Err(error),
-                other => other,
-            };
-            let record = bytes.and_then(|bytes| Record::decode(path.as_ref(), &bytes));
-            records.push(record.and_then(|record| fits(kind, &path, record)));
+                other => records.push(other),
+            }
         }
         Ok(records)
+    }
+
+    async fn read(&self, kind: &str, path: &Path) -> Result<Record, Error> {
+        let record = Record::decode(path.as_ref(), &self.get(path).await?)?;
+        fits(kind, path, record)
     }
 
     /// Writes the draft of a backup.
@@ -348,6 +369,16 @@ impl Repository {
 /// Makes a directory and those above it, for their owner alone. One that is there keeps its mode.
 fn make_private(directory: &std::path::Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Checks that a directory is there.
+fn must_be_directory(path: &std::path::Path) -> Result<(), String> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err("it is no directory".to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err("the directory does not exist".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn s3(bucket: &str) -> Result<AmazonS3Builder, String> {

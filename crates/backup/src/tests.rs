@@ -459,22 +459,9 @@ fn objects_of_an_attempt_that_stands_still_are_no_garbage() {
     // No draft names what it has written: that is less than makes one due.
     rig.create(&snapshot, 10, None).expect_err("the connection is lost");
     let swept = rig.sweep(u64::MAX);
-    assert_eq!((swept.objects, swept.young), (0, 2), "a piece and an index");
-}
-
-#[test]
-fn sweep_deletes_nothing_when_a_record_cannot_be_read() {
-    let rig = Rig::new();
-    let mut volume = Volume { len: SEGMENT, ..Volume::default() };
-    volume.write(1, 1);
-    let record = rig.create(&volume.cut(false), 10, None).expect("no fault");
-    let path = Path::from(format!("backups/main/vm1/{}.json", record.id));
-    let mut bytes = record.encode();
-    bytes[100] ^= 4;
-    rig.runtime.block_on(rig.store.put(&path, bytes.into())).expect("memory");
-    let swept = rig.runtime.block_on(crate::sweep(&rig.repository, u64::MAX, &[], false));
-    assert!(matches!(swept, Err(Error::Damaged { .. })));
-    assert_eq!(rig.objects().len(), 2);
+    assert_eq!((swept.objects, swept.young, swept.drafted), (0, 0, 2), "a piece and an index");
+    assert_eq!(swept.drafts, [format!("main/vm1 {}", subject(10, 0).id())]);
+    assert_eq!(rig.sweep(0).young, 2, "they are young by themselves");
 }
 
 #[test]
@@ -504,7 +491,8 @@ fn directory_is_a_repository_once_a_backup_began_there() {
     let rig = Rig::new();
     let directory = std::env::temp_dir().join(format!("basalt-backup-{}", uuid::Uuid::new_v4()));
     let address = format!("file://{}", directory.display());
-    assert!(matches!(Repository::open(&address, false), Err(Error::Address { .. })), "there is no directory");
+    let refused = Repository::open(&address, false).err().expect("there is no directory").to_string();
+    assert_eq!(refused, format!("{address}: the directory does not exist"));
     let repository = Repository::open(&address, true).expect("it is made");
     assert!(matches!(rig.runtime.block_on(repository.check()), Err(Error::NoRepository(_))));
     let rig = Rig { repository, ..rig };
@@ -522,6 +510,40 @@ fn directory_is_a_repository_once_a_backup_began_there() {
     for bad in ["ftp://host/x", "s3://", "s3:///x", "s3:/bucket/x"] {
         assert!(matches!(Repository::open(bad, true), Err(Error::Address { .. })), "{bad}");
     }
+}
+
+#[test]
+fn repository_that_lost_its_marker_gets_a_new_one_by_a_backup() {
+    for damaged in [None, Some("{}"), Some("")] {
+        let rig = Rig::new();
+        let snapshot = two_segments();
+        let first = rig.create(&snapshot, 10, None).expect("no fault");
+        let path = Path::from("basalt-backup.json");
+        rig.runtime.block_on(async {
+            match damaged {
+                Some(bytes) => drop(rig.store.put(&path, bytes.into()).await.expect("memory")),
+                None => rig.store.delete(&path).await.expect("memory"),
+            }
+        });
+        let found = rig.runtime.block_on(rig.repository.check());
+        assert!(matches!(found, Err(Error::Marker { .. })), "{damaged:?}: {found:?}");
+        assert!(rig.restored(&first).expect("no fault") == snapshot.volume.shown(), "backups do not need it");
+        rig.create(&snapshot, 11, Some(&first)).expect("no fault");
+        rig.runtime.block_on(rig.repository.check()).expect("the backup has written it");
+        assert_eq!(rig.records().len(), 2);
+    }
+}
+
+#[test]
+fn record_is_read_by_its_name_and_a_damaged_one_is_not_unknown() {
+    let rig = Rig::new();
+    let record = rig.create(&two_segments(), 10, None).expect("no fault");
+    let read = |id: &str| rig.runtime.block_on(rig.repository.record("main/vm1", id));
+    assert_eq!(read(&record.id).expect("it is whole"), record);
+    assert!(matches!(read("another"), Err(Error::Unknown(name)) if name == "another of main/vm1"));
+    let path = Path::from(format!("backups/main/vm1/{}.json", record.id));
+    rig.runtime.block_on(rig.store.put(&path, "x".into())).expect("memory");
+    assert!(matches!(read(&record.id), Err(Error::Damaged { object, .. }) if object == path.to_string()));
 }
 
 #[test]

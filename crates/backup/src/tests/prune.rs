@@ -2,14 +2,14 @@
 
 use super::{Rig, Volume, two_segments};
 use crate::prune::sweep_with;
-use crate::{Repository, sweep};
+use crate::{Record, Repository, sweep};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -136,4 +136,51 @@ fn objects_of_a_backup_that_begins_during_a_sweep_stay() {
     let swept = rig.runtime.block_on(sweep(&rig.repository, u64::MAX, &[], false)).expect("all can be read");
     assert_eq!((swept.objects, rig.records().len()), (0, 1));
     assert_eq!(rig.verify(&rig.records()).faults.len(), 0);
+}
+
+/// A repository with a piece and an index of a backup, and two objects that are garbage.
+fn with_garbage() -> (Rig, Record) {
+    let rig = Rig::new();
+    let mut volume = Volume { len: SEGMENT, ..Volume::default() };
+    volume.write(1, 1);
+    let record = rig.create(&volume.cut(false), 10, None).expect("no fault");
+    rig.runtime.block_on(async {
+        for n in 0..2_u8 {
+            rig.repository.put_object(vec![n; 9]).await.expect("memory");
+        }
+    });
+    (rig, record)
+}
+
+/// Checks that a sweep deletes nothing, and says which thing is unreadable.
+fn must_be_blocked(rig: &Rig, thing: &str) {
+    let swept = rig.sweep(u64::MAX);
+    assert_eq!((swept.objects, rig.objects().len()), (0, 4), "{swept:?}");
+    assert!(matches!(&swept.unreadable[..], [only] if only.contains(thing)), "{swept:?}");
+}
+
+#[test]
+fn sweep_deletes_nothing_when_a_record_cannot_be_read() {
+    let (rig, record) = with_garbage();
+    for place in ["backups/main/vm1/20231115T011320Z-10.json", "drafts/main/other/20231115T011320Z-10.a.json"] {
+        let mut bytes = record.encode();
+        bytes.truncate(100);
+        rig.runtime.block_on(rig.store.put(&Path::from(place), bytes.into())).expect("memory");
+        must_be_blocked(&rig, place);
+        rig.runtime.block_on(rig.store.delete(&Path::from(place))).expect("memory");
+    }
+    assert_eq!(rig.sweep(u64::MAX).objects, 4, "nothing is needed now");
+}
+
+#[test]
+fn sweep_deletes_nothing_when_an_index_cannot_be_read() {
+    let (rig, record) = with_garbage();
+    let index = record.segments[0].expect("it has data");
+    let old = rig.flip(index, 30);
+    must_be_blocked(&rig, &format!("{index} is damaged"));
+    rig.put_back(index, old);
+    assert_eq!(rig.sweep(u64::MAX).objects, 2);
+    rig.runtime.block_on(rig.repository.drop_object(index)).expect("memory");
+    let swept = rig.sweep(u64::MAX);
+    assert_eq!((swept.objects, &swept.unreadable[..]), (0, &[format!("object {index} is missing")][..]));
 }

@@ -2,10 +2,10 @@
 
 use super::args::Create;
 use super::volume::Saved;
-use super::{Opened, RESTORING, advance, bar, connect, failed, refused, view};
+use super::{Found, Opened, RESTORING, advance, bar, connect, failed, refused, view};
 use crate::admin::Admin;
 use crate::duration::{moment, now_ms};
-use crate::errors::{UserError, chain};
+use crate::errors::{Exit, chain};
 use crate::output::{json, remark};
 use crate::size::show;
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ use clientthread::Access;
 use control::admin::{SnapshotView, VolumeText, VolumeView};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{Compression, codes};
+use types::Compression;
 
 /// Label of a snapshot that a backup made, with the repository.
 const LABEL: &str = "backup";
@@ -68,43 +68,52 @@ impl Of {
     }
 }
 
-pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> Result<()> {
+pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> Result<Exit> {
     let address = args.repo.address()?;
-    let opened = Opened::new(&address, true)?;
     let (name, given) = args.name.split_once('@').map_or((&*args.name, None), |(name, _)| (name, Some(&*args.name)));
     let of = Of::ask(admin, name)?;
     if of.volume.labels.contains_key(RESTORING) {
         return Err(super::incomplete(name).into());
     }
+    let given = given.map(|name| super::ready(admin, name)).transpose()?;
+    // A name that is wrong leaves no new repository behind.
+    let opened = Opened::to_add(&address)?;
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
-    let (of, snapshot) = choose(admin, &opened, of, given, &repository)?;
-    let saved = save(&opened, &of, &snapshot, metas, (args, as_json));
-    let (record, is_old) = saved.inspect_err(|_| {
-        if given.is_none() && !is_begun(&opened, &of.subject(&snapshot)) {
+    let Found { records, unreadable } = opened.records(Some(&of.volume.name))?;
+    unreadable.iter().for_each(|what| remark(what));
+    let is_given = given.is_some();
+    let snapshot = match given {
+        Some(snapshot) => snapshot,
+        None => choose(admin, &opened, &of, &records, &repository)?,
+    };
+    let saved = save(&opened, &of, (&snapshot, records), metas, (args, as_json));
+    if !matches!(saved, Ok(Some(_))) {
+        if !is_given && !is_begun(&opened, &of.subject(&snapshot)) {
             // Nothing goes on with it: a repository that is full from the first write on would get one more each time.
             drop_one(admin, &snapshot, "of a backup that did not begin");
         } else {
-            remark("the backup is not complete; the same command goes on with it");
+            remark("the backup is not complete: its draft stays, and the same command goes on with it");
         }
-    })?;
+    }
+    let Some((record, is_old)) = saved? else { return Ok(Exit::Interrupted) };
     if !is_old {
         drop_older(admin, &of, &snapshot, &opened, &repository);
     }
-    told(&record, is_old, as_json)
+    told(&record, is_old, as_json)?;
+    Ok(Exit::Done)
 }
 
-/// Saves a snapshot. Returns its record, and whether that was there already.
+/// Saves a snapshot. Returns its record, and whether that was there already; `None`: SIGINT came before the end.
 fn save(
     opened: &Opened,
     of: &Of,
-    snapshot: &SnapshotView,
+    (snapshot, records): (&SnapshotView, Vec<Record>),
     metas: Vec<String>,
     (args, as_json): (&Create, bool),
-) -> Result<(Record, bool)> {
+) -> Result<Option<(Record, bool)>> {
     let subject = of.subject(snapshot);
-    let records = opened.records(Some(&of.volume.name))?;
     if let Some(record) = records.iter().find(|record| record.subject.is_same_snapshot(&subject)) {
-        return Ok((record.clone(), true));
+        return Ok(Some((record.clone(), true)));
     }
     // The last backup whose snapshot is still there, and older than this one.
     let base = records
@@ -116,9 +125,10 @@ fn save(
     let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
     let since = base.as_ref().and_then(|base| of.snapshot_of(base)).map(|snapshot| snapshot.snapshot);
     let bar = bar(subject.len_bytes, as_json);
+    let source = Arc::new(Saved { volume, since });
     let create = backup::Create {
         repository: opened.repository.clone(),
-        source: Arc::new(Saved { volume, since }),
+        source: source.clone(),
         subject,
         base,
         compression: args.compress.unwrap_or(of.compression),
@@ -126,39 +136,32 @@ fn save(
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,
     };
-    let made = opened.runtime.block_on(create.run(&advance(&bar, "read")));
+    let made = opened.until_interrupted(create.run(&advance(&bar, "read")));
     bar.finish_and_clear();
-    Ok((made.map_err(failed)?, false))
+    if made.is_none() {
+        // Reads that are in flight end with it. The backup is not complete, whatever the close says.
+        let _ = source.volume.close();
+    }
+    Ok(made.transpose().map_err(failed)?.map(|record| (record, false)))
 }
 
-/// Returns the snapshot to save: the given one, that of a backup that was interrupted, or a new one.
-fn choose(admin: &Admin, opened: &Opened, of: Of, given: Option<&str>, repository: &str) -> Result<(Of, SnapshotView)> {
-    if let Some(name) = given {
-        // By name there is one; a list may show another of this name that is being deleted.
-        let snapshot = crate::snapshots::info(admin, name)?;
-        if snapshot.state != "ready" {
-            let what = format!("snapshot {name} is {}", snapshot.state);
-            return Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into());
-        }
-        return Ok((of, snapshot));
-    }
+/// Returns the snapshot to save: that of a backup that was interrupted, or a new one.
+fn choose(admin: &Admin, opened: &Opened, of: &Of, records: &[Record], repository: &str) -> Result<SnapshotView> {
     let drafts = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))).map_err(failed)?;
     let is_own = |s: &&SnapshotView| s.labels.get(LABEL).is_some_and(|label| label == repository);
-    let records = opened.records(Some(&of.volume.name))?;
     // A draft that stayed beside its record is over.
     let is_open = |draft: &&Record| records.iter().all(|record| !record.subject.is_same_snapshot(&draft.subject));
     let begun =
         drafts.iter().flatten().filter(is_open).filter_map(|draft| of.snapshot_of(draft)).rfind(is_own).cloned();
     if let Some(snapshot) = begun {
         remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
-        return Ok((of, snapshot));
+        return Ok(snapshot);
     }
     let compact: String = moment(now_ms()).chars().filter(char::is_ascii_digit).take(17).collect();
     let labels = BTreeMap::from([(LABEL.to_owned(), repository.to_owned())]);
     let names = [format!("{}@{PREFIX}{compact}", of.volume.name)];
     let made = admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
-    let snapshot = made.into_iter().next().context("the metadata server names the snapshot that it made")?;
-    Ok((of, snapshot))
+    made.into_iter().next().context("the metadata server names the snapshot that it made")
 }
 
 /// Deletes the snapshots of older backups in this repository: the next one compares with the present one. A failure costs

@@ -5,7 +5,7 @@
 use super::args::Export;
 use super::create::Of;
 use super::volume::Saved;
-use super::{RESTORING, advance, bar, connect, failed, refused};
+use super::{RESTORING, advance, bar, connect, failed, ready, refused};
 use crate::admin::Admin;
 use crate::errors::UserError;
 use crate::output::{json, remark};
@@ -63,16 +63,6 @@ fn check_output(into: Option<&Path>, as_json: bool) -> Result<()> {
         None if as_json => refused("standard output has the stream, and no JSON", "give -o FILE, or no --json"),
         _ => Ok(()),
     }
-}
-
-/// Returns a snapshot that can be read.
-fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
-    let snapshot = crate::snapshots::info(admin, name)?;
-    if snapshot.state == "ready" {
-        return Ok(snapshot);
-    }
-    let what = format!("snapshot {name} is {}", snapshot.state);
-    Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into())
 }
 
 /// Returns the snapshot with which an increment begins.

@@ -7,23 +7,23 @@ pub mod args;
 mod create;
 mod export;
 mod import;
+mod prune;
 mod volume;
 
 use crate::admin::Admin;
-use crate::duration::{moment, now_ms};
+use crate::duration::moment;
 use crate::errors::{Exit, UserError};
 use crate::output::{json, remark, table};
 use crate::size::show;
 use anyhow::Result;
-use args::{Backup, Prune, Restore};
-use backup::{Progress, Record, Repository, Retention, Subject, Verified};
+use args::{Backup, Restore};
+use backup::{Progress, Record, Repository, Subject, Verified};
 use clientthread::{Access, Cluster, Failure, Settings};
-use control::admin::VolumeText;
+use control::admin::{SnapshotView, VolumeText};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::codes;
 use volume::New;
@@ -39,11 +39,11 @@ pub fn run(
     as_json: bool,
 ) -> Result<Exit> {
     match command {
-        Backup::Create(args) => create::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
+        Backup::Create(args) => create::run(&admin()?, metas()?, args, as_json),
         Backup::Ls { volume, repo } => list(&repo.address()?, volume.as_deref(), as_json),
-        Backup::Restore(args) => restore(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
+        Backup::Restore(args) => restore(&admin()?, metas()?, args, as_json),
         Backup::Verify { volume, id, repo } => verify(&repo.address()?, (volume.as_deref(), id.as_deref()), as_json),
-        Backup::Prune(args) => prune(args, as_json).map(|()| Exit::Done),
+        Backup::Prune(args) => prune::run(args, as_json),
         Backup::Export(args) => export::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
         Backup::Import(args) => import::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
     }
@@ -56,7 +56,7 @@ fn failed(error: backup::Error) -> anyhow::Error {
         Store { .. } | Address { .. } | NoRepository(_) => codes::BACKUP_STORE_FAILED,
         Newer(_) => codes::BACKUP_NEWER,
         Unknown(_) => codes::BACKUP_UNKNOWN,
-        Damaged { .. } => codes::BACKUP_DAMAGED,
+        Damaged { .. } | Marker { .. } => codes::BACKUP_DAMAGED,
         Taken(_) => codes::BACKUP_TAKEN,
         GivenUp(_) => codes::BACKUP_GIVEN_UP,
         Stream { .. } => codes::STREAM_DAMAGED,
@@ -71,6 +71,11 @@ fn failed(error: backup::Error) -> anyhow::Error {
             Ok(failure) => refused(*failure),
             Err(other) => UserError::new(codes::REQUESTS_NOT_ANSWERED, other.to_string(), "basalt status").into(),
         },
+        Marker { .. } => {
+            let next =
+                "basalt backup create into this place writes the file again; ls, verify and restore work without it";
+            UserError::new(code, what, next).into()
+        }
         _ => UserError::new(code, what, codes::lookup(code).map_or("", |row| row.fix)).into(),
     }
 }
@@ -95,6 +100,17 @@ fn text_of(subject: &Subject) -> VolumeText {
     VolumeText { description, labels, removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() }
 }
 
+/// Returns a snapshot that can be read.
+fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
+    // By name there is one; a list may show another of this name that is being deleted.
+    let snapshot = crate::snapshots::info(admin, name)?;
+    if snapshot.state == "ready" {
+        return Ok(snapshot);
+    }
+    let what = format!("snapshot {name} is {}", snapshot.state);
+    Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into())
+}
+
 fn connect(metas: Vec<String>) -> Result<Cluster> {
     Cluster::connect(Settings { kind: "backup".to_owned(), ..Settings::new(metas) }).map_err(refused)
 }
@@ -103,52 +119,91 @@ fn connect(metas: Vec<String>) -> Result<Cluster> {
 struct Opened {
     repository: Repository,
     runtime: Runtime,
+    /// The reason why its marker cannot be used.
+    fault: Option<String>,
+}
+
+/// The records that can be read, by volume and time, and the reasons why others cannot.
+struct Found {
+    records: Vec<Record>,
+    unreadable: Vec<String>,
 }
 
 impl Opened {
-    /// Opens a repository. With `create` it is made, if it is none.
-    fn new(address: &str, create: bool) -> Result<Opened> {
+    fn new(address: &str, create: bool) -> Result<(Opened, std::result::Result<(), backup::Error>)> {
         let (repository, runtime) = (Repository::open(address, create).map_err(failed)?, crate::role::runtime()?);
         let checked = runtime.block_on(repository.check());
-        if create && matches!(checked, Err(backup::Error::NoRepository(_))) {
-            // A directory that is not mounted looks like this, too.
-            remark(&format!("{address} held no backups: a new repository is made there"));
-            runtime.block_on(repository.begin()).map_err(failed)?;
-        } else {
-            checked.map_err(failed)?;
-        }
-        Ok(Opened { repository, runtime })
+        Ok((Opened { repository, runtime, fault: None }, checked))
     }
 
-    /// Returns the records that can be read, by volume and time. The others are told.
-    fn records(&self, volume: Option<&str>) -> Result<Vec<Record>> {
+    /// Opens a repository. It is made, if it is none.
+    fn to_add(address: &str) -> Result<Opened> {
+        let (opened, checked) = Opened::new(address, true)?;
+        match checked {
+            // A directory that is not mounted looks like this, too.
+            Err(backup::Error::NoRepository(_)) => {
+                remark(&format!("{address} held no backups: a new repository is made there"));
+            }
+            Err(error @ backup::Error::Marker { .. }) => {
+                let what = "the file is written again; snapshots backup-… of earlier backups stay: basalt snapshot ls";
+                remark(&format!("{error}: {what}"));
+            }
+            other => return other.map(|()| opened).map_err(failed),
+        }
+        opened.runtime.block_on(opened.repository.begin()).map_err(failed)?;
+        Ok(opened)
+    }
+
+    /// Opens a repository to read backups, which do not need its marker.
+    fn to_read(address: &str) -> Result<Opened> {
+        let (opened, checked) = Opened::new(address, false)?;
+        match checked {
+            Err(error @ backup::Error::Marker { .. }) => Ok(Opened { fault: Some(error.to_string()), ..opened }),
+            other => other.map(|()| opened).map_err(failed),
+        }
+    }
+
+    /// Opens a repository to delete backups.
+    fn to_delete(address: &str) -> Result<Opened> {
+        let (opened, checked) = Opened::new(address, false)?;
+        checked.map(|()| opened).map_err(failed)
+    }
+
+    fn records(&self, volume: Option<&str>) -> Result<Found> {
         let all = self.runtime.block_on(self.repository.records(volume)).map_err(failed)?;
-        let mut records: Vec<Record> =
-            all.into_iter().filter_map(|record| record.map_err(|error| remark(&error.to_string())).ok()).collect();
-        records.sort_by_key(|record| (record.volume(), record.subject.created_ms, record.subject.snapshot_id));
-        Ok(records)
+        let mut found = Found { records: Vec::new(), unreadable: self.fault.iter().cloned().collect() };
+        for record in all {
+            match record {
+                Ok(record) => found.records.push(record),
+                Err(error) => found.unreadable.push(error.to_string()),
+            }
+        }
+        found.records.sort_by_key(|record| (record.volume(), record.subject.created_ms, record.subject.snapshot_id));
+        Ok(found)
+    }
+
+    /// Runs work until it ends or SIGINT comes; `None`: that came first.
+    fn until_interrupted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                done = work => Some(done),
+                Ok(()) = tokio::signal::ctrl_c() => None,
+            }
+        })
     }
 
     /// Returns a backup of a volume, by default the last one. A volume that was itself being restored then has no backup by default.
     fn record(&self, volume: &str, id: Option<&str>) -> Result<Record> {
-        let all = self.runtime.block_on(self.repository.records(Some(volume))).map_err(failed)?;
-        let mut records = Vec::new();
-        for record in all {
-            match record {
-                Ok(record) => records.push(record),
-                // It may be the last one: an older backup is no answer to a request for the last.
-                Err(error) if id.is_none() => {
-                    let next = "name one that is whole with --id; basalt backup ls shows them";
-                    return Err(UserError::new(codes::BACKUP_DAMAGED, error.to_string(), next).into());
-                }
-                Err(_) => {}
-            }
+        if let Some(id) = id {
+            return self.runtime.block_on(self.repository.record(volume, id)).map_err(failed);
         }
-        match id {
-            Some(id) => records.retain(|record| record.id == id),
-            None => records.retain(|record| !record.subject.labels.contains_key(RESTORING)),
+        let Found { mut records, unreadable } = self.records(Some(volume))?;
+        // It may be the last one: an older backup is no answer to a request for the last.
+        if let Some(what) = unreadable.into_iter().find(|what| Some(what) != self.fault.as_ref()) {
+            let next = "name one that is whole with --id; basalt backup ls shows them";
+            return Err(UserError::new(codes::BACKUP_DAMAGED, what, next).into());
         }
-        let name = id.map_or_else(|| format!("of {volume}"), |id| format!("{id} of {volume}"));
+        records.retain(|record| !record.subject.labels.contains_key(RESTORING));
         // Within one volume numbers of snapshots rise, also when the clock of the cluster goes back.
         let last_life = records
             .iter()
@@ -156,7 +211,7 @@ impl Opened {
             .map(|record| (record.subject.cluster.clone(), record.subject.volume_id));
         records.retain(|r| last_life.as_ref() == Some(&(r.subject.cluster.clone(), r.subject.volume_id)));
         records.sort_by_key(|record| record.subject.snapshot_id);
-        records.pop().ok_or_else(|| failed(backup::Error::Unknown(name)))
+        records.pop().ok_or_else(|| failed(backup::Error::Unknown(format!("of {volume}"))))
     }
 }
 
@@ -178,11 +233,13 @@ fn advance(bar: &ProgressBar, word: &'static str) -> impl Fn(Progress) + Sync {
 }
 
 fn list(address: &str, volume: Option<&str>, as_json: bool) -> Result<Exit> {
-    let records = Opened::new(address, false)?.records(volume)?;
+    let Found { records, unreadable } = Opened::to_read(address)?.records(volume)?;
     if as_json {
-        json("backup.ls", json!({ "backups": records.iter().map(view).collect::<Vec<_>>() }))?;
+        let backups: Vec<Value> = records.iter().map(view).collect();
+        json("backup.ls", json!({ "backups": backups, "unreadable": unreadable }))?;
         return Ok(Exit::Done);
     }
+    unreadable.iter().for_each(|what| remark(what));
     table(&["backup", "volume", "taken", "size", "data", "read", "written"], records.iter().map(row));
     Ok(Exit::Done)
 }
@@ -212,9 +269,10 @@ fn view(record: &Record) -> Value {
     })
 }
 
-fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> Result<()> {
+fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> Result<Exit> {
     check_volume(&args.volume)?;
-    let opened = Opened::new(&args.repo.address()?, false)?;
+    let opened = Opened::to_read(&args.repo.address()?)?;
+    opened.fault.iter().for_each(|what| remark(what));
     let record = opened.record(&args.volume, args.id.as_deref())?;
     let subject = &record.subject;
     // The mark alone: the labels of the volume may be as many as one can have.
@@ -222,43 +280,43 @@ fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
     let text = VolumeText { labels, ..VolumeText::default() };
     admin.create_volume(&args.new, subject.len_bytes, subject.stripe.unwrap_or_default(), text)?;
     let filled = fill(&opened, metas, args, &record, as_json);
-    if let Err(error) = filled {
+    if !matches!(filled, Ok(true)) {
         remark(&format!(
             "{0} has a part of the contents: basalt volume rm {0} --now --snapshots, then again",
             args.new
         ));
-        return Err(error);
+    }
+    if !filled? {
+        return Ok(Exit::Interrupted);
     }
     let volume = admin.set_volume(&args.new, text_of(subject))?;
     if as_json {
-        return json("backup.restore", json!({ "backup": view(&record), "volume": volume }));
+        json("backup.restore", json!({ "backup": view(&record), "volume": volume }))?;
+        return Ok(Exit::Done);
     }
     out!("volume {} has the contents of {} at {}", args.new, record.volume(), moment(subject.created_ms));
-    Ok(())
+    Ok(Exit::Done)
 }
 
-fn fill(opened: &Opened, metas: Vec<String>, args: &Restore, record: &Record, as_json: bool) -> Result<()> {
+/// Writes the contents. Returns whether the volume has all: SIGINT ends it before.
+fn fill(opened: &Opened, metas: Vec<String>, args: &Restore, record: &Record, as_json: bool) -> Result<bool> {
     let cluster = connect(metas)?;
     let target = Arc::new(New(cluster.open(&args.new, Access::Write).map_err(refused)?));
     let bar = bar(record.subject.len_bytes, as_json);
     let tell = advance(&bar, "written");
-    let restored = opened.runtime.block_on(backup::restore(&opened.repository, record, target.clone(), &tell));
+    let restored = opened.until_interrupted(backup::restore(&opened.repository, record, target.clone(), &tell));
     bar.finish_and_clear();
-    restored.map_err(failed)?;
-    target.0.close().map_err(refused)
+    // The next command need not wait for the lease of this one, whatever the result is.
+    let closed = target.0.close();
+    let is_whole = restored.transpose().map_err(failed)?.is_some();
+    closed.map_err(refused)?;
+    Ok(is_whole)
 }
 
 fn verify(address: &str, (volume, id): (Option<&str>, Option<&str>), as_json: bool) -> Result<Exit> {
-    let opened = Opened::new(address, false)?;
-    let all = opened.runtime.block_on(opened.repository.records(volume)).map_err(failed)?;
-    let (mut records, mut unreadable) = (Vec::new(), Vec::new());
-    for record in all {
-        match record {
-            Ok(record) if id.is_none_or(|id| record.id == id) => records.push(record),
-            Ok(_) => {}
-            Err(error) => unreadable.push(error.to_string()),
-        }
-    }
+    let opened = Opened::to_read(address)?;
+    let Found { mut records, unreadable } = opened.records(volume)?;
+    records.retain(|record| id.is_none_or(|id| record.id == id));
     if records.is_empty() && unreadable.is_empty() {
         let name = id.or(volume).unwrap_or("in this repository").to_owned();
         return Err(failed(backup::Error::Unknown(name)));
@@ -296,69 +354,6 @@ fn report(verified: &Verified, unreadable: &[String], as_json: bool) -> Result<(
     Ok(())
 }
 
-fn prune(args: &Prune, as_json: bool) -> Result<()> {
-    let retention = Retention {
-        last: args.keep_last,
-        daily: args.keep_daily,
-        weekly: args.keep_weekly,
-        monthly: args.keep_monthly,
-    };
-    if retention.keeps_nothing() {
-        let (what, next) =
-            ("no rule keeps a backup", "give --keep-last, --keep-daily, --keep-weekly or --keep-monthly");
-        return Err(UserError::new(codes::BAD_USAGE, what, next).into());
-    }
-    check_volume(&args.volume)?;
-    let opened = Opened::new(&args.repo.address()?, false)?;
-    let records = opened.records(Some(&args.volume))?;
-    // A volume that was made again under the same name has backups of its own.
-    let mut of: BTreeMap<(String, u64), Vec<Record>> = BTreeMap::new();
-    for record in &records {
-        of.entry((record.subject.cluster.clone(), record.subject.volume_id)).or_default().push(record.clone());
-    }
-    let kept: BTreeSet<String> = of.values().flat_map(|records| retention.keeps(records)).collect();
-    let drafts = opened.runtime.block_on(opened.repository.drafts(Some(&args.volume))).map_err(failed)?;
-    let drafts: Vec<Record> = drafts.into_iter().flatten().collect();
-    // A backup that is being made needs the one that it began with.
-    let is_parent = |record: &Record| {
-        !args.drop_drafts && drafts.iter().any(|draft| draft.parent.as_deref() == Some(record.id.as_str()))
-    };
-    let gone: Vec<Record> =
-        records.into_iter().filter(|record| !kept.contains(&record.id) && !is_parent(record)).collect();
-    let swept = opened.runtime.block_on(async {
-        for draft in drafts.iter().filter(|_| args.drop_drafts) {
-            opened.repository.drop_draft(draft).await?;
-        }
-        if !args.dry_run {
-            for record in &gone {
-                opened.repository.drop_record(record).await?;
-            }
-        }
-        backup::sweep(&opened.repository, before(args.grace), &gone, args.dry_run).await
-    });
-    let swept = swept.map_err(failed)?;
-    if as_json {
-        let ids: Vec<&str> = gone.iter().map(|record| record.id.as_str()).collect();
-        let body = json!({
-            "removed": ids, "kept": kept, "objects": swept.objects, "bytes": swept.bytes, "young": swept.young,
-            "blocked_by": swept.blocked_by, "dry_run": args.dry_run,
-        });
-        return json("backup.prune", body);
-    }
-    let (would, are) = if args.dry_run { ("would go", "would be") } else { ("are deleted", "is") };
-    gone.iter().for_each(|record| out!("{} of {}", record.id, moment(record.subject.created_ms)));
-    out!("{} backups {would}, {} stay; {} of data {are} freed", gone.len(), kept.len(), show(swept.bytes));
-    for draft in &swept.blocked_by {
-        out!(
-            "no data is deleted: {draft} is not complete, and the backup that it began with is deleted; end it, or give --drop-drafts"
-        );
-    }
-    if swept.young > 0 {
-        out!("{} objects without a backup are younger than --grace and stay", swept.young);
-    }
-    Ok(())
-}
-
 /// Checks the name of a volume that need not exist any more.
 fn check_volume(name: &str) -> Result<()> {
     let is_name = name
@@ -366,8 +361,4 @@ fn check_volume(name: &str) -> Result<()> {
         .is_some_and(|(pool, volume)| !pool.is_empty() && !volume.is_empty() && !volume.contains('/'));
     let refused = || UserError::new(codes::BAD_USAGE, format!("{name:?} is no volume"), "name it as POOL/VOLUME");
     if is_name { Ok(()) } else { Err(refused().into()) }
-}
-
-fn before(grace: Duration) -> u64 {
-    now_ms().saturating_sub(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX))
 }

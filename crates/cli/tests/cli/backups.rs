@@ -1,6 +1,6 @@
 //! Backups of a volume in a directory: what has changed since the last one, restored, checked, deleted by rules.
 
-use crate::dev::Dev;
+use crate::dev::{Dev, Ran};
 use crate::snapshots::{read, write};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,11 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     assert!(verified.code == 3 && verified.out.contains("BSLT-7002"), "{verified:?}");
     std::fs::write(&objects[0], old).expect("it can be written");
 
+    damaged_record_hides_no_other_one(&backup, &repo, &second);
+    lost_marker_costs_no_backup(&backup, &repo);
+    backup(&["create", "main/saved@none", "--repo", &dev.file("other")]);
+    assert!(!Path::new(&dev.file("other")).exists(), "a snapshot that does not exist makes no repository");
+
     let unruled = backup(&["prune", "main/saved"]);
     assert!(unruled.code == 2 && unruled.err.contains("--keep-last"), "{unruled:?}");
     let pruned = backup(&["prune", "main/saved", "--keep-last", "1", "--grace", "0s"]);
@@ -77,6 +82,34 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     for name in ["main/first", "main/last", "main/saved"] {
         assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
     }
+}
+
+/// A record that cannot be read is named by each command; the other backups can be used.
+fn damaged_record_hides_no_other_one(backup: &dyn Fn(&[&str]) -> Ran, repo: &str, record: &serde_json::Value) {
+    let id = record["id"].as_str().expect("an id");
+    let file = Path::new(repo).join(format!("backups/main/saved/{id}.json"));
+    let whole = std::fs::read(&file).expect("a record");
+    std::fs::write(&file, &whole[..100]).expect("it can be written");
+    let listed: serde_json::Value = serde_json::from_str(&backup(&["ls", "--json"]).out).expect("JSON");
+    assert!(listed["unreadable"][0].as_str().is_some_and(|what| what.contains(id)), "{listed}");
+    backup(&["restore", "main/saved", "main/x", "--id", id]).says("BSLT-7002", "basalt backup verify");
+    let pruned = backup(&["prune", "main/saved", "--keep-last", "1", "--dry-run"]);
+    let is_said = ["1 backups would go, 1 stay", id, "BSLT-7002", "basalt backup verify"];
+    assert!(pruned.code == 3 && is_said.iter().all(|part| pruned.out.contains(part)), "{pruned:?}");
+    std::fs::write(&file, whole).expect("it can be written");
+}
+
+/// Backups can be listed and checked without the marker of their repository.
+fn lost_marker_costs_no_backup(backup: &dyn Fn(&[&str]) -> Ran, repo: &str) {
+    let marker = Path::new(repo).join("basalt-backup.json");
+    let whole = std::fs::read(&marker).expect("the marker");
+    std::fs::remove_file(&marker).expect("it is there");
+    let listed = backup(&["ls"]);
+    let is_said = listed.out.contains("main/saved") && listed.err.contains("basalt-backup.json is missing");
+    assert!(listed.code == 0 && is_said, "{listed:?}");
+    assert_eq!(backup(&["verify"]).code, 3);
+    backup(&["prune", "main/saved", "--keep-last", "1"]).says("BSLT-7002", "basalt backup create");
+    std::fs::write(&marker, whole).expect("it can be written");
 }
 
 /// A repository that takes no byte more leaves no snapshot behind, however often it is tried.
