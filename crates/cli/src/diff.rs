@@ -11,7 +11,8 @@ use crate::size::show;
 use anyhow::Result;
 use clap::Args;
 use clientthread::{Access, Cluster, Failure, Settings, Volume};
-use device::EXTENTS_LEN_MAX;
+use control::admin::SnapshotView;
+use device::{EXTENTS_LEN_MAX, push_extent};
 use serde_json::json;
 use std::ops::Range;
 use types::{SnapshotId, codes};
@@ -41,6 +42,7 @@ pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
     let settings = Settings { kind: "diff".to_owned(), ..Settings::new(admin.metas()) };
     let cluster = Cluster::connect(settings).map_err(refused)?;
     let volume = cluster.open(&args.name, Access::Read).map_err(refused)?;
+    let old = since.as_ref().map(|since| cluster.open(&since.name, Access::Read)).transpose().map_err(refused)?;
     let mut printed = Printed { as_json, last: None, extents: 0, bytes: 0 };
     let len = volume.info().len_bytes;
     if !as_json {
@@ -49,9 +51,15 @@ pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
     for start in (0..len).step_by(EXTENTS_LEN_MAX as usize) {
         let range = start..(start + EXTENTS_LEN_MAX).min(len);
         let data = extents(&volume, &range, None).map_err(refused)?;
-        let listed = match since {
-            Some(_) => extents(&volume, &range, since).map_err(|failure| incomparable(failure, args))?,
-            None => data.clone(),
+        let listed = match (&since, &old) {
+            (Some(since), Some(old)) => {
+                let id = Some(since.snapshot);
+                let changed = extents(&volume, &range, id).map_err(|failure| incomparable(failure, args))?;
+                let had = extents(old, &range, None).map_err(refused)?;
+                // Zeros that were zeros before are no change.
+                combined(&changed, &combined(&data, &had, |data, had| data || had), |changed, some| changed && some)
+            }
+            _ => data.clone(),
         };
         for extent in overlay(start, &listed, &data) {
             printed.put(extent)?;
@@ -61,7 +69,7 @@ pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
 }
 
 /// Returns the snapshot `since` of the volume of `name`.
-fn older(admin: &Admin, name: &str, since: &str) -> Result<SnapshotId> {
+fn older(admin: &Admin, name: &str, since: &str) -> Result<SnapshotView> {
     let volume = name.split('@').next().unwrap_or(name);
     let full = if since.contains('@') { since.to_owned() } else { format!("{volume}@{since}") };
     let base = crate::snapshots::info(admin, &full)?;
@@ -73,7 +81,7 @@ fn older(admin: &Admin, name: &str, since: &str) -> Result<SnapshotId> {
         false => base.volume == admin.volume_info(name)?.volume,
     };
     if is_older {
-        return Ok(base.snapshot);
+        return Ok(base);
     }
     let what = format!("{full} is no older snapshot of the volume than {name}");
     Err(UserError::new(codes::BAD_USAGE, what, format!("basalt snapshot ls {volume} shows their order")).into())
@@ -90,31 +98,49 @@ fn incomparable(failure: Failure, args: &DiffArgs) -> UserError {
     UserError::new(codes::BAD_USAGE, what, format!("basalt volume diff {}   # all its data", args.name))
 }
 
-/// Returns the runs of a range, each with whether it is listed.
+/// Returns the runs of a range, each with whether it is listed. There is nothing behind the end of the volume.
 fn extents(volume: &Volume, range: &Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
     let (mut runs, mut at) = (Vec::new(), range.start);
-    while at < range.end {
-        let some = volume.extents(at, range.end - at, since)?;
+    let end = volume.info().len_bytes.min(range.end);
+    while at < end {
+        let some = volume.extents(at, end - at, since)?;
         at += some.iter().map(|(len, _)| len).sum::<u64>();
         runs.extend(some);
     }
+    runs.push((range.end - at, false));
     Ok(runs)
+}
+
+/// Returns two lists of runs over the same bytes as one.
+fn combined(some: &[(u64, bool)], others: &[(u64, bool)], is_listed: impl Fn(bool, bool) -> bool) -> Vec<(u64, bool)> {
+    let mut runs = Vec::new();
+    for_each_cut(some, others, |len, one, other| push_extent(&mut runs, len, is_listed(one, other)));
+    runs
+}
+
+/// Calls for each run in which neither list changes.
+fn for_each_cut(some: &[(u64, bool)], others: &[(u64, bool)], mut call: impl FnMut(u64, bool, bool)) {
+    let (mut some, mut others) = (some.iter().copied(), others.iter().copied());
+    let (mut one, mut other) = (some.next(), others.next());
+    while let (Some((left, first)), Some((more, second))) = (one, other) {
+        let len = left.min(more);
+        if len > 0 {
+            call(len, first, second);
+        }
+        one = if left > len { Some((left - len, first)) } else { some.next() };
+        other = if more > len { Some((more - len, second)) } else { others.next() };
+    }
 }
 
 /// Cuts the listed runs where data begins or ends. Both lists cover the same bytes from `start` on.
 fn overlay(start: u64, listed: &[(u64, bool)], data: &[(u64, bool)]) -> Vec<Extent> {
     let (mut out, mut at) = (Vec::new(), start);
-    let (mut listed, mut data) = (listed.iter().copied(), data.iter().copied());
-    let (mut one, mut other) = (listed.next(), data.next());
-    while let (Some((left, is_listed)), Some((more, has_data))) = (one, other) {
-        let len = left.min(more);
+    for_each_cut(listed, data, |len, is_listed, has_data| {
         if is_listed {
             out.push(Extent { offset: at, len, zero: !has_data });
         }
         at += len;
-        one = if left > len { Some((left - len, is_listed)) } else { listed.next() };
-        other = if more > len { Some((more - len, has_data)) } else { data.next() };
-    }
+    });
     out
 }
 
@@ -169,5 +195,7 @@ mod tests {
         let want = [extent(100, 5, false), extent(105, 5, true), extent(130, 5, true), extent(135, 25, false)];
         assert_eq!(overlay(100, &listed, &data), want);
         assert_eq!(overlay(0, &[(8, false)], &[(8, true)]), []);
+        let runs = combined(&[(8, true), (8, false)], &[(4, false), (12, true)], |one, other| one && other);
+        assert_eq!(runs, [(4, false), (4, true), (8, false)]);
     }
 }
