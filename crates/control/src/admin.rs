@@ -194,6 +194,7 @@ impl AdminAsk {
         matches!(
             self,
             AdminAsk::Status
+                | AdminAsk::MetaBackup
                 | AdminAsk::OsdList
                 | AdminAsk::ConfigList
                 | AdminAsk::PoolList

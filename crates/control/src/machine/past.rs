@@ -124,6 +124,19 @@ fn is_free(action: &ControlAction, sound: bool) -> bool {
     }
 }
 
+/// Whether a request of an administrator that is no read may be worked on before the records are trusted: a recovery is what makes them so,
+/// a dry run leaves them as they are, and a muted health check costs no data.
+fn is_harmless(ask: &AdminAsk) -> bool {
+    matches!(
+        ask,
+        AdminAsk::MetaRecover(_)
+            | AdminAsk::HealthMute { .. }
+            | AdminAsk::HealthUnmute { .. }
+            | AdminAsk::PgMove(PgMove { dry_run: true, .. })
+            | AdminAsk::PgForce(PgForce { dry_run: true, .. })
+    )
+}
+
 impl Control {
     /// Returns this leader's judgement of its records.
     pub fn standing(&self) -> Standing {
@@ -372,36 +385,7 @@ impl Control {
                 }
                 ClientAsk::Open { .. } | ClientAsk::Segments { .. } | ClientAsk::Close { .. } => true,
             },
-            Input::Admin { ask, .. } => matches!(
-                ask,
-                AdminAsk::OsdReserve
-                    | AdminAsk::OsdRemove { .. }
-                    | AdminAsk::OsdRegister(_)
-                    | AdminAsk::OsdSet(_)
-                    | AdminAsk::ConfigSet { .. }
-                    | AdminAsk::PgMove(PgMove { dry_run: false, .. })
-                    | AdminAsk::PgMoveCancel { .. }
-                    | AdminAsk::PgForce(PgForce { dry_run: false, .. })
-                    | AdminAsk::PoolCreate(_)
-                    | AdminAsk::PoolSet(_)
-                    | AdminAsk::PoolRename { .. }
-                    | AdminAsk::PoolRemove { .. }
-                    | AdminAsk::VolumeCreate { .. }
-                    | AdminAsk::VolumeRemove(_)
-                    | AdminAsk::VolumeClone(_)
-                    | AdminAsk::VolumeFlatten { .. }
-                    | AdminAsk::VolumeFaultAdd { .. }
-                    | AdminAsk::VolumeFaultRemove { .. }
-                    | AdminAsk::VolumeRename { .. }
-                    | AdminAsk::VolumeSet { .. }
-                    | AdminAsk::VolumeResize { .. }
-                    | AdminAsk::SnapshotCreate(_)
-                    | AdminAsk::SnapshotRemove { .. }
-                    | AdminAsk::SnapshotRollback { .. }
-                    | AdminAsk::SnapshotSet { .. }
-                    | AdminAsk::TrashRestore { .. }
-                    | AdminAsk::TrashPurge { .. }
-            ),
+            Input::Admin { ask, .. } => !ask.is_read() && !is_harmless(ask),
         }
     }
 
