@@ -5,6 +5,8 @@
 //! Invariant: memory is bounded by the extents of [`EXTENTS_LEN_MAX`] bytes of the volume, whatever its size.
 
 use crate::admin::Admin;
+use crate::backup::volume::{extents, is_incomparable};
+use crate::backup::{ready, refused};
 use crate::errors::UserError;
 use crate::output::{json_line, remark};
 use crate::size::show;
@@ -15,7 +17,7 @@ use control::admin::SnapshotView;
 use device::{EXTENTS_LEN_MAX, push_extent};
 use serde_json::json;
 use std::ops::Range;
-use types::{SnapshotId, codes};
+use types::codes;
 
 #[derive(Args, Debug, Clone)]
 pub struct DiffArgs {
@@ -38,7 +40,6 @@ struct Extent {
 
 pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
     let since = args.since.as_deref().map(|since| older(admin, &args.name, since)).transpose()?;
-    let refused = |failure: Failure| UserError::new(failure.code, failure.what, failure.hint);
     let settings = Settings { kind: "diff".to_owned(), ..Settings::new(admin.metas()) };
     let cluster = Cluster::connect(settings).map_err(refused)?;
     let volume = cluster.open(&args.name, Access::Read).map_err(refused)?;
@@ -50,12 +51,12 @@ pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
     }
     for start in (0..len).step_by(EXTENTS_LEN_MAX as usize) {
         let range = start..(start + EXTENTS_LEN_MAX).min(len);
-        let data = extents(&volume, &range, None).map_err(refused)?;
+        let data = extents(&volume, range.clone(), None).map_err(refused)?;
         let listed = match (&since, &old) {
             (Some(since), Some(old)) => {
                 let id = Some(since.snapshot);
-                let changed = extents(&volume, &range, id).map_err(|failure| incomparable(failure, args))?;
-                let had = extents(old, &range, None).map_err(refused)?;
+                let changed = extents(&volume, range.clone(), id).map_err(|failure| incomparable(failure, args))?;
+                let had = padded(old, range).map_err(refused)?;
                 // Zeros that were zeros before are no change.
                 combined(&changed, &combined(&data, &had, |data, had| data || had), |changed, some| changed && some)
             }
@@ -72,7 +73,7 @@ pub fn run(admin: &Admin, args: &DiffArgs, as_json: bool) -> Result<()> {
 fn older(admin: &Admin, name: &str, since: &str) -> Result<SnapshotView> {
     let volume = name.split('@').next().unwrap_or(name);
     let full = if since.contains('@') { since.to_owned() } else { format!("{volume}@{since}") };
-    let base = crate::snapshots::info(admin, &full)?;
+    let base = ready(admin, &full)?;
     let is_older = match name.contains('@') {
         true => {
             let of = crate::snapshots::info(admin, name)?;
@@ -88,26 +89,21 @@ fn older(admin: &Admin, name: &str, since: &str) -> Result<SnapshotView> {
 }
 
 /// Returns the error for contents that cannot be compared.
-fn incomparable(failure: Failure, args: &DiffArgs) -> UserError {
-    if ![libc::EINVAL, libc::ENOENT].contains(&failure.errno) {
-        return UserError::new(failure.code, failure.what, failure.hint);
+fn incomparable(failure: Failure, args: &DiffArgs) -> anyhow::Error {
+    if !is_incomparable(&failure) {
+        return refused(failure);
     }
     let since = args.since.as_deref().unwrap_or_default();
     let what =
         format!("{} cannot be compared with {since}: it was rolled back since, or the snapshot was deleted", args.name);
-    UserError::new(codes::BAD_USAGE, what, format!("basalt volume diff {}   # all its data", args.name))
+    UserError::new(codes::BAD_USAGE, what, format!("basalt volume diff {}   # all its data", args.name)).into()
 }
 
-/// Returns the runs of a range, each with whether it is listed. There is nothing behind the end of the volume.
-fn extents(volume: &Volume, range: &Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
-    let (mut runs, mut at) = (Vec::new(), range.start);
-    let end = volume.info().len_bytes.min(range.end);
-    while at < end {
-        let some = volume.extents(at, end - at, since)?;
-        at += some.iter().map(|(len, _)| len).sum::<u64>();
-        runs.extend(some);
-    }
-    runs.push((range.end - at, false));
+/// Returns the extents of a range of a volume that may end before it: there is no data behind its end.
+fn padded(volume: &Volume, range: Range<u64>) -> Result<Vec<(u64, bool)>, Failure> {
+    let end = volume.info().len_bytes.clamp(range.start, range.end);
+    let mut runs = extents(volume, range.start..end, None)?;
+    runs.push((range.end - end, false));
     Ok(runs)
 }
 

@@ -8,7 +8,7 @@ mod create;
 mod export;
 mod import;
 mod prune;
-mod volume;
+pub mod volume;
 
 use crate::admin::Admin;
 use crate::duration::moment;
@@ -81,7 +81,7 @@ fn failed(error: backup::Error) -> anyhow::Error {
 }
 
 /// Returns a failure of a volume as the error for a user.
-fn refused(failure: Failure) -> anyhow::Error {
+pub fn refused(failure: Failure) -> anyhow::Error {
     UserError::new(failure.code, failure.what, failure.hint).into()
 }
 
@@ -101,7 +101,7 @@ fn text_of(subject: &Subject) -> VolumeText {
 }
 
 /// Returns a snapshot that can be read.
-fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
+pub fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
     // By name there is one; a list may show another of this name that is being deleted.
     let snapshot = crate::snapshots::info(admin, name)?;
     if snapshot.state == "ready" {

@@ -62,7 +62,7 @@ fn perform(volume: &Volume, requests: Vec<Request>, mut done: impl FnMut(u64, Ve
 }
 
 /// Returns the extents of a range, in calls of at most [`EXTENTS_LEN_MAX`].
-fn extents(volume: &Volume, range: Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
+pub fn extents(volume: &Volume, range: Range<u64>, since: Option<SnapshotId>) -> Result<Vec<(u64, bool)>, Failure> {
     let (mut runs, mut at) = (Vec::new(), range.start);
     while at < range.end {
         let some = volume.extents(at, (range.end - at).min(EXTENTS_LEN_MAX), since)?;
@@ -73,7 +73,7 @@ fn extents(volume: &Volume, range: Range<u64>, since: Option<SnapshotId>) -> Res
 }
 
 /// Whether a failure says that contents cannot be compared: the volume was turned back meanwhile, or the snapshot was deleted.
-fn is_incomparable(failure: &Failure) -> bool {
+pub fn is_incomparable(failure: &Failure) -> bool {
     [libc::EINVAL, libc::ENOENT].contains(&failure.errno)
 }
 
