@@ -1,7 +1,7 @@
 //! One open volume as a block device, and the steps of its closing.
 
 use crate::meta::AskId;
-use crate::outage::{Outage, Turn};
+use crate::outage::{Change, Outage};
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
 use types::faults::ToldFault;
 use types::{Errno, SessionId, Time, VolumeId, codes};
@@ -89,12 +89,12 @@ impl OpenVolume {
         let policy = self.volume.on_unavailable();
         let is_out = policy != OnUnavailable::Freeze && (pgs > 0 || rehearsed);
         match self.outage.turn(now, is_out, self.volume.stats().unavailable) {
-            Some(Turn::Begun) => {
+            Some(Change::Begun) => {
                 let code = codes::label(codes::REQUESTS_NOT_ANSWERED);
                 let volume = &self.info.name;
                 tracing::warn!(code, volume, pgs, rehearsed, %policy, "the storage is unavailable: requests fail");
             }
-            Some(Turn::Ended { after, requests }) => {
+            Some(Change::Ended { after, requests }) => {
                 let (volume, outage_s) = (&self.info.name, after.as_secs());
                 tracing::info!(volume, outage_s, requests, "the storage is available again");
             }

@@ -15,23 +15,23 @@ pub(crate) struct Outage {
 
 /// A change to log.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Change {
     Begun,
     Ended { after: Duration, requests: u64 },
 }
 
 impl Outage {
     /// Takes the state at the end of a turn of the loop, with the number of requests that have failed so far.
-    pub fn turn(&mut self, now: Time, is_out: bool, failed: u64) -> Option<Turn> {
+    pub fn turn(&mut self, now: Time, is_out: bool, failed: u64) -> Option<Change> {
         match self.since {
             None if is_out => {
                 self.since = Some(now);
-                Some(Turn::Begun)
+                Some(Change::Begun)
             }
             Some(since) if !is_out => {
                 let requests = failed - self.failed_before;
                 *self = Outage { since: None, failed_before: failed };
-                Some(Turn::Ended { after: now.since(since), requests })
+                Some(Change::Ended { after: now.since(since), requests })
             }
             None => {
                 self.failed_before = failed;
@@ -51,10 +51,10 @@ mod tests {
         let at = |s| Time::ZERO + Duration::from_secs(s);
         let mut outage = Outage::default();
         assert_eq!(outage.turn(at(1), false, 3), None);
-        assert_eq!(outage.turn(at(2), true, 7), Some(Turn::Begun), "four have failed in the turn that found it");
+        assert_eq!(outage.turn(at(2), true, 7), Some(Change::Begun), "four have failed in the turn that found it");
         assert_eq!(outage.turn(at(3), true, 8), None);
-        assert_eq!(outage.turn(at(9), false, 8), Some(Turn::Ended { after: Duration::from_secs(7), requests: 5 }));
+        assert_eq!(outage.turn(at(9), false, 8), Some(Change::Ended { after: Duration::from_secs(7), requests: 5 }));
         outage.turn(at(10), true, 8);
-        assert_eq!(outage.turn(at(11), false, 8), Some(Turn::Ended { after: Duration::from_secs(1), requests: 0 }));
+        assert_eq!(outage.turn(at(11), false, 8), Some(Change::Ended { after: Duration::from_secs(1), requests: 0 }));
     }
 }

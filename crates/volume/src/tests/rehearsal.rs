@@ -219,7 +219,9 @@ fn pause_that_is_known_as_an_outage_fails_later_requests_without_a_wait() {
     b.volume.config.on_unavailable = OnUnavailable::Error;
     b.submit(write(0, 512), 1);
     let end = b.now + ms(5_000);
+    assert!(!b.volume.is_paused(), "no request has waited for too long");
     assert_eq!(run_until(&mut b, end), [(ms(5_000), 1, Err(Errno::TimedOut))]);
+    assert!(b.volume.is_paused());
     for told in [pause, fault(1, FaultEffect::Pause, 100, FOREVER)] {
         // Meta repeats it, with another share of the requests.
         tell(&mut b, &[told, fault(2, FaultEffect::Latency(1), 100, FOREVER)]);
@@ -232,6 +234,7 @@ fn pause_that_is_known_as_an_outage_fails_later_requests_without_a_wait() {
     b.submit(write(0, 512), 3);
     let end = b.now + ms(3_000);
     assert_eq!(run_until(&mut b, end), [(ms(2_000), 3, Ok(Answer::Done))]);
+    assert!(!b.volume.is_paused());
 }
 
 #[test]
