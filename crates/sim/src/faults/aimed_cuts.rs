@@ -74,9 +74,7 @@ fn accident(s: &mut Strike<'_>, cut: CutId) {
         }
         5 | 6 => late_pg(s),
         7 => s.cluster.transfer_pg(pg, None, s.rng),
-        8 => {
-            cut_off_for_a_while(s, leader);
-        }
+        8 => cut_off_for_a_while(s, leader),
         _ => {
             s.cluster.post().slow(s.rng.between(10, 400));
             s.after(Duration::from_millis(500), |s| s.cluster.post().slow(1));

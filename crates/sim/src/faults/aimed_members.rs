@@ -128,9 +128,7 @@ fn accident(s: &mut Strike<'_>, of: Move) {
             s.cluster.stop_meta();
             s.mend(10, 2000, |s| s.cluster.start_meta());
         }
-        6 => {
-            cut_off_for_a_while(s, victim);
-        }
+        6 => cut_off_for_a_while(s, victim),
         7 => s.cluster.transfer_pg(of.pg, None, s.rng),
         8 => s.cluster.admin(AdminAsk::PgMoveCancel { pg: of.pg }),
         _ => {

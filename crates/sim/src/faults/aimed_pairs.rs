@@ -91,9 +91,7 @@ fn accident(s: &mut Strike<'_>, pg: PgId, members: [usize; 2]) {
             s.cluster.stop_meta();
             s.mend(10, 2000, |s| s.cluster.start_meta());
         }
-        6 => {
-            cut_off_for_a_while(s, victim);
-        }
+        6 => cut_off_for_a_while(s, victim),
         _ => s.cluster.admin(AdminAsk::PgMoveCancel { pg }),
     }
 }
