@@ -1,7 +1,7 @@
 //! The administrator's client: sends requests to the leading meta and follows it.
 
 use crate::convert::{Malformed, need, stripe_out, uuid};
-use crate::convert_admin::{text_out, volume};
+use crate::convert_admin::{fence_out, text_out, volume};
 use crate::convert_qos::change_out;
 use crate::convert_snapshots::snapshots;
 use crate::follow::{Held, Metas, is_unresolved};
@@ -316,6 +316,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::VolumeRemove(_)
             | AdminAsk::VolumeClone(_)
             | AdminAsk::VolumeRename { .. }
+            | AdminAsk::VolumeFence { .. }
             | AdminAsk::SnapshotCreate(_)
             | AdminAsk::SnapshotRemove { .. }
             | AdminAsk::SnapshotRollback { .. }
@@ -508,6 +509,10 @@ async fn send_volume(rpc: &mut Rpc, ask: AdminAsk) -> Called {
         }
         AdminAsk::VolumeRename { name, new } => {
             let reply = rpc.volume_rename(pb::VolumeRenameRequest { name, new }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeFence { name, which } => {
+            let reply = rpc.volume_fence(fence_out(name, which)).await?.into_inner();
             Ok(volume(reply).map(AdminAnswer::Volume))
         }
         AdminAsk::VolumeSet { name, text } => {

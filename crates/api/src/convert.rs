@@ -14,6 +14,7 @@ use types::control::{
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
 use types::stripe::{self, BadStripe, Stripe};
+use types::writers::{Writer, Writers};
 use types::{
     ClusterId, Epoch, GenerationId, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex,
     SessionId, SnapshotId, Term, VolumeId,
@@ -380,7 +381,8 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             pg: Some(pg.into()),
             order: attach.order,
             volume: attach.volume.0,
-            session: attach.session.0,
+            session: attach.only_session().unwrap_or_default().0,
+            writers: writers_out(&attach),
             epoch: attach.epoch.0,
             chunk_count: attach.chunk_count,
             len_epoch: attach.len_epoch,
@@ -403,6 +405,24 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
 fn base_in(base: pb::Base) -> Base {
     let (volume, snapshot, to) = (VolumeId(base.volume), SnapshotId(base.snapshot), GenerationId(base.to));
     Base { volume, snapshot, to }
+}
+
+/// Returns the writers of a record that `session` alone does not tell.
+fn writers_out(attach: &Attach) -> Vec<pb::Writer> {
+    let writer = |writer: &Writer| pb::Writer { epoch: writer.epoch.0, session: writer.session.0 };
+    match attach.only_session() {
+        Some(_) => Vec::new(),
+        None => attach.writers.as_slice().iter().map(writer).collect(),
+    }
+}
+
+fn writers_in(writers: &[pb::Writer], only: SessionId, newest: Epoch) -> Result<Writers, Malformed> {
+    if writers.is_empty() {
+        return Ok(Writers::one(only, newest));
+    }
+    let writer = |writer: &pb::Writer| Writer { epoch: Epoch(writer.epoch), session: SessionId(writer.session) };
+    let list = Writers::of(writers.iter().map(writer), newest).filter(|_| only == SessionId(0));
+    list.ok_or(Malformed::Range("writers"))
 }
 
 impl TryFrom<pb::OsdDown> for OsdDown {
@@ -433,7 +453,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                 let attach = Attach {
                     order: a.order,
                     volume: VolumeId(a.volume),
-                    session: SessionId(a.session),
+                    writers: writers_in(&a.writers, SessionId(a.session), Epoch(a.epoch))?,
                     epoch: Epoch(a.epoch),
                     chunk_count: a.chunk_count,
                     len_epoch: a.len_epoch,
@@ -609,6 +629,7 @@ impl From<ClientAnswer> for pb::ClientAskReply {
                 snapshot: o.snapshot.map(|snapshot| snapshot.0),
                 faults: told_out(&o.faults),
                 when_full: o.when_full.name().to_owned(),
+                multi_writer: o.multi_writer,
             }),
             ClientAnswer::Segments { segments, pending, view } => Answer::Segments(pb::Segments {
                 segments: places_to(&segments),
@@ -649,6 +670,7 @@ fn opened_from(o: pb::Opened) -> Result<Opened, Malformed> {
         limits: limits_in(o.limits)?,
         faults: told_in(o.faults)?,
         when_full: when_full_in(&o.when_full)?,
+        multi_writer: o.multi_writer,
         snapshot: o.snapshot.map(SnapshotId),
         write: o.write,
         segments,

@@ -5,7 +5,7 @@ use crate::convert_qos::{change_in, change_out, limits_in, limits_out};
 use crate::{convert_faults, convert_health, convert_moves, pb};
 use control::admin::{
     FlattenView, HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolSet, PoolView, QuotaChange, Status,
-    TrashView, VolumeText, VolumeView,
+    TrashView, VolumeText, VolumeView, WriterName,
 };
 use types::{ClusterId, Compression, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId, WhenFull};
 
@@ -274,8 +274,6 @@ impl TryFrom<pb::PgView> for PgView {
 
 impl From<VolumeView> for pb::VolumeView {
     fn from(v: VolumeView) -> Self {
-        let holder =
-            |h: HolderView| pb::HolderView { name: h.name, address: h.address, since_ms: h.since_ms, alive: h.alive };
         pb::VolumeView {
             volume: v.volume.0,
             name: v.name,
@@ -284,7 +282,10 @@ impl From<VolumeView> for pb::VolumeView {
             state: v.state,
             epoch: v.epoch.0,
             session: v.session.0,
-            holder: v.holder.map(holder),
+            holder: v.holder.map(holder_out),
+            writers: v.writers.into_iter().map(holder_out).collect(),
+            being_fenced: v.being_fenced.into_iter().map(holder_out).collect(),
+            multi_writer: v.multi_writer,
             created_ms: v.created_ms,
             stripe: v.stripe.and_then(stripe_out),
             description: v.description,
@@ -305,6 +306,32 @@ impl From<VolumeView> for pb::VolumeView {
     }
 }
 
+/// Returns the request of a fence.
+pub(crate) fn fence_out(name: String, which: WriterName) -> pb::VolumeFenceRequest {
+    match which {
+        WriterName::Session(session) => {
+            pb::VolumeFenceRequest { name, client: String::new(), session: Some(session.0) }
+        }
+        WriterName::Client(client) => pb::VolumeFenceRequest { name, client, session: None },
+    }
+}
+
+/// Returns the writers that a request to fence names.
+pub fn writer_name_in(request: &pb::VolumeFenceRequest) -> WriterName {
+    let client = || WriterName::Client(request.client.clone());
+    request.session.map_or_else(client, |session| WriterName::Session(SessionId(session)))
+}
+
+fn holder_out(v: HolderView) -> pb::HolderView {
+    let HolderView { session, name, address, since_ms, alive } = v;
+    pb::HolderView { session: session.0, name, address, since_ms, alive }
+}
+
+fn holder_in(v: pb::HolderView) -> HolderView {
+    let pb::HolderView { session, name, address, since_ms, alive } = v;
+    HolderView { session: SessionId(session), name, address, since_ms, alive }
+}
+
 fn flatten_out(v: FlattenView) -> pb::FlattenView {
     let FlattenView { since_ms, by, percent, pgs, flat_pgs } = v;
     pb::FlattenView { since_ms, by, percent, pgs, flat_pgs }
@@ -319,8 +346,6 @@ impl TryFrom<pb::VolumeView> for VolumeView {
     type Error = Malformed;
 
     fn try_from(v: pb::VolumeView) -> Result<Self, Malformed> {
-        let holder =
-            |h: pb::HolderView| HolderView { name: h.name, address: h.address, since_ms: h.since_ms, alive: h.alive };
         let stripe = stripe_in(v.stripe).map_err(|_| Malformed::Range("stripe"))?;
         Ok(VolumeView {
             volume: VolumeId(v.volume),
@@ -330,7 +355,10 @@ impl TryFrom<pb::VolumeView> for VolumeView {
             state: v.state,
             epoch: Epoch(v.epoch),
             session: SessionId(v.session),
-            holder: v.holder.map(holder),
+            holder: v.holder.map(holder_in),
+            writers: v.writers.into_iter().map(holder_in).collect(),
+            being_fenced: v.being_fenced.into_iter().map(holder_in).collect(),
+            multi_writer: v.multi_writer,
             created_ms: v.created_ms,
             stripe: stripe.is_striped().then_some(stripe),
             description: v.description,
@@ -357,9 +385,10 @@ pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
 
 /// Returns the message of a change of description, labels and limits.
 pub(crate) fn text_out(text: VolumeText) -> pb::VolumeText {
-    let VolumeText { description, labels, removed_labels, limits, when_full } = text;
+    let VolumeText { description, labels, removed_labels, limits, when_full, multi_writer } = text;
     let (limits, when_full) = (change_out(limits), when_full.map(|policy| policy.name().to_owned()));
-    pb::VolumeText { description, labels: labels.into_iter().collect(), removed_labels, limits, when_full }
+    let labels = labels.into_iter().collect();
+    pb::VolumeText { description, labels, removed_labels, limits, when_full, multi_writer }
 }
 
 /// Returns the policy for a full pool of this name; without one the client decides.
@@ -372,10 +401,11 @@ pub(crate) fn when_full_in(name: &str) -> Result<WhenFull, Malformed> {
 /// # Errors
 /// When the change of limits is malformed, or the policy for a full pool is none.
 pub fn text_in(text: Option<pb::VolumeText>) -> Result<VolumeText, Malformed> {
-    let pb::VolumeText { description, labels, removed_labels, limits, when_full } = text.unwrap_or_default();
+    let pb::VolumeText { description, labels, removed_labels, limits, when_full, multi_writer } =
+        text.unwrap_or_default();
     let (labels, limits) = (labels.into_iter().collect(), change_in(limits)?);
     let when_full = when_full.map(|name| when_full_in(&name)).transpose()?;
-    Ok(VolumeText { description, labels, removed_labels, limits, when_full })
+    Ok(VolumeText { description, labels, removed_labels, limits, when_full, multi_writer })
 }
 
 impl From<TrashView> for pb::TrashView {

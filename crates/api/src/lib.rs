@@ -26,7 +26,7 @@ pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
 pub use convert::stripe_in;
-pub use convert_admin::text_in;
+pub use convert_admin::{text_in, writer_name_in};
 pub use convert_faults::fault_add_in;
 pub use convert_qos::change_in;
 pub use convert_recovery::{backup_parts, recover_in};

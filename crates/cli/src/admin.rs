@@ -8,7 +8,7 @@ use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, EventsPage, FaultAdd, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove,
     PgView, PlannedMove, PoolCreate, PoolSet, PoolView, RecoverAsk, Resizing, SnapshotChange, SnapshotView, Status,
-    StoreRecovery, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView,
+    StoreRecovery, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView, WriterName,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -229,6 +229,12 @@ impl Admin {
 
     pub fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeView> {
         let ask = AdminAsk::VolumeRename { name: name.to_owned(), new: new.to_owned() };
+        expect!(self, ask, AdminAnswer::Volume(v) => v)
+    }
+
+    /// Fences clients of a volume.
+    pub fn fence_writers(&self, name: &str, which: WriterName) -> Result<VolumeView> {
+        let ask = AdminAsk::VolumeFence { name: name.to_owned(), which };
         expect!(self, ask, AdminAnswer::Volume(v) => v)
     }
 

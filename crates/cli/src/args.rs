@@ -128,11 +128,16 @@ pub enum Command {
         command: Option<Health>,
     },
     /// Events: OSDs, PGs, leaders, volumes, pools, and the clients that opened or took a volume
-    #[command(after_help = "Examples:\n  basalt events --since 1h\n  basalt events --follow --json")]
+    #[command(
+        after_help = "Examples:\n  basalt events --since 1h\n  basalt events --of main/vm1 --since 7d\n  basalt events --follow --json"
+    )]
     Events {
         /// Only events at most so old, as 90s, 10m, 1h, 2d [default: 1d]
         #[arg(long, value_name = "TIME", default_value = "1d", hide_default_value = true, value_parser = crate::duration::parse)]
         since: std::time::Duration,
+        /// Only events that name this: POOL/VOLUME (with its snapshots), a pool, osd.N, a PG
+        #[arg(long, value_name = "NAME")]
+        of: Option<String>,
         /// Go on printing as events come; under --json one object a line
         #[arg(long)]
         follow: bool,

@@ -16,6 +16,8 @@ pub enum Exit {
     Degraded = 3,
     /// `status` and `health`: some data is not served.
     Down = 4,
+    /// A client of a multi-writer volume was fenced: nothing may start it again by itself.
+    Fenced = 5,
     /// SIGINT ended the command, with a partial result.
     Interrupted = 130,
 }
@@ -40,6 +42,7 @@ impl UserError {
     pub fn exit(&self) -> Exit {
         match self.code {
             codes::BAD_USAGE | codes::NOT_POSSIBLE_YET => Exit::Usage,
+            codes::WRITER_FENCED => Exit::Fenced,
             _ => Exit::Failed,
         }
     }
@@ -95,6 +98,12 @@ pub fn ended(volume: &str, errno: Errno) -> UserError {
         Errno::Rehearsed => "basalt volume fault ls",
     };
     UserError::new(errno.code(), format!("{volume}: {errno}"), next)
+}
+
+/// Returns the error of a client that was fenced from a multi-writer volume.
+pub fn fenced(volume: &str) -> UserError {
+    let next = format!("basalt volume info {volume}   # shows which clients have it now; basalt explain 5010");
+    UserError::new(codes::WRITER_FENCED, format!("{volume}: {}", Errno::Fenced), next)
 }
 
 /// Returns the error of a file or folder that cannot be used, with a command that repairs it or shows

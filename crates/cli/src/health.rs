@@ -200,17 +200,27 @@ fn event_line(event: &Event) -> String {
     format!("{}  {level:7}  {:width$}  {}{by}", duration::moment(event.at_ms), event.kind, event.text)
 }
 
+/// Whether an event names a thing: a volume is also named with one of its snapshots.
+fn names(event: &Event, of: &str) -> bool {
+    let is_it = |word: &str| {
+        let word = word.trim_end_matches([',', ':', ';']);
+        word.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+    };
+    event.subject.split_whitespace().chain(event.text.split_whitespace()).any(is_it)
+}
+
 /// Runs `basalt events`. Following continues over changes of the leading meta.
-pub fn events(admin: &Admin, since: Duration, follow: bool, as_json: bool) -> Result<()> {
+pub fn events(admin: &Admin, (since, of): (Duration, Option<&str>), follow: bool, as_json: bool) -> Result<()> {
     if follow {
-        return follow_events(admin, since, as_json);
+        return follow_events(admin, (since, of), as_json);
     }
-    let mut all = EventsPage { events: Vec::new(), last: 0 };
+    let (mut all, mut after) = (EventsPage { events: Vec::new(), last: 0 }, 0);
     loop {
-        let page = admin.events(all.events.last().map_or(0, |event| event.seq), Some(since))?;
+        let page = admin.events(after, Some(since))?;
         let is_last = page.events.last().is_none_or(|event| event.seq >= page.last);
         all.last = page.last;
-        all.events.extend(page.events);
+        after = page.events.last().map_or(after, |event| event.seq);
+        all.events.extend(page.events.into_iter().filter(|event| of.is_none_or(|of| names(event, of))));
         if is_last {
             break;
         }
@@ -223,11 +233,11 @@ pub fn events(admin: &Admin, since: Duration, follow: bool, as_json: bool) -> Re
 }
 
 #[allow(clippy::disallowed_methods, reason = "a command that follows waits between two looks")]
-fn follow_events(admin: &Admin, since: Duration, as_json: bool) -> Result<()> {
+fn follow_events(admin: &Admin, (since, of): (Duration, Option<&str>), as_json: bool) -> Result<()> {
     let mut page = admin.events(0, Some(since))?;
     let mut is_lost = false;
     loop {
-        for event in &page.events {
+        for event in page.events.iter().filter(|event| of.is_none_or(|of| names(event, of))) {
             match as_json {
                 true => json_line("event", to_value(event)?)?,
                 false => out!("{}", event_line(event)),
@@ -247,5 +257,32 @@ fn follow_events(admin: &Admin, since: Duration, as_json: bool) -> Result<()> {
                 page = EventsPage { events: Vec::new(), last: after };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+    use control::events::{Event, Level};
+
+    #[test]
+    fn events_are_found_by_what_they_name() {
+        let event = |subject: &str, text: &str| Event {
+            seq: 1,
+            at_ms: 0,
+            kind: "volume.renamed".into(),
+            level: Level::Info,
+            subject: subject.into(),
+            by: String::new(),
+            text: text.into(),
+        };
+        let renamed = event("volume main/new", "volume main/old is now main/new");
+        assert!(names(&renamed, "main/old") && names(&renamed, "main/new"));
+        assert!(!names(&renamed, "main/ol") && !names(&renamed, "main") && !names(&renamed, "old"));
+        let cut = event("volume main/a", "snapshot main/a@s, main/b@s is made");
+        assert!(names(&cut, "main/a") && names(&cut, "main/b") && names(&cut, "main/b@s") && !names(&cut, "main/b@"));
+        assert!(names(&event("osd.3", "osd.3: its store has stopped"), "osd.3"));
+        assert!(!names(&event("osd.31", "osd.31 is down"), "osd.3"));
+        assert!(names(&event("pool fast", "pool fast is made"), "fast"));
     }
 }

@@ -143,8 +143,9 @@ fn run(cli: Cli) -> Result<Exit> {
             watch::run(&args, || health::status(&admin, &metas, common.json))
         }
         Command::Health { command } => health::health(&connect(&common)?, command.as_ref(), common.json),
-        Command::Events { since, follow } => {
-            health::events(&connect(&common)?, since, follow, common.json).map(|()| Exit::Done)
+        Command::Events { since, of, follow } => {
+            let which = (since, of.as_deref());
+            health::events(&connect(&common)?, which, follow, common.json).map(|()| Exit::Done)
         }
         Command::Top(args) => top::run(&connect(&common)?, &args, common.json).map(|()| Exit::Done),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),

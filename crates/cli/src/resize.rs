@@ -24,8 +24,9 @@ pub fn run(admin: &Admin, name: &str, to: Resizing, as_json: bool) -> Result<()>
     if as_json {
         return json("volume.resize", to_value(&volume)?);
     }
-    let client = match volume.holder {
-        Some(_) if !to.shrink => "; its client learns it within a few seconds",
+    let client = match volume.writers.len() {
+        1 if !to.shrink => "; its client learns it within a few seconds",
+        2.. if !to.shrink => "; its clients learn it within a few seconds",
         _ => "",
     };
     out!("volume {name}: {}{client}", show(volume.len_bytes));

@@ -5,8 +5,8 @@ use crate::faults::Fault;
 use crate::limit_args::Limits;
 use clap::{Args, Subcommand};
 use control::admin::VolumeText;
-use types::WhenFull;
 use types::qos::QosChange;
+use types::{SessionId, WhenFull};
 
 /// Stripe layout of a new volume.
 #[derive(Args, Debug, Clone, Copy)]
@@ -71,17 +71,42 @@ impl Texts {
             removed_labels: removed_labels.to_vec(),
             limits,
             when_full: None,
+            multi_writer: None,
         }
     }
 }
 
-/// Policy for a full pool.
+/// Policies of a volume.
 #[derive(Args, Debug, Clone, Copy, Default)]
-pub struct FullPolicy {
+pub struct Policies {
     /// Writes while the pool has no space left: `wait` lets them wait until there is some, `error` fails them at once, `client` leaves
     /// it to the client, which waits 20 s unless a program says otherwise [default: client]
     #[arg(long, value_name = "POLICY")]
-    pub when_full: Option<WhenFull>,
+    when_full: Option<WhenFull>,
+    /// Let several clients write at a time, as cluster file systems need it; it changes only while no client has the volume open for
+    /// writing [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on", value_parser = on_off)]
+    multi_writer: Option<bool>,
+}
+
+impl Policies {
+    /// Returns a change with these policies.
+    pub fn of(self, change: VolumeText) -> VolumeText {
+        VolumeText { when_full: self.when_full, multi_writer: self.multi_writer, ..change }
+    }
+}
+
+fn session(text: &str) -> Result<SessionId, String> {
+    let number = text.strip_prefix('s').unwrap_or(text).parse();
+    number.map(SessionId).map_err(|_| "write the number that `basalt volume info` shows".to_owned())
+}
+
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -89,7 +114,8 @@ pub enum Volume {
     /// Create a volume; space is taken when it is written
     #[command(after_help = "Examples:\n  basalt volume create main/vm1 10GiB\n  \
         basalt volume create main/db 100GiB --stripe-unit 64KiB --stripe-count 4\n  \
-        basalt volume create main/web 20GiB --description 'web server' --label tier=front")]
+        basalt volume create main/web 20GiB --description 'web server' --label tier=front\n  \
+        basalt volume create main/gfs 50GiB --multi-writer")]
     Create {
         /// POOL/VOLUME
         name: String,
@@ -103,7 +129,7 @@ pub enum Volume {
         #[command(flatten)]
         limits: Limits,
         #[command(flatten)]
-        full: FullPolicy,
+        policies: Policies,
     },
     /// Create a volume with the contents of a snapshot, at once: both share the space until one is written
     #[command(after_help = "Example:\n  basalt volume clone main/golden@v3 main/vm7")]
@@ -118,7 +144,7 @@ pub enum Volume {
         #[command(flatten)]
         limits: Limits,
         #[command(flatten)]
-        full: FullPolicy,
+        policies: Policies,
     },
     /// Copy into a clone all that it shows of its parent, in the background, so that it needs the parent no longer
     #[command(after_help = "Example:\n  basalt volume flatten main/vm7")]
@@ -164,6 +190,21 @@ pub enum Volume {
         after_help = "Examples:\n  basalt volume diff main/vm1@new --since old --json\n  basalt volume diff main/vm1@new"
     )]
     Diff(crate::diff::DiffArgs),
+    /// Take a volume from one of its clients: none of its writes takes effect any more when the command returns
+    #[command(
+        after_help = "Examples:\n  basalt volume fence main/gfs node3\n  basalt volume fence main/gfs --session 17"
+    )]
+    Fence {
+        /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
+        name: String,
+        /// The clients, as `basalt volume info` shows them: their host, their address, or a whole name
+        #[arg(required_unless_present = "session")]
+        client: Option<String>,
+        /// One client, by the number of its session
+        #[arg(long, value_name = "N", conflicts_with = "client", value_parser = session)]
+        session: Option<SessionId>,
+    },
     /// Give a volume another name in its pool, also while it is open
     #[command(visible_alias = "mv", after_help = "Example:\n  basalt volume rename main/vm1 web")]
     Rename {
@@ -173,7 +214,7 @@ pub enum Volume {
         /// The new name, without the pool or with the same one
         new: String,
     },
-    /// Change the description, the labels and the limits of a volume, also while it is open
+    /// Change the description, the labels, the limits and the policies of a volume, also while it is open
     #[command(after_help = "Examples:\n  \
         basalt volume set main/vm1 --description 'web server' --label tier=front --remove-label old\n  \
         basalt volume set main/vm1 --iops 500 --burst-iops 2000 --burst-seconds 30 --bandwidth 100MiB/s\n  \
@@ -190,7 +231,7 @@ pub enum Volume {
         #[command(flatten)]
         limits: Limits,
         #[command(flatten)]
-        full: FullPolicy,
+        policies: Policies,
         /// Give up the limits of the volume: those of its pool are in force
         #[arg(long, conflicts_with = "no_limit")]
         pool_limits: bool,

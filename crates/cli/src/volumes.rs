@@ -12,15 +12,15 @@ use crate::output::{json, table};
 use crate::resize;
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{Resizing, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
+use control::admin::{HolderView, Resizing, TrashView, VolumeClone, VolumeRemove, VolumeView, WriterName};
 use serde_json::{json, to_value};
-use types::{Stripe, WhenFull, codes};
+use types::{SessionId, Stripe, WhenFull, codes};
 
 /// Runs `basalt volume ...`.
 pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     match command {
-        Volume::Create { name, size, stripes, texts, limits, full } => {
-            let text = VolumeText { when_full: full.when_full, ..texts.change(&[], limits.change(false)) };
+        Volume::Create { name, size, stripes, texts, limits, policies } => {
+            let text = policies.of(texts.change(&[], limits.change(false)));
             let volume = admin.create_volume(name, *size, stripes.layout(), text)?;
             if as_json {
                 return json("volume.create", to_value(&volume)?);
@@ -31,9 +31,9 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             }
             Ok(())
         }
-        Volume::Clone { snapshot, name, texts, limits, full } => {
+        Volume::Clone { snapshot, name, texts, limits, policies } => {
             let (snapshot, name) = (snapshot.clone(), name.clone());
-            let text = VolumeText { when_full: full.when_full, ..texts.change(&[], limits.change(false)) };
+            let text = policies.of(texts.change(&[], limits.change(false)));
             clone(admin, VolumeClone { snapshot, name, text }, as_json)
         }
         Volume::Flatten { name, cancel, no_wait } => flatten::run(admin, name, (*cancel, *no_wait), as_json),
@@ -57,6 +57,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
         }
         Volume::Diff(args) => diff::run(admin, args, as_json),
         Volume::Du { name } => du::run(admin, name, as_json),
+        Volume::Fence { name, client, session } => fence(admin, name, (client.as_deref(), *session), as_json),
         Volume::Rename { name, new } => {
             let volume = admin.rename_volume(name, new)?;
             if as_json {
@@ -65,9 +66,9 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("volume {name} is now {}", volume.name);
             Ok(())
         }
-        Volume::Set { name, texts, removed, limits, full, pool_limits } => {
+        Volume::Set { name, texts, removed, limits, policies, pool_limits } => {
             let change = texts.change(removed, limits.change(*pool_limits));
-            let volume = admin.set_volume(name, VolumeText { when_full: full.when_full, ..change })?;
+            let volume = admin.set_volume(name, policies.of(change))?;
             if as_json {
                 return json("volume.set", to_value(&volume)?);
             }
@@ -83,6 +84,21 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             remove(admin, &VolumeRemove { name, force, now, snapshots, detach }, as_json)
         }
     }
+}
+
+fn fence(admin: &Admin, name: &str, of: (Option<&str>, Option<SessionId>), as_json: bool) -> Result<()> {
+    let client = || WriterName::Client(of.0.unwrap_or_default().to_owned());
+    let volume = admin.fence_writers(name, of.1.map_or_else(client, WriterName::Session))?;
+    if as_json {
+        return json("volume.fence", to_value(&volume)?);
+    }
+    let others = match volume.writers.len() {
+        0 => "nobody has it open for writing now".to_owned(),
+        1 => "1 other client writes to it".to_owned(),
+        others => format!("{others} other clients write to it"),
+    };
+    out!("volume {name}: fenced; {others}");
+    Ok(())
 }
 
 fn clone(admin: &Admin, ask: VolumeClone, as_json: bool) -> Result<()> {
@@ -142,7 +158,12 @@ fn show_info(volume: &VolumeView) {
     out!("state      {}{rollback}", volume.state);
     out!("created    {}", moment(volume.created_ms));
     out!("epoch      {}", volume.epoch.0);
-    out!("client     {}", holder(volume));
+    for line in clients(volume) {
+        out!("client     {line}");
+    }
+    if volume.multi_writer {
+        out!("writers    several at a time");
+    }
     let of_pool = if volume.limits_of == "pool" { " (of the pool)" } else { "" };
     out!("limits     {}{of_pool}", crate::limit_args::in_words(&volume.limits));
     match volume.when_full {
@@ -250,12 +271,15 @@ fn stripes_of(stripe: Stripe) -> String {
 }
 
 fn volume_row(v: &VolumeView) -> Vec<String> {
-    vec![v.name.clone(), show(v.len_bytes), show(v.allocated_bytes), v.state.clone(), holder(v)]
+    vec![v.name.clone(), show(v.len_bytes), show(v.allocated_bytes), v.state.clone(), clients(v).join(", ")]
 }
 
-fn holder(v: &VolumeView) -> String {
-    match &v.holder {
-        Some(h) => format!("{} at {}{}", h.name, h.address, if h.alive { "" } else { " (silent)" }),
-        None => "-".to_owned(),
-    }
+/// Returns the clients that have a volume open for writing, one a line.
+fn clients(v: &VolumeView) -> Vec<String> {
+    let session = |h: &HolderView| if v.multi_writer { format!(", session {}", h.session.0) } else { String::new() };
+    let shown =
+        |h: &HolderView| format!("{} at {}{}{}", h.name, h.address, session(h), if h.alive { "" } else { " (silent)" });
+    let leaves = |h: &HolderView| format!("{} at {}{} (being fenced)", h.name, h.address, session(h));
+    let all: Vec<String> = v.writers.iter().map(shown).chain(v.being_fenced.iter().map(leaves)).collect();
+    if all.is_empty() { vec!["-".to_owned()] } else { all }
 }

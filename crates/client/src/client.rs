@@ -346,6 +346,7 @@ impl Client {
             block_min: types::SECTOR as u32,
             block_preferred: types::BLOCK as u32,
             read_only: !opened.write,
+            shared: opened.multi_writer,
         };
         let mut open = OpenVolume {
             key,

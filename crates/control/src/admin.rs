@@ -2,9 +2,11 @@
 
 mod faults;
 mod pools;
+mod writers;
 
 pub use faults::{FaultAdd, FaultView};
 pub use pools::{PoolCreate, PoolSet, PoolView, QuotaChange};
+pub use writers::{HolderView, WriterName};
 
 use crate::events::Event;
 use crate::health::Check;
@@ -99,6 +101,11 @@ pub enum AdminAsk {
     VolumeFaultRemove {
         name: String,
         id: Option<u32>,
+    },
+    /// Fences writers of a volume.
+    VolumeFence {
+        name: String,
+        which: WriterName,
     },
     /// Gives a volume another name in its pool: `new`, or `pool/new`.
     VolumeRename {
@@ -312,6 +319,8 @@ pub struct VolumeText {
     pub limits: QosChange,
     /// Policy of writes while the pool is full; `None`: it stays.
     pub when_full: Option<WhenFull>,
+    /// Whether it may have several writers at a time; `None`: that stays, and a new volume has one.
+    pub multi_writer: Option<bool>,
 }
 
 /// The answer to an [`AdminAsk`].
@@ -663,8 +672,18 @@ pub struct VolumeView {
     /// `ready`, `cloning`, `deleting`.
     pub state: String,
     pub epoch: Epoch,
+    /// The last of `writers`, if there is one; session 0: none.
     pub session: SessionId,
     pub holder: Option<HolderView>,
+    /// The clients that have it open for writing, in the order of their opens.
+    #[serde(default)]
+    pub writers: Vec<HolderView>,
+    /// Clients that a command fences: not each of its PGs refuses them yet.
+    #[serde(default)]
+    pub being_fenced: Vec<HolderView>,
+    /// Whether it may have several at a time.
+    #[serde(default)]
+    pub multi_writer: bool,
     pub created_ms: u64,
     /// `None`: the volume is not striped.
     #[serde(default)]
@@ -765,14 +784,4 @@ pub struct SnapshotView {
     /// Number of its clones.
     #[serde(default)]
     pub clones: u32,
-}
-
-/// The holder of a volume.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HolderView {
-    pub name: String,
-    pub address: String,
-    pub since_ms: u64,
-    /// Whether its lease lives: only then is a second opener refused.
-    pub alive: bool,
 }

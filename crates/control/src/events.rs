@@ -150,6 +150,7 @@ pub const KINDS: &[Kind] = &[
     kind("snapshot.removed", "an administrator deleted a snapshot"),
     kind("volume.attached", "a client opened a volume for writing"),
     kind("volume.stolen", "a client force-attached a volume that another client had open"),
+    kind("volume.fenced", "a command has fenced clients of a volume"),
     kind("volume.detached", "a client closed a volume"),
 ];
 

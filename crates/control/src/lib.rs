@@ -31,9 +31,9 @@ pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, FaultRecord, Faults, Flatten,
-    Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolQuota, PoolRecord, PoolState, Record,
-    Records, Resize, Rollback, SegmentRecord, SnapshotRecord, SnapshotState, StoredItem, Trash, VolumeRecord,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, FaultRecord, Faults, Flatten, Held,
+    Holder, Holding, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolQuota, PoolRecord, PoolState,
+    Record, Records, Resize, Rollback, SegmentRecord, SnapshotRecord, SnapshotState, StoredItem, Trash, VolumeRecord,
     VolumeState, WatchRecord, Write, new_cluster, restored,
 };
 pub use refusal::refuse;

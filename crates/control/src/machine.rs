@@ -16,6 +16,7 @@ mod floors;
 mod flow;
 mod force;
 mod leaders;
+mod leases;
 mod limits;
 mod members;
 mod older;
@@ -42,6 +43,7 @@ use attach::Attaching;
 use clients::Wait;
 use cuts::Cuts;
 use flattens::Flattens;
+use leases::Leases;
 use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
@@ -51,7 +53,7 @@ use snapshots::Removals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::codes;
-use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, PgReport, Refusal};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time, VolumeId};
 use watch::Watch;
 
@@ -136,12 +138,7 @@ pub struct Control {
     streams: BTreeMap<StreamId, OsdId>,
     leads: BTreeMap<PgId, Lead>,
     reports: BTreeMap<ReplicaId, PgReport>,
-    /// Time until which the holder of a volume counts as alive.
-    leases: BTreeMap<VolumeId, Time>,
-    /// The address from which a holder renewed last.
-    lease_from: BTreeMap<VolumeId, String>,
-    /// OSDs that the holder of a volume cannot reach, as its last keepalive said.
-    unreached: BTreeMap<VolumeId, Vec<OsdId>>,
+    leases: Leases,
     attaching: Attaching,
     cuts: Cuts,
     removals: Removals,
@@ -225,9 +222,7 @@ impl Control {
             streams: BTreeMap::new(),
             leads: BTreeMap::new(),
             reports: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            lease_from: BTreeMap::new(),
-            unreached: BTreeMap::new(),
+            leases: Leases::default(),
             attaching: Attaching::default(),
             cuts: Cuts::default(),
             removals: Removals::default(),
@@ -276,14 +271,13 @@ impl Control {
     }
 
     fn take_up(&mut self, now: Time) {
-        let lease = now + Duration::from_millis(HOLDER_LEASE_MS);
         for osd in self.records.osds.keys() {
             self.osds.insert(*osd, OsdLive::default());
         }
         let mut unfinished = Vec::new();
         for volume in self.records.volumes.values() {
-            if volume.session.0 != 0 {
-                self.leases.insert(volume.id, lease);
+            for (of, _) in volume.holders() {
+                self.leases.renew(now, (volume.id, of.session), None);
             }
             if !volume.settled || volume.changes_contents() {
                 self.unsettled.insert(volume.id);
@@ -428,7 +422,7 @@ impl Control {
             Input::Osd { stream, up, at } => self.take_osd(now, stream, up, at),
             Input::OsdGone { stream } => self.take_osd_gone(stream),
             Input::Client(req) => self.take_client(now, req),
-            Input::ClientGone { address } => self.take_client_gone(now.mono, &address),
+            Input::ClientGone { address } => self.leases.take_client_gone(now.mono, &address),
             Input::Admin { token, by, ask } => {
                 self.asker = by;
                 self.take_admin(now, token, ask);

@@ -21,6 +21,7 @@ mod snapshots;
 mod space;
 mod trash;
 mod volumes;
+mod writers;
 
 pub use changes::{volume_rename, volume_resize, volume_set};
 pub use clones::{CLONE_DEPTH_MAX, clone_step, clones_of, knows_parent, volume_clone};
@@ -40,7 +41,7 @@ pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, pool_rename, pool_set, unmake_pgs};
 pub use quota::{Provisioned, provisioned, quota_words};
 pub use rollback::snapshot_rollback;
-pub use shrink::{length_above, shrink_end, shrink_fence, shrink_order, tail_of, wiped_end};
+pub use shrink::{length_above, shrink_end, shrink_order, tail_of, wiped_end};
 pub use snapshots::{
     CutAsk, SnapshotChange, VOLUMES_PER_CUT_MAX, cut_begin, cut_end, cut_give_up, cut_volumes, pgs_of_cut, snapshot,
     snapshot_remove, snapshot_set, snapshots_of_cut,
@@ -49,9 +50,10 @@ pub use space::{Promises, available_bytes};
 pub use trash::{in_trash, trash_expire, trash_purge, trash_restore, volume_trash};
 pub(crate) use volumes::shown;
 pub use volumes::{
-    InUse, OpenPlan, Opener, PgHint, allocate, attach_for, choices, choose, close, draw_order, erase, open,
-    pgs_of_volume, settle, unpend, volume_create, volume_remove,
+    PgHint, allocate, attach_for, choices, choose, draw_order, erase, pgs_of_volume, settle, unpend, volume_create,
+    volume_remove,
 };
+pub use writers::{InUse, OpenPlan, Opener, close, fence, open, volume_fence};
 
 use crate::records::Write;
 use types::control::Refusal;

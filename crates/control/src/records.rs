@@ -3,6 +3,7 @@
 //! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
 //! from counters and are never reused.
 
+mod held;
 mod loads;
 mod pg;
 mod pool;
@@ -27,11 +28,12 @@ use types::{
     ClusterId, CutId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, SegmentIndex, SnapshotId, VolumeId,
 };
 
+pub use held::{Held, Holder, Holding};
 pub use loads::{PgLoad, VolumeLoad};
 pub use pg::{ChangeReason, ChangeRecord, ForceRecord, PgRecord};
 pub use pool::{PoolQuota, PoolRecord, PoolState};
 pub use snapshot::{CutRecord, CutState, SnapshotRecord, SnapshotState};
-pub use volume::{FaultRecord, Faults, Flatten, Holder, Resize, Rollback, Shrink, Trash, VolumeRecord, VolumeState};
+pub use volume::{FaultRecord, Faults, Flatten, Resize, Rollback, Shrink, Trash, VolumeRecord, VolumeState};
 pub use watch::{MuteRecord, WatchRecord};
 
 /// Version of every record that this program writes.

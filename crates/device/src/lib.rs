@@ -34,6 +34,8 @@ pub struct DeviceInfo {
     pub block_preferred: u32,
     /// Writes are refused.
     pub read_only: bool,
+    /// Other clients may write to it meanwhile.
+    pub shared: bool,
 }
 
 /// A block device.

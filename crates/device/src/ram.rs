@@ -23,7 +23,14 @@ impl Ram {
     /// When the length is no multiple of 512.
     pub fn new(name: &str, len_bytes: u64) -> Ram {
         assert!(len_bytes.is_multiple_of(types::SECTOR), "{len_bytes} B are no whole sectors");
-        let info = DeviceInfo { name: name.into(), len_bytes, block_min: 512, block_preferred: 4096, read_only: false };
+        let info = DeviceInfo {
+            name: name.into(),
+            len_bytes,
+            block_min: 512,
+            block_preferred: 4096,
+            read_only: false,
+            shared: false,
+        };
         Ram { info, pieces: BTreeMap::new(), done: Vec::new() }
     }
 

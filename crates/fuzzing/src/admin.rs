@@ -329,6 +329,7 @@ fn some_text(rng: &mut Rng) -> Option<pb::VolumeText> {
         removed_labels: (0..rng.below(2)).map(|_| label(rng).0).collect(),
         limits: some_limits(rng),
         when_full: rng.chance(1, 3).then(|| ["wait", "error", "", "later"][rng.below(4) as usize].to_owned()),
+        multi_writer: rng.chance(1, 3).then(|| rng.chance(1, 2)),
     })
 }
 

@@ -68,6 +68,7 @@ fn opened(source: Option<&mut Source<'_>>) -> ClientAnswer {
         limits: QosLimits::NONE,
         faults: Vec::new(),
         when_full: types::WhenFull::Client,
+        multi_writer: false,
         write: true,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![PG] }],
         view: view(None),

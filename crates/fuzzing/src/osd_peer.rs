@@ -25,6 +25,7 @@ use std::time::Duration;
 use telemetry::Registry;
 use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
+use types::writers::Writers;
 use types::{Epoch, GenerationId, Incarnation, OsdId, PgId, PoolId, ReplicaId, SessionId, VolumeChunk, VolumeId};
 use wire::{Hello, Message, Peer};
 
@@ -260,7 +261,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
             let attach = Attach {
                 order: source.number(1),
                 volume: VolumeId(1),
-                session: SessionId(1),
+                writers: Writers::one(SessionId(1), Epoch(1)),
                 epoch: Epoch(1),
                 chunk_count: 4,
                 len_epoch: 0,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use types::control::{Attach, Base};
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
+use types::writers::Writers;
 use types::{
     Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId,
     SnapshotId, Term, Time, VolumeChunk, VolumeId,
@@ -259,7 +260,7 @@ impl Table {
         let attach = Attach {
             order: source.number(self.next_id),
             volume: VolumeId(1),
-            session: SessionId(1),
+            writers: Writers::one(SessionId(1), Epoch(1)),
             epoch: Epoch(1),
             chunk_count: source.below(4),
             head: GenerationId(source.number(1)),
@@ -435,10 +436,10 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
         0 => (Command::Empty, IoBuf::EMPTY),
         1 => (Command::Zero { chunk: CHUNK, range, stamp }, IoBuf::EMPTY),
         2 => (
-            Command::Attach(Attach {
+            Command::Attach(Box::new(Attach {
                 order: source.number(1),
                 volume: VolumeId(1),
-                session: SessionId(1),
+                writers: Writers::one(SessionId(1), Epoch(source.number(1))),
                 epoch: Epoch(source.number(1)),
                 chunk_count: source.below(3),
                 len_epoch: 0,
@@ -448,7 +449,7 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
                     snapshot: SnapshotId(source.number(1)),
                     to: GenerationId(source.number(1)),
                 }),
-            }),
+            })),
             IoBuf::EMPTY,
         ),
         _ => (Command::Write { chunk: CHUNK, range, stamp }, IoBuf::copy_of(&vec![index as u8; range.len_bytes()])),

@@ -6,11 +6,11 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, FaultRecord, Faults, Holder,
-    OsdRecord, PgRecord, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, CutRecord, CutState, FaultRecord, Faults, Held, Holder,
+    Holding, OsdRecord, PgRecord, PoolQuota, PoolRecord, PoolState, Record, Records, Resize, Rollback, SegmentRecord,
     SnapshotRecord, SnapshotState, StoredItem, VolumeRecord, VolumeState,
 };
-use group::decision::{Attached, Decision};
+use group::decision::{Attached, Decision, Writing};
 use group::descriptor::{Command, Stamp, payload_len};
 use group::window::Window;
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ use types::limits::PART_MAX;
 use types::map::Member;
 use types::rng::Rng;
 use types::tree::{Role, Tree};
+use types::writers::{Writer, Writers};
 use types::{
     ClusterId, CutId, Epoch, GenerationId, Incarnation, OsdId, OsdUuid, PgId, PoolId, QosLimits, RateLimit, ReplicaId,
     SectorRange, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeChunk, VolumeId,
@@ -41,22 +42,24 @@ pub fn decision(data: &[u8]) -> Verdict {
     let some: Vec<VolumeId> = decision.volumes.keys().copied().take(3).collect();
     for volume in some {
         let held = decision.volumes[&volume].clone();
-        for seq in [0, held.window.watermark, u64::MAX] {
-            let stamp = Stamp { session: held.session, epoch: held.epoch, seq, watermark: seq };
-            decision.decide(&Command::Skip { volume, stamp });
+        for Writing { writer, window } in held.writers {
+            for seq in [0, window.watermark, u64::MAX] {
+                let stamp = Stamp { session: writer.session, epoch: writer.epoch, seq, watermark: seq };
+                decision.decide(&Command::Skip { volume, stamp });
+            }
         }
         let order = decision.order.saturating_add(1);
         let (session, epoch) = (SessionId(1), Epoch(1));
-        decision.decide(&Command::Attach(Attach {
+        decision.decide(&Command::Attach(Box::new(Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 1,
             len_epoch: 0,
             head: GenerationId(0),
             base: None,
-        }));
+        })));
     }
     let again = Decision::decode(&decision.encode());
     assert!(again.as_ref() == Ok(&decision), "decided states are stored and read again");
@@ -69,16 +72,18 @@ pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
     let mut decision = Decision::fresh(Epoch(1), &members);
     decision.order = rng.below(100);
     for n in 0..rng.below(5) {
-        let window = Window { watermark: rng.below(1000), bits: std::array::from_fn(|_| rng.next_u64()) };
+        let window =
+            |rng: &mut Rng| Window { watermark: rng.below(1000), bits: std::array::from_fn(|_| rng.next_u64()) };
         let (volume, first) = (VolumeId(n * 5 + 1), GenerationId(n * 5 + 1));
         // Another generation than the volume's first: no command of today makes one, and it is stored all the same.
         let head = GenerationId(first.0 + rng.below(5));
         let last = GenerationId(head.0 + rng.below(3));
-        let (session, epoch) = (SessionId(n + 1), Epoch(n + 2));
+        let (epoch, count) = (Epoch(n + 9), rng.below(4));
+        let writer = |w: u64| Writer { epoch: Epoch(n + 9 - count + w), session: SessionId(n * 9 + w + 1) };
+        let last_open = u64::from(rng.chance(2, 3));
+        let writers = (0..count).map(|w| Writing { writer: writer(w + last_open), window: window(rng) }).collect();
         Arc::make_mut(&mut decision.tree).begin(volume, head, None).expect("its number is its own");
-        decision
-            .volumes
-            .insert(volume, Attached { session, epoch, chunk_count: 64, len_epoch: 0, window, head, first, last });
+        decision.volumes.insert(volume, Attached { writers, epoch, chunk_count: 64, len_epoch: 0, head, first, last });
     }
     decision.encode().to_vec()
 }
@@ -124,8 +129,9 @@ pub fn tree_seed(rng: &mut Rng) -> Vec<u8> {
 
 /// Decodes command bytes.
 pub fn descriptor(data: &[u8]) -> Verdict {
-    // The volumes of a cut are a list, and then a shared one with two counters. Nothing else is on the heap.
-    let result = meter::bounded(data.len(), 2, 16, || Command::decode(data));
+    // The volumes of a cut are a list, and then a shared one with two counters. Besides, only an attach record is on the heap.
+    let record = size_of::<Attach>() as u64;
+    let result = meter::bounded(data.len(), 2, record.max(16), || Command::decode(data));
     let len = payload_len(data);
     assert!(len <= PART_MAX && len.is_multiple_of(512));
     if let Ok(command) = &result {
@@ -134,6 +140,12 @@ pub fn descriptor(data: &[u8]) -> Verdict {
         assert!(again[..] == *data, "a second spelling of {command:?}");
     }
     Verdict::of(&result)
+}
+
+fn some_writers(rng: &mut Rng) -> Writers {
+    let first = rng.between(3, 9);
+    let all = (first..=9).map(|n| Writer { epoch: Epoch(n), session: SessionId(n * 2) });
+    all.fold(Writers::NONE, |list, writer| list.with(writer).unwrap_or(list))
 }
 
 pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
@@ -148,11 +160,11 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
         7 => Command::Remove { volume: VolumeId(2), snapshot: SnapshotId(101) },
         0 => Command::Zero { chunk, range, stamp },
         1 => Command::Skip { volume: chunk.volume, stamp },
-        2 => Command::Attach(Attach {
+        2 => Command::Attach(Box::new(Attach {
             order: rng.below(9),
             volume: chunk.volume,
-            session: SessionId(3),
-            epoch: Epoch(4),
+            writers: some_writers(rng),
+            epoch: Epoch(9),
             chunk_count: 5,
             len_epoch: rng.below(2) as u32,
             head: GenerationId(7),
@@ -161,7 +173,7 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
                 snapshot: SnapshotId(6),
                 to: GenerationId(7),
             }),
-        }),
+        })),
         _ => Command::Write { chunk, range, stamp },
     };
     let mut out = bytes::BytesMut::new();
@@ -235,15 +247,19 @@ fn sample_osd(n: u32) -> OsdRecord {
 
 /// Returns a record of a volume; the second one is in a recovery, and is being resized.
 fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
-    let session = SessionId(if holder.is_some() { n } else { 0 });
+    let of = |holder| Holding { session: SessionId(n), epoch: Epoch(1), holder };
+    let held = match n {
+        1 => Held::Exclusive { session: SessionId(if holder.is_some() { n } else { 0 }), holder },
+        _ => Held::Shared { writers: holder.into_iter().map(of).collect() },
+    };
     VolumeRecord {
         id: VolumeId(n),
         pool: PoolId(1),
         name: format!("v{n}"),
         len_bytes: 3 << 30,
         epoch: Epoch(2),
-        session,
-        holder,
+        held,
+        leaving: Vec::new(),
         settled: n == 1,
         state: VolumeState::Ready,
         created_ms: 7,

@@ -95,6 +95,7 @@ fn opened(write: bool, stripe: Stripe) -> Opened {
         limits: QosLimits::NONE,
         faults: Vec::new(),
         when_full: types::WhenFull::Client,
+        multi_writer: false,
         write,
         segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: pgs_of(SegmentIndex(0), stripe) }],
         view: honest_view(pgs_of(SegmentIndex(0), stripe)),

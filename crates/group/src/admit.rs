@@ -318,7 +318,7 @@ impl Group {
     }
 
     fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {
-        self.decision.volumes.get(&volume).is_some_and(|attached| attached.epoch > stamp.epoch)
+        self.decision.volumes.get(&volume).is_some_and(|attached| attached.is_fenced(stamp.epoch))
     }
 
     /// Handles an attach record to commit (R6). It is answered by one `Attached`.
@@ -336,7 +336,7 @@ impl Group {
         if !self.serves() || self.orders_are_full() {
             return refuse(AttachRefusal::Busy, actions);
         }
-        self.queue.push_order(Command::Attach(attach), Waiter::Attach { order });
+        self.queue.push_order(Command::Attach(Box::new(attach)), Waiter::Attach { order });
     }
 
     pub(crate) fn orders_are_full(&self) -> bool {

@@ -7,6 +7,7 @@
 mod cuts;
 mod fills;
 mod length;
+mod sharing;
 
 use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
@@ -19,9 +20,11 @@ use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
 use types::tree::{Change, DECISION_VERSION, GENERATIONS_MAX, NODE_LEN_MAX, Tree, TreeError};
+use types::writers::Writer;
 use types::{ChunkKey, Epoch, Errno, GenerationId, OsdId, ReplicaId, SessionId, VolumeChunk, VolumeId};
 
 pub use cuts::{OPEN_CUTS_MAX, OpenCuts, OpenItem};
+pub use sharing::{SHARED_WRITERS_MAX, Writing};
 
 /// Version of the encoding.
 pub const VERSION: u16 = DECISION_VERSION;
@@ -32,19 +35,24 @@ const MEMBERS_MAX: usize = 16;
 const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 3 * 8 + 8 + 32;
 
 const _: () = assert!(
-    VOLUMES_MAX * VOLUME_LEN + GENERATIONS_MAX * NODE_LEN_MAX + cuts::CUTS_LEN_MAX + (16 << 10)
+    VOLUMES_MAX * VOLUME_LEN
+        + GENERATIONS_MAX * NODE_LEN_MAX
+        + cuts::CUTS_LEN_MAX
+        + (16 << 10)
+        + sharing::SHARED_LEN_MAX
         <= types::limits::DECISION_LEN_MAX
 );
 
-/// The attach record of one volume (R6), with the window of its session (R7).
+/// The attach record of one volume (R6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    pub session: SessionId,
+    /// By their epochs.
+    pub writers: Vec<Writing>,
+    /// The epoch of the newest open or close.
     pub epoch: Epoch,
     pub chunk_count: u32,
     /// Orders the lengths: it rises with each step of a shrink.
     pub len_epoch: u32,
-    pub window: Window,
     /// The generation that writes go to.
     pub head: GenerationId,
     /// The head with which the volume came to this PG. An older snapshot of the volume shows zeros here.
@@ -169,7 +177,7 @@ impl Decision {
                 Ok(members) => {
                     self.members = members;
                     if let MembersStep::Force { fence: true, .. } = step {
-                        self.volumes.values_mut().for_each(|attached| attached.session = SessionId(0));
+                        self.volumes.values_mut().for_each(|attached| attached.writers.clear());
                     }
                     Outcome::Members
                 }
@@ -187,14 +195,14 @@ impl Decision {
         effect: impl FnOnce(ChunkKey) -> Effect,
     ) -> Outcome {
         let Some(attached) = self.volumes.get_mut(&volume) else { return Outcome::Refused(Errno::Gone) };
-        let holds = attached.session == stamp.session && attached.epoch == stamp.epoch && stamp.session.0 != 0;
-        if !holds && !on(Bug::FenceIgnored) {
-            return Outcome::Refused(Errno::Fenced);
-        }
+        let writer = Writer { epoch: stamp.epoch, session: stamp.session };
+        let ignored = |writing: &Writing| on(Bug::FenceIgnored) && writing.writer.epoch > writer.epoch;
+        let its = attached.writers.iter_mut().find(|writing| writing.writer == writer || ignored(writing));
+        let Some(writing) = its else { return Outcome::Refused(Errno::Fenced) };
         if chunk.is_some_and(|index| index >= attached.chunk_count) {
             return Outcome::Refused(Errno::Invalid);
         }
-        match attached.window.take(stamp.seq, stamp.watermark) {
+        match writing.window.take(stamp.seq, stamp.watermark) {
             Seen::Fresh => {
                 if chunk.is_some() && !self.cuts.is_empty() {
                     Decision::note_written(&mut self.cuts, volume);
@@ -220,6 +228,9 @@ impl Decision {
         if length::is_shorter(old.as_ref(), chunk_count) && self.holds(attach.volume) {
             return Outcome::Refused(Errno::Invalid).into();
         }
+        if !self.has_room_for_writers(attach) {
+            return Outcome::TooMany.into();
+        }
         let placed = match &old {
             Some(old) => self.turn_back(attach, old),
             None => self.begin(attach),
@@ -231,11 +242,8 @@ impl Decision {
         self.order = attach.order;
         self.shorten(old.as_ref(), (head, chunk_count), &mut changes);
         let (first, last) = old.as_ref().map_or((head, head), |old| (old.first, old.last.max(head)));
-        // The same session again (a later segment of the same open) keeps its window: a forgotten number
-        // would take effect twice.
-        let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
-        let (session, epoch) = (attach.session, attach.epoch);
-        let record = Attached { session, epoch, chunk_count, len_epoch, window, head, first, last };
+        let writers = sharing::after(attach, old.as_ref());
+        let record = Attached { writers, epoch: attach.epoch, chunk_count, len_epoch, head, first, last };
         self.volumes.insert(attach.volume, record);
         Decided { outcome: Outcome::Done(Effect::None), changes }
     }
@@ -304,18 +312,16 @@ impl Decision {
         out.put_u32_le(self.volumes.len() as u32);
         for (volume, attached) in &self.volumes {
             out.put_u64_le(volume.0);
-            out.put_u64_le(attached.session.0);
+            let only = attached.only_writer();
+            out.put_u64_le(only.map_or(0, |writing| writing.writer.session.0));
             out.put_u64_le(attached.epoch.0);
             out.put_u32_le(attached.chunk_count);
             out.put_u32_le(attached.len_epoch);
             [attached.head, attached.first, attached.last].iter().for_each(|id| out.put_u64_le(id.0));
-            out.put_u64_le(attached.window.watermark);
-            let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
-            bits.iter().for_each(|word| out.put_u64_le(*word));
+            sharing::put_window(&mut out, &only.map(|writing| writing.window).unwrap_or_default());
         }
         self.encode_cuts(&mut out);
-        // Space for later extensions: a length and that many bytes.
-        out.put_u32_le(0);
+        self.encode_shared(&mut out);
         out.freeze()
     }
 
@@ -354,18 +360,20 @@ impl Decision {
             let (session, epoch) = (SessionId(bytes.get_u64_le()), Epoch(bytes.get_u64_le()));
             let (chunk_count, len_epoch) = (bytes.get_u32_le(), bytes.get_u32_le());
             let [head, first, last] = std::array::from_fn(|_| GenerationId(bytes.get_u64_le()));
-            let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
+            let writers = sharing::only(Writer { epoch, session }, sharing::get_window(&mut bytes));
+            let writers = writers.ok_or(DecisionError::Shape)?;
             let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
             let in_order = first <= head && head <= last;
             let in_tree = tree.is_head_of(volume, head);
             if !ascending || chunk_count == 0 || !in_order || !in_tree {
                 return Err(DecisionError::Shape);
             }
-            volumes.insert(volume, Attached { session, epoch, chunk_count, len_epoch, window, head, first, last });
+            volumes.insert(volume, Attached { writers, epoch, chunk_count, len_epoch, head, first, last });
         }
         let mut decision = Decision { order, volumes, members, tree: Arc::new(tree), cuts: OpenCuts::new() };
         decision.decode_cuts(&mut bytes)?;
-        if !decision.fits_tree() || bytes.try_get_u32_le().map_err(short)? != 0 || bytes.has_remaining() {
+        decision.decode_shared(&mut bytes)?;
+        if !decision.fits_tree() || bytes.has_remaining() {
             return Err(DecisionError::Shape);
         }
         Ok(decision)

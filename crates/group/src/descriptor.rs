@@ -7,9 +7,11 @@
 //! Invariant: decoding accepts exactly what encoding produces. An unknown version, kind or flag is
 //! an error, because skipping an entry would make replicas differ.
 
+mod attach;
+
 use bytes::{BufMut, BytesMut};
 use std::sync::Arc;
-use types::control::{Attach, Base};
+use types::control::Attach;
 use types::cut::{Cut, CutEnd, CutItem, are_items};
 use types::limits::{PART_MAX, is_sampled};
 use types::map::{Member, MembersStep};
@@ -21,7 +23,6 @@ pub const VERSION: u8 = 1;
 const WRITE: u8 = 1;
 const ZERO: u8 = 2;
 const SKIP: u8 = 3;
-const ATTACH: u8 = 4;
 const MEMBERS: u8 = 5;
 const SNAP: u8 = 6;
 const RELEASE: u8 = 7;
@@ -32,11 +33,6 @@ const WIPE: u8 = 11;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
-const ATTACH_LEN: usize = 48;
-/// With a base.
-const ATTACH_ON_LEN: usize = ATTACH_LEN + 24;
-/// More bytes of the attach record of a volume that was shortened.
-const LEN_EPOCH_LEN: usize = 4;
 const MEMBERS_LEN: usize = 40;
 /// Without the items, which have [`ITEM_LEN`] each.
 const SNAP_LEN: usize = 24;
@@ -83,7 +79,8 @@ pub enum Command {
         volume: VolumeId,
         stamp: Stamp,
     },
-    Attach(Attach),
+    /// Rare, and larger than all others.
+    Attach(Box<Attach>),
     /// A step of a membership change; it has no effect unless the members are of this epoch.
     Members {
         expected: Epoch,
@@ -192,21 +189,7 @@ impl Command {
                 out.put_u64_le(volume.0);
                 put_stamp(out, stamp);
             }
-            Command::Attach(attach) => {
-                head(out, ATTACH);
-                out.put_u64_le(attach.order);
-                out.put_u64_le(attach.volume.0);
-                out.put_u64_le(attach.session.0);
-                out.put_u64_le(attach.epoch.0);
-                out.put_u32_le(attach.chunk_count);
-                out.put_u64_le(attach.head.0);
-                if let Some(Base { volume, snapshot, to }) = attach.base {
-                    [volume.0, snapshot.0, to.0].iter().for_each(|word| out.put_u64_le(*word));
-                }
-                if attach.len_epoch != 0 {
-                    out.put_u32_le(attach.len_epoch);
-                }
-            }
+            Command::Attach(attach) => attach::encode(attach, out),
             Command::Members { expected, step } => {
                 head(out, MEMBERS);
                 out.put_u64_le(expected.0);
@@ -282,7 +265,7 @@ impl Command {
         let want = match kind {
             WRITE | ZERO => WRITE_LEN,
             SKIP => SKIP_LEN,
-            ATTACH => attach_len(bytes.len()),
+            attach::ONE | attach::SEVERAL => attach::len(bytes).ok_or_else(|| length(kind))?,
             MEMBERS => MEMBERS_LEN,
             SNAP => items(SNAP_LEN),
             RELEASE => items(RELEASE_LEN),
@@ -297,12 +280,6 @@ impl Command {
         }
         decode_body(kind, bytes)
     }
-}
-
-/// Returns the length of an attach record that is nearest to this one: with or without a base and the epoch of its length.
-fn attach_len(len: usize) -> usize {
-    let lens = [ATTACH_LEN + LEN_EPOCH_LEN, ATTACH_ON_LEN, ATTACH_ON_LEN + LEN_EPOCH_LEN];
-    lens.into_iter().find(|known| *known == len).unwrap_or(ATTACH_LEN)
 }
 
 fn head(out: &mut BytesMut, kind: u8) {
@@ -328,7 +305,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
     let volume = VolumeId(u64_at(HEAD_LEN));
     match kind {
         SKIP => Ok(Command::Skip { volume, stamp: stamp(12) }),
-        ATTACH => decode_attach(bytes),
+        attach::ONE | attach::SEVERAL => attach::decode(bytes).map(|attach| Command::Attach(Box::new(attach))),
         MEMBERS => {
             let (what, reserved) = (bytes[32], u32_at(33) & 0xff_ffff);
             let ids = (u64_at(12), u64_at(20), u32_at(28));
@@ -367,31 +344,6 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             })
         }
     }
-}
-
-fn decode_attach(bytes: &[u8]) -> Result<Command, DescriptorError> {
-    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let base = |at: usize| Base {
-        volume: VolumeId(u64_at(at)),
-        snapshot: SnapshotId(u64_at(at + 8)),
-        to: GenerationId(u64_at(at + 16)),
-    };
-    let has_epoch = bytes.len() % 8 == LEN_EPOCH_LEN;
-    let len_epoch = if has_epoch { u32_at(bytes.len() - LEN_EPOCH_LEN) } else { 0 };
-    if has_epoch && len_epoch == 0 {
-        return Err(DescriptorError::Length { kind: ATTACH, len: bytes.len() });
-    }
-    Ok(Command::Attach(Attach {
-        order: u64_at(4),
-        volume: VolumeId(u64_at(12)),
-        session: SessionId(u64_at(20)),
-        epoch: Epoch(u64_at(28)),
-        chunk_count: u32_at(36),
-        len_epoch,
-        head: GenerationId(u64_at(40)),
-        base: (bytes.len() >= ATTACH_ON_LEN).then(|| base(ATTACH_LEN)),
-    }))
 }
 
 /// Writes a step: two replica ids, an OSD, the kind. Fields that a kind does not need are zero.
@@ -476,6 +428,8 @@ pub fn payload_len(descriptor: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::control::Base;
+    use types::writers::{Writer, Writers};
 
     fn samples() -> Vec<(Command, &'static str)> {
         let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: 7, watermark: 3 };
@@ -500,16 +454,16 @@ mod tests {
                  0500000000000000060000000000000007000000000000000300000000000000",
             ),
             (
-                Command::Attach(Attach {
+                Command::Attach(Box::new(Attach {
                     order: 1,
                     volume: VolumeId(2),
-                    session: SessionId(3),
+                    writers: Writers::one(SessionId(3), Epoch(4)),
                     epoch: Epoch(4),
                     chunk_count: 5,
                     len_epoch: 0,
                     head: GenerationId(6),
                     base: None,
-                }),
+                })),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000",
             ),
             (
@@ -541,16 +495,16 @@ mod tests {
     fn orders_of_snapshots() -> Vec<(Command, &'static str)> {
         vec![
             (
-                Command::Attach(Attach {
+                Command::Attach(Box::new(Attach {
                     order: 1,
                     volume: VolumeId(2),
-                    session: SessionId(3),
+                    writers: Writers::one(SessionId(3), Epoch(4)),
                     epoch: Epoch(4),
                     chunk_count: 5,
                     len_epoch: 0,
                     head: GenerationId(6),
                     base: Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) }),
-                }),
+                })),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
                  070000000000000008000000000000000600000000000000",
             ),
@@ -588,14 +542,43 @@ mod tests {
         ]
         .into_iter()
         .chain(orders_of_shrinks())
+        .chain(records_of_several_writers())
         .collect()
+    }
+
+    fn records_of_several_writers() -> Vec<(Command, &'static str)> {
+        let older = Writers::one(SessionId(3), Epoch(4));
+        let both = older.with(Writer { epoch: Epoch(9), session: SessionId(8) }).expect("it is newer");
+        let attach = Attach {
+            order: 1,
+            volume: VolumeId(2),
+            writers: both,
+            epoch: Epoch(9),
+            chunk_count: 5,
+            len_epoch: 0,
+            head: GenerationId(6),
+            base: None,
+        };
+        let base = Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) });
+        vec![
+            (
+                Command::Attach(Box::new(attach)),
+                "010c0000010000000000000002000000000000000900000000000000050000000000000006000000000000000000\
+                 02000400000000000000030000000000000009000000000000000800000000000000",
+            ),
+            (
+                Command::Attach(Box::new(Attach { writers: older, base, len_epoch: 7, ..attach })),
+                "010c0000010000000000000002000000000000000900000000000000050000000700000006000000000000000100\
+                 010007000000000000000800000000000000060000000000000004000000000000000300000000000000",
+            ),
+        ]
     }
 
     fn orders_of_shrinks() -> Vec<(Command, &'static str)> {
         let shorter = Attach {
             order: 1,
             volume: VolumeId(2),
-            session: SessionId(3),
+            writers: Writers::one(SessionId(3), Epoch(4)),
             epoch: Epoch(4),
             chunk_count: 5,
             len_epoch: 9,
@@ -605,12 +588,12 @@ mod tests {
         let base = Some(Base { volume: VolumeId(7), snapshot: SnapshotId(8), to: GenerationId(6) });
         vec![
             (
-                Command::Attach(shorter),
+                Command::Attach(Box::new(shorter)),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
                  09000000",
             ),
             (
-                Command::Attach(Attach { base, ..shorter }),
+                Command::Attach(Box::new(Attach { base, ..shorter })),
                 "010400000100000000000000020000000000000003000000000000000400000000000000050000000600000000000000\
                  07000000000000000800000000000000060000000000000009000000",
             ),
@@ -631,7 +614,7 @@ mod tests {
         orders_of_shrinks()[0].0.encode(&mut out);
         let len = out.len();
         out[len - 4..].fill(0);
-        assert_eq!(Command::decode(&out), Err(DescriptorError::Length { kind: ATTACH, len }));
+        assert_eq!(Command::decode(&out), Err(DescriptorError::Length { kind: attach::ONE, len }));
         assert!(Command::decode(&out[..len - 4]).is_ok());
     }
 

@@ -191,7 +191,8 @@ impl Group {
             What::FenceCheck { volume, epoch } => {
                 return Err(match self.decision.volumes.get(&volume) {
                     None => Err(Errno::Gone),
-                    Some(attached) if attached.epoch > epoch => Err(Errno::Fenced),
+                    // Beside other writers it would say nothing: they fill holes.
+                    Some(attached) if attached.epoch > epoch || attached.writers.len() > 1 => Err(Errno::Fenced),
                     Some(_) => Ok(ReplyBody::Done),
                 });
             }

@@ -148,6 +148,7 @@ mod tests {
     use types::control::Attach;
     use types::map::{Member, MembersStep};
     use types::store::{DecisionState, Failure, HardState, ReplicaIdentity};
+    use types::writers::Writers;
     use types::{Epoch, GenerationId, IoBuf, OsdId, PoolId, SectorRange, SessionId, VolumeChunk, VolumeId};
 
     const REPLICA: ReplicaId = ReplicaId(4);
@@ -169,16 +170,16 @@ mod tests {
 
     fn attach(order: u64) -> Command {
         let (volume, session, epoch) = (VolumeId(1), SessionId(9), Epoch(1));
-        Command::Attach(Attach {
+        Command::Attach(Box::new(Attach {
             volume,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 4,
             len_epoch: 0,
             order,
             head: GenerationId::first_of(volume),
             base: None,
-        })
+        }))
     }
 
     fn zero(seq: u64, session: u64) -> Command {

@@ -41,7 +41,7 @@ impl Reports {
 impl Group {
     fn is_attached(&self, (volume, session, epoch): (VolumeId, SessionId, Epoch)) -> bool {
         let attached = self.decision.volumes.get(&volume);
-        attached.is_some_and(|a| a.session == session && a.epoch == epoch && session != SessionId::default())
+        attached.is_some_and(|attached| attached.has(session, epoch))
     }
 
     /// Forwards the report of a client with this session of a volume that hears nothing from `leader`; false when it was dropped.

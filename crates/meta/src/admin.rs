@@ -311,6 +311,17 @@ impl admin_server::Admin for Gate {
         expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
     }
 
+    async fn volume_fence(
+        &self,
+        request: Request<pb::VolumeFenceRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let by = asked_by(&request);
+        let r = request.into_inner();
+        let which = api::writer_name_in(&r);
+        let ask = AdminAsk::VolumeFence { name: r.name, which };
+        expect!(self.admin_of(by, ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
     async fn volume_set(&self, request: Request<pb::VolumeSetRequest>) -> Result<Response<pb::VolumeReply>, Status> {
         let by = asked_by(&request);
         let r = request.into_inner();

@@ -388,8 +388,7 @@ impl Owner {
         match action {
             ControlAction::Commit(_) => unreachable!("commits are performed by the caller"),
             ControlAction::ToOsd { stream, down } => {
-                let sent = self.streams.get(&stream).map(|queue| queue.try_send(down));
-                if let Some(Err(_)) = sent {
+                if self.streams.get(&stream).is_some_and(|queue| queue.try_send(down).is_err()) {
                     // The OSD does not read its stream: it must connect again and report its state.
                     self.streams.remove(&stream);
                     control.handle_osd_gone(stream);

@@ -9,6 +9,7 @@ use crate::views;
 use clientthread::Failure;
 use control::admin::{
     AdminAnswer, AdminAsk, CutAsk, FaultAdd, Resizing, SnapshotChange, VolumeClone, VolumeRemove, VolumeText,
+    WriterName,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,7 +17,7 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use types::faults::{Fault, FaultEffect};
 use types::stripe::Stripe;
-use types::{WhenFull, codes};
+use types::{SessionId, WhenFull, codes};
 
 /// The arguments of a request.
 pub struct Arguments<'a, 'py>(pub &'a Bound<'py, PyDict>);
@@ -42,8 +43,17 @@ impl Arguments<'_, '_> {
             labels: self.get::<Option<BTreeMap<String, String>>>("labels")?.unwrap_or_default(),
             removed_labels: self.get::<Option<Vec<String>>>("removed_labels")?.unwrap_or_default(),
             when_full: self.when_full()?,
+            multi_writer: self.get("multi_writer")?,
             ..VolumeText::default()
         })
+    }
+
+    fn writer(&self) -> PyResult<WriterName> {
+        match (self.get::<Option<String>>("client")?, self.get::<Option<u64>>("session")?) {
+            (Some(client), None) => Ok(WriterName::Client(client)),
+            (None, Some(session)) => Ok(WriterName::Session(SessionId(session))),
+            _ => Err(PyValueError::new_err("name a client or a session")),
+        }
     }
 
     fn when_full(&self) -> PyResult<Option<WhenFull>> {
@@ -111,6 +121,7 @@ fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
             let to = Resizing { len_bytes: given.size()?, shrink, discard, force };
             AdminAsk::VolumeResize { name: given.get("name")?, to }
         }
+        "volume_fence" => AdminAsk::VolumeFence { name: given.get("name")?, which: given.writer()? },
         "volume_rename" => AdminAsk::VolumeRename { name: given.get("name")?, new: given.get("new")? },
         "volume_remove" => AdminAsk::VolumeRemove(VolumeRemove {
             name: given.get("name")?,

@@ -1,6 +1,6 @@
 //! Answers to administrators as dictionaries. The dataclasses of `basalt/_views.py` have the same fields.
 
-use control::admin::{FaultView, PoolView, SnapshotView, Status, TrashView, VolumeView};
+use control::admin::{FaultView, HolderView, PoolView, SnapshotView, Status, TrashView, VolumeView};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -32,6 +32,9 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         state: &view.state,
         created_ms: view.created_ms,
         holder: view.holder.as_ref().map(|holder| &holder.name),
+        writers: list(py, &view.writers, writer)?,
+        being_fenced: list(py, &view.being_fenced, writer)?,
+        multi_writer: view.multi_writer,
         stripe_unit: view.stripe.map(|stripe| stripe.unit_bytes()),
         stripe_count: view.stripe.map_or(1, |stripe| stripe.count()),
         description: &view.description,
@@ -45,6 +48,16 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         faults: list(py, &view.faults, fault)?,
         snapshots: view.snapshots,
         clones: view.clones,
+    ))
+}
+
+fn writer<'py>(py: Python<'py>, view: &HolderView) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        session: view.session.0,
+        name: &view.name,
+        address: &view.address,
+        since_ms: view.since_ms,
+        alive: view.alive,
     ))
 }
 

@@ -155,6 +155,27 @@ class Access(ClusterCase):
                 self.assertEqual(thief.read(0, 512), b"t" * 512)
         self.assertRaises(basalt.InvalidArgument, self.cluster.open, name, read_only=True, steal=True)
 
+    def test_several_writers_see_each_other_and_are_fenced_one_by_one(self) -> None:
+        name = self.volume(8 * MIB, multi_writer=True)
+        with basalt.connect() as other, self.cluster.open(name) as one, other.open(name) as two:
+            # A place that neither has touched: what one writes there, the other one sees.
+            self.assertEqual(two.read(0, 4096), bytes(4096))
+            one.write(0, b"1" * 4096)
+            self.assertEqual(two.read(0, 4096), b"1" * 4096)
+            two.write(0, b"2" * 512)
+            self.assertEqual(one.read(0, 1024), b"2" * 512 + b"1" * 512)
+            info = self.cluster.volume(name)
+            self.assertTrue(info.multi_writer and all(writer.alive for writer in info.writers))
+            self.assertRaises(basalt.Busy, self.cluster.set_volume, name, multi_writer=False)
+            left = self.cluster.fence_volume(name, session=info.writers[0].session)
+            self.assertEqual([writer.session for writer in left.writers], [info.writers[1].session])
+            self.assertRaises(basalt.Fenced, one.write, 0, bytes(512))
+            two.write(0, b"3" * 512)
+            self.assertEqual(two.read(0, 512), b"3" * 512)
+            self.assertRaises(basalt.NotFound, self.cluster.fence_volume, name, "nobody")
+            self.assertRaises(ValueError, self.cluster.fence_volume, name)
+        self.assertFalse(self.cluster.set_volume(name, multi_writer=False).multi_writer)
+
     def test_a_snapshot_is_only_read_and_keeps_its_contents(self) -> None:
         name = self.volume()
         with self.cluster.open(name) as volume:

@@ -54,6 +54,18 @@ pub struct ClientNode {
     removed: bool,
     /// An open has returned since the cluster looked.
     just_opened: bool,
+    /// It writes to a volume that other machines write to.
+    shares: bool,
+    /// It may lose the volume: other machines may fence it, or open the volume after its lease.
+    may_lose: bool,
+    /// The next open fences the other writers.
+    steals: bool,
+    /// It was told to close the volume.
+    leaving: bool,
+    /// It has lost the volume, or closed it.
+    left: bool,
+    /// Begin of each life; global time.
+    began: Vec<u64>,
 }
 
 impl ClientNode {
@@ -79,6 +91,12 @@ impl ClientNode {
             quiet: false,
             removed: false,
             just_opened: false,
+            shares: false,
+            may_lose: false,
+            steals: false,
+            leaving: false,
+            left: false,
+            began: Vec::new(),
         }
     }
 
@@ -88,6 +106,50 @@ impl ClientNode {
         self.pace = nanos / workload.operations().max(1);
         self.workload = Some(workload);
         self.removed = false;
+    }
+
+    /// Makes it one writer of several.
+    pub fn share(&mut self) {
+        (self.shares, self.may_lose) = (true, true);
+    }
+
+    /// Nothing lets it lose the volume from now on.
+    pub fn keep(&mut self) {
+        self.may_lose = false;
+    }
+
+    /// Makes its next open fence the other writers.
+    pub fn steal_next(&mut self) {
+        self.steals = true;
+    }
+
+    /// Returns the number of its processes so far.
+    pub fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// Returns when a life began, and when the next one did; global time.
+    pub fn span_of(&self, life: u32) -> std::ops::Range<u64> {
+        let begin = |life: u32| self.began.get(life as usize - 1).copied();
+        begin(life).unwrap_or(u64::MAX)..begin(life + 1).unwrap_or(u64::MAX)
+    }
+
+    /// Closes the volume: requests in flight end, others do not begin.
+    pub fn close(&mut self) {
+        if let Some((process, _)) = &mut self.running {
+            process.close();
+            (self.open, self.leaving) = (false, true);
+        }
+    }
+
+    /// Whether it closes the volume, and has not been told that this is done.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// Whether its process has no volume any more: it has lost it, or closed it.
+    pub fn has_left(&self) -> bool {
+        self.left || self.running.is_none()
     }
 
     /// Notes that its requests may find their volume gone from now on.
@@ -180,6 +242,7 @@ impl ClientNode {
     pub fn restart(&mut self, world: &World) {
         self.end();
         self.life += 1;
+        self.began.push(world.now().0);
         let mut env = world.env(self.node);
         let process = Process::new(self.life, self.number, (self.full_wait, self.tuning), &mut env);
         self.running = Some((process, env));
@@ -190,6 +253,7 @@ impl ClientNode {
     fn end(&mut self) {
         self.running = None;
         self.open = false;
+        (self.leaving, self.left) = (false, false);
         self.open_at = Time::NEVER;
         if let Some(workload) = &mut self.workload {
             workload.forget_inflight();
@@ -218,7 +282,8 @@ impl ClientNode {
             && now >= self.open_at
         {
             self.open_at = Time::NEVER;
-            let steal = self.writes && (self.life > 1 || self.number > 0);
+            let again = !self.shares && (self.life > 1 || self.number > 0);
+            let steal = self.writes && (again || std::mem::take(&mut self.steals));
             let names = self.workload.as_ref().map_or_else(Vec::new, |w| w.volumes());
             process.open(&names, self.writes, steal);
         }
@@ -259,7 +324,10 @@ impl ClientNode {
                         workload.opened(slot);
                     }
                     self.open |= all;
-                    if !self.writes {
+                    if self.shares {
+                        self.fenced = false;
+                    }
+                    if !self.writes || self.shares {
                         continue;
                     }
                     // R6: from here on no write of an earlier opener takes effect.
@@ -273,10 +341,17 @@ impl ClientNode {
                 Heard::Resized { slot, len_bytes } => {
                     self.workload.iter_mut().for_each(|work| work.grown(slot, len_bytes));
                 }
+                Heard::Refused if self.shares => self.open_at = now + OPEN_AGAIN,
                 Heard::Refused if self.stolen || self.removed => {}
                 Heard::Refused => self.open_at = now + OPEN_AGAIN,
-                Heard::Failed(types::Errno::Fenced) if self.stolen => self.open = false,
+                Heard::Failed(types::Errno::Fenced) if self.stolen || self.may_lose || self.leaving => {
+                    (self.open, self.leaving, self.left) = (false, false, true);
+                }
                 Heard::Failed(types::Errno::Fenced | types::Errno::Gone) if self.removed => self.open = false,
+                Heard::Closed => {
+                    (self.leaving, self.left) = (false, true);
+                    self.workload.iter_mut().for_each(|work| work.forget_inflight());
+                }
                 Heard::Failed(errno) => {
                     self.failure.get_or_insert(format!("an opener lost its volume without a rival: {errno:?}"));
                 }
@@ -287,12 +362,17 @@ impl ClientNode {
     /// Takes answers and submits requests, until neither goes on.
     fn use_device(&mut self, now: Time, linear: &mut Linear) {
         let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
-        let (fenced, stolen, lenient, removed) = (self.fenced, self.stolen, self.lenient, self.removed);
+        let (fenced, lenient, removed) = (self.fenced, self.lenient, self.removed);
+        let stolen = self.stolen || self.may_lose;
         let mut turn = Turn { now: now.0, fenced, stolen, lenient, removed, linear };
         loop {
             let mut moved = false;
             for done in process.completions(env) {
                 moved = true;
+                // A close gives up what was not sent; the workload forgets it with the rest.
+                if self.shares && !self.open && matches!(done.result, Err(types::Errno::Shutdown)) {
+                    continue;
+                }
                 if let Err(what) = workload.completed(done.token, done.result, &mut turn) {
                     self.failure.get_or_insert(what);
                 }

@@ -21,6 +21,7 @@ use crate::mail::{Mail, Post};
 use crate::meta::{self, Metas};
 use crate::observe::Observers;
 use crate::options::Options;
+use crate::sharing::Sharing;
 use crate::snapshots::Snapshots;
 use crate::stranger::Stranger;
 use crate::tenants::Tenants;
@@ -118,6 +119,7 @@ pub struct Cluster {
     snapshots: Option<Snapshots>,
     /// Set in runs with clones.
     families: Option<Families>,
+    sharing: Option<Sharing>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
@@ -167,6 +169,7 @@ impl Cluster {
             tenants: None,
             snapshots: None,
             families: None,
+            sharing: None,
             rng,
             next_stream: 0,
             turns: 0,
@@ -392,7 +395,8 @@ impl Cluster {
         let tenants = self.tenants.as_ref().and_then(Tenants::next);
         let snapshots = self.snapshots.as_ref().and_then(Snapshots::next);
         let families = self.families.as_ref().and_then(Families::next);
-        let admins = tenants.into_iter().chain(snapshots).chain(families);
+        let sharing = self.sharing.as_ref().and_then(Sharing::next);
+        let admins = tenants.into_iter().chain(snapshots).chain(families).chain(sharing);
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(admins).min()
     }
 
@@ -410,25 +414,10 @@ impl Cluster {
             ("tenants", self.tenants.as_ref().and_then(Tenants::next)),
             ("snapshots", self.snapshots.as_ref().and_then(Snapshots::next)),
             ("families", self.families.as_ref().and_then(Families::next)),
+            ("sharing", self.sharing.as_ref().and_then(Sharing::next)),
         ];
         due.extend(others.into_iter().filter(|(_, at)| is_due(*at)).map(|(what, _)| what.to_owned()));
         due.join(", ")
-    }
-
-    /// Lets the tenants and the administrator of snapshots act if an action is due.
-    fn tend(&mut self, now: Time) {
-        if let Some(mut tenants) = self.tenants.take() {
-            tenants.act(now, self);
-            self.tenants = Some(tenants);
-        }
-        if let Some(mut snapshots) = self.snapshots.take() {
-            snapshots.act(now, self);
-            self.snapshots = Some(snapshots);
-        }
-        if let Some(mut families) = self.families.take() {
-            families.act(now, self);
-            self.families = Some(families);
-        }
     }
 
     /// Delivers mail and turns every node that is ready, until nothing more happens at this moment.
@@ -589,6 +578,9 @@ impl Cluster {
         if let Some(families) = &mut self.families {
             families.close(self.world.now());
         }
+        if let Some(sharing) = &mut self.sharing {
+            sharing.close(self.world.now());
+        }
         for i in 0..self.osds.len() {
             let node = self.osds[i].node;
             self.world.resume(node);
@@ -736,6 +728,7 @@ impl Cluster {
         text.extend(self.tenants.iter().map(|tenants| tenants.describe(self)));
         text.extend(self.snapshots.iter().map(Snapshots::describe));
         text.extend(self.families.iter().map(|families| families.describe(self)));
+        text.extend(self.sharing.iter().map(|sharing| sharing.describe(self)));
         text
     }
 

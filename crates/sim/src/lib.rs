@@ -26,6 +26,7 @@ pub mod overrides;
 pub mod process;
 pub mod rot;
 pub mod run;
+pub mod sharing;
 pub mod shrink;
 mod snapshots;
 pub mod stamp;

@@ -2,7 +2,8 @@
 
 use crate::aim::{
     Aim, CUTS_FROM, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
-    NEWEST_FROM, REDIRECT_FROM, ROOMY_FROM, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
+    NEWEST_FROM, REDIRECT_FROM, ROOMY_FROM, SHARING_FROM, SHARING_PCT, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT,
+    STRIPED_FROM,
 };
 use crate::families::Changes;
 use crate::faults::Class;
@@ -240,6 +241,13 @@ impl Options {
         let changes = Changes { flattens: seed >= FLATTEN_FROM, shrinks: seed >= SHRINK_FROM };
         let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, changes));
         (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
+    }
+
+    /// Returns the dice of a volume with several writers, in a run that has one.
+    pub fn dice_of_sharing(&self, seed: u64) -> Option<Rng> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"sharing!"));
+        let fits = seed >= SHARING_FROM && self.aim.is_none();
+        (fits && rng.chance(SHARING_PCT, 100)).then_some(rng)
     }
 
     /// Draws the settings of runs that are not aimed.

@@ -14,6 +14,11 @@ use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk};
 use types::{Errno, Incarnation, Time, VolumeId};
 
+/// Returns the name under which a life of a machine holds volumes.
+pub fn holder(number: usize, life: u32) -> String {
+    format!("sim {number} life {life}")
+}
+
 /// One client process.
 pub struct Process {
     client: Client,
@@ -47,6 +52,8 @@ pub enum Heard {
     },
     Refused,
     Failed(Errno),
+    /// A volume was closed as the user asked.
+    Closed,
 }
 
 impl Process {
@@ -54,7 +61,7 @@ impl Process {
         let config = ClientConfig {
             owner: 1,
             incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
-            holder: format!("sim {number} life {life}"),
+            holder: holder(number, life),
             timeout: None,
             full_wait,
             on_unavailable: client::OnUnavailable::Freeze,
@@ -83,6 +90,11 @@ impl Process {
                 self.opening.insert(self.client.open(name, write, steal), slot);
             }
         }
+    }
+
+    /// Closes all volumes.
+    pub fn close(&mut self) {
+        self.volumes.values().for_each(|volume| self.client.close(*volume));
     }
 
     /// Whether the process takes requests.
@@ -127,7 +139,10 @@ impl Process {
                     let slot = self.volumes.iter().find(|(_, key)| **key == volume).map(|(slot, _)| *slot);
                     Heard::Resized { slot: slot.expect("it is open"), len_bytes }
                 }
-                ClientEvent::Closed { .. } => unreachable!("it is never closed"),
+                ClientEvent::Closed { volume } => {
+                    self.volumes.retain(|_, key| *key != volume);
+                    Heard::Closed
+                }
             });
         }
         all

@@ -12,6 +12,7 @@ use crate::families::Counts;
 use crate::faults::{Class, Faults, Struck};
 use crate::options::Options;
 use crate::overrides::Overrides;
+use crate::sharing::SharingCounts;
 use crate::states::PgState;
 use crate::trace;
 use crate::tuned;
@@ -73,6 +74,8 @@ pub struct Report {
     /// Snapshots that were made, and sectors read of them.
     pub snapshots: (u64, u64),
     pub families: Counts,
+    /// Writers of a volume that has several.
+    pub sharing: SharingCounts,
     /// Time for which each condition was waited for.
     pub waits: Vec<(&'static str, Duration)>,
     /// Highest fill of each queue, in thousandths of its limit.
@@ -128,6 +131,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     let mut run = Run::new(seed, options, rng, away, overrides);
     (run.many, run.lengthens) = (many, seed >= LENGTHENED_FROM);
     (run.snapshots, run.families) = run.cluster.options.dice_of_snapshots(seed);
+    run.sharing = run.cluster.options.dice_of_sharing(seed);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -152,6 +156,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         tenancies: run.cluster.tenants().map_or(0, |t| t.removed()),
         snapshots: run.cluster.snapshots().map_or((0, 0), |s| s.counts()),
         families: run.cluster.families().map_or_else(Default::default, |f| f.counts()),
+        sharing: run.cluster.sharing().map_or_else(Default::default, |s| s.counts()),
         waits: run.waits,
         fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
@@ -189,6 +194,8 @@ pub(crate) struct Run {
     /// Dice of snapshots, and of families.
     snapshots: Option<Rng>,
     families: Option<(Rng, crate::families::Changes)>,
+    /// Dice of a volume with several writers.
+    sharing: Option<Rng>,
     /// Dice of the faults of metadata servers that elect a leader, in a run that is not aimed at them.
     electing: Option<Rng>,
     /// Time since when nothing is broken any more, and the longest that a request has waited since.
@@ -218,6 +225,7 @@ impl Run {
             lengthens: false,
             snapshots: None,
             families: None,
+            sharing: None,
             electing,
             calm_since: None,
             longest: Duration::ZERO,
@@ -403,6 +411,9 @@ impl Run {
         if let Some(dice) = self.families.clone() {
             self.cluster.let_in_families(dice);
         }
+        if let Some(dice) = self.sharing.clone() {
+            self.cluster.let_in_sharing(dice, options.faults);
+        }
         if self.away {
             self.miss_a_log()?;
         }
@@ -484,6 +495,9 @@ impl Run {
         self.until_at_rest(limit, "the snapshots are read", Cluster::snapshots_read, done)?;
         let gone = |c: &Cluster| c.families().is_none_or(|f| f.are_gone(c));
         self.until_at_rest(limit, "the families are gone", Cluster::families_closed, gone)?;
+        let unshared = |c: &Cluster| c.sharing().is_none_or(|s| s.is_gone(c));
+        let answered = |c: &Cluster| c.sharing().map_or(0, |s| s.answered(c));
+        self.until_at_rest(limit, "the volume with several writers is gone", answered, unshared)?;
         self.waits.push(("a request is answered", self.longest));
         let isolation = self.cluster.observers.isolation.borrow();
         if isolation.has_struck() {
@@ -492,7 +506,8 @@ impl Run {
         drop(isolation);
         let same = "all replicas have applied the same";
         let limit = limit + self.cluster.replacement_pause();
-        let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c)) && gone(c);
+        let left = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c)) && gone(c) && unshared(c);
+        let equal = |c: &Cluster| all_equal(c) && no_change(c) && left(c);
         let rested = self.until(limit, same, equal);
         if !matches!(rested, Err(End::Failed(_))) {
             rested?;

@@ -156,6 +156,8 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("clones flattened", report.families.flattens),
         ("volumes shortened", report.families.shrinks),
         ("volumes rolled back", report.families.rollbacks),
+        ("writers of shared volumes", report.sharing.writers),
+        ("of them fenced or closed", report.sharing.fenced),
         ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
         ("runs with striped volumes", report.striped.into()),
     ];

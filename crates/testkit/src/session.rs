@@ -57,6 +57,7 @@ impl Session {
             block_min: 512,
             block_preferred: 4096,
             read_only: !how.write,
+            shared: false,
         };
         let mut session = Session { turns, info, volume: None };
         loop {

@@ -179,7 +179,7 @@ codes! {
             "try again in a moment";
         VOLUME_HELD = 2020:
             "the volume is open for writing elsewhere",
-            "A volume has one writer. The client that has it open renews its lease every 2 s. After 10 s of silence \
+            "A volume that is not multi-writer has one writer. The client that has it open renews its lease every 2 s. After 10 s of silence \
              another client may open the volume without --steal.",
             "close it there, or take it over: a client with --steal, a command with --force; writes of the present client then fail";
         SESSION_FENCED = 2021:
@@ -365,6 +365,17 @@ codes! {
              written and not discarded since, or blocks of its parent.",
             "shrink the file system in the volume first and discard what it does not use (`fstrim`), or repeat the command with \
              --discard-data";
+        TOO_MANY_WRITERS = 2066:
+            "the volume has as many writers as it can have",
+            "A multi-writer volume is open for writing by at most 8 clients at a time, and all such volumes of a pool by 1,024. \
+             The place of one that was silent for 10 s is free.",
+            "close it in one of them; `basalt volume info POOL/VOLUME` names them, and `basalt volume fence` takes the \
+             volume from one";
+        WRITER_UNKNOWN = 2067:
+            "the volume has no such writer",
+            "The command names a client that does not have the volume open for writing. A repeated fence finds its client \
+             gone.",
+            "take a host, an address, a session or the whole name of a client from `basalt volume info POOL/VOLUME`";
         BAD_LIMIT = 2070:
             "the limit is not possible",
             "A limit has a rate, and may have a burst above it. A floor has a rate that is not above the limit of the same kind. Rates outside \
@@ -525,6 +536,12 @@ codes! {
             "A rehearsed fault",
             "An administrator rehearses errors of the storage on this volume (`basalt volume fault add --error`). Nothing was sent or done.",
             "`basalt volume fault ls POOL/VOLUME` shows the fault and its end; `basalt volume fault rm POOL/VOLUME --all` ends it.";
+        WRITER_FENCED = 5010:
+            "The volume was taken from this client",
+            "A command fenced this client of a multi-writer volume, another client attached the volume with --steal, or a \
+             `meta recover` ended all sessions. What this client has sent and was not answered has no effect, and must not be sent \
+             again: the other clients have recovered its work.",
+            "Restart this host, or whatever uses the volume on it, and then open the volume again.";
     }
     // 6xxx: frontends.
     6001..=6999 {

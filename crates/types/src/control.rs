@@ -13,6 +13,7 @@ use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
 use crate::qos::QosLimits;
 use crate::stripe::Stripe;
 use crate::when_full::WhenFull;
+use crate::writers::Writers;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -295,8 +296,9 @@ pub struct Attach {
     /// Per PG, allocated in meta's transaction; only grows.
     pub order: u64,
     pub volume: VolumeId,
-    /// Zero: no session may write (fenced).
-    pub session: SessionId,
+    /// All sessions that may write; none: the volume is fenced.
+    pub writers: Writers,
+    /// The epoch of the newest open or close: at or above those of the writers.
     pub epoch: Epoch,
     /// Number of chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
     pub chunk_count: u32,
@@ -309,6 +311,18 @@ pub struct Attach {
     /// The snapshot on which `head` stands. A volume that comes to the PG begins on it. A volume whose orders have named only numbers below
     /// [`Base::to`] turns back to it. `None`: the head of a volume that is there stays.
     pub base: Option<Base>,
+}
+
+impl Attach {
+    /// Returns the session of the record when it is that of a volume that is not shared: of its newest open, or zero. `None`: there are
+    /// several writers, or the newest has gone and another one stays.
+    pub fn only_session(&self) -> Option<SessionId> {
+        match self.writers.as_slice() {
+            [] => Some(SessionId(0)),
+            [only] if only.epoch == self.epoch => Some(only.session),
+            _ => None,
+        }
+    }
 }
 
 /// A snapshot that another head is put on.
@@ -424,6 +438,8 @@ pub struct Opened {
     pub faults: Vec<ToldFault>,
     /// Policy of its writes while the pool is full. The holder hears of changes in the same way.
     pub when_full: WhenFull,
+    /// Other sessions may write meanwhile.
+    pub multi_writer: bool,
     pub write: bool,
     pub segments: Vec<SegmentPlace>,
     pub view: MapView,

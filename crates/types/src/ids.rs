@@ -36,7 +36,7 @@ id!(/// A snapshot of a volume, in all its PGs. It has the number of the heads t
     SnapshotId(u64), "snap");
 id!(/// A cut: one snapshot of one volume, or of several at one point. It has the number of its first snapshot.
     CutId(u64), "cut");
-id!(/// One open of one volume. From 1, given by meta, never reused; 0 in an attach record means "nobody".
+id!(/// One open of one volume. From 1, given by meta, never reused; 0 in an attach record: no session.
     SessionId(u64), "s");
 id!(/// A version that only grows: attach epoch of a volume, map epoch of a cluster.
     Epoch(u64), "e");

@@ -31,6 +31,7 @@ pub mod tree;
 pub mod units;
 pub mod usage;
 mod when_full;
+pub mod writers;
 
 pub use compression::Compression;
 pub use crc::crc32c;

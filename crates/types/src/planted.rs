@@ -272,8 +272,20 @@ registry! {
         "the end of a cut by a leader's clock takes effect behind its release";
     CutsNotCheckpointed, "cuts-not-checkpointed", "R1",
         "a checkpoint forgets the open cuts";
+    OpenDropsWriters, "open-drops-writers", "R6",
+        "an open of a multi-writer volume leaves out the writers that it has";
+    CloseFencesWriters, "close-fences-writers", "R6",
+        "the close of one writer of a multi-writer volume fences the others";
+    FenceKeepsWriter, "fence-keeps-writer", "R6",
+        "a PG keeps the writer that an attach record of a multi-writer volume leaves out";
+    WindowOfAnotherWriter, "window-of-another-writer", "R7",
+        "a new writer of a multi-writer volume takes over the window of another one";
+    HoleOfAnotherWriter, "hole-of-another-writer", "§7.2",
+        "a writer of a multi-writer volume takes segments for holes that another one has filled";
     }
     unreached {
+    ShrinkAsksOneWriter, "shrink-asks-one-writer", "R6",
+        "a shrink goes on when one of several writers has stopped to use what is behind the new end";
     ShrinkUnasked, "shrink-unasked", "R6",
         "a shrink goes on before the holder of the volume has stopped to use what is behind the new end";
     ShrinkUndone, "shrink-undone", "R6",
@@ -299,6 +311,10 @@ registry! {
 
 /// Mistakes that are not planted, with the reason.
 pub const NOT_PLANTED: &[(&str, &str)] = &[
+    (
+        "a shrink goes on when one of several writers has stopped to use what is behind the new end (R6)",
+        "runs with several writers have no shrink; `shrink_waits_for_each_writer_and_fences_those_that_are_silent` shows it",
+    ),
     (
         "a mount rewrites the last batch and not the payloads that it has placed (R11)",
         "it was not hunted yet; `places_of_an_unproved_batch_are_durable_before_a_mount_relies_on_them` shows it",

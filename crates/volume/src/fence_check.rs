@@ -6,11 +6,14 @@
 //! fence check is a part like any other: it finds the leader and is repeated as a read is. One check is out at a time,
 //! for all requests that waited when it was made.
 //!
+//! Where other sessions write to the volume too, none of this holds: such a client queries meta about each hole (ADR 0039).
+//!
 //! Invariant: an answer counts only for requests that came before its check was made, and a check goes
 //! only to a PG in which a segment of the volume lies.
 
 use crate::part::{Part, Place, Work};
 use crate::volume::{Sure, Volume};
+use types::planted::{Bug, on};
 use types::{Errno, SectorRange, Time};
 
 /// The fence check, and the requests that wait for it. Each request is in one of the two lists at most.
@@ -57,7 +60,8 @@ impl FenceCheck {
 impl Volume {
     /// Parks `request`, which has reached a hole that is not confirmed yet.
     pub(crate) fn doubt(&mut self, segment: usize, request: u32) {
-        if self.write && self.pgs.iter().any(|pg| pg.attached) {
+        let alone = self.is_alone || self.write && on(Bug::HoleOfAnotherWriter);
+        if alone && self.pgs.iter().any(|pg| pg.attached) {
             self.fence_check.waiting.push(request);
         } else {
             self.segments.look(segment, request);

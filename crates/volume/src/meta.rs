@@ -42,8 +42,8 @@ impl Volume {
                 }
                 for (segment, waiters) in self.segments.still_holes() {
                     for request in waiters {
-                        // Meta refuses a preempted writer. If it answers this one, every hole of this writer is one.
-                        let sure = if self.write { Sure::OfAll } else { Sure::OfOne(segment) };
+                        // Meta refuses a preempted writer. If it answers the only one, every hole of this writer is one.
+                        let sure = if self.is_alone { Sure::OfAll } else { Sure::OfOne(segment) };
                         self.requests[request as usize].sure = sure;
                         self.unsplit.push_back(request);
                         named = true;

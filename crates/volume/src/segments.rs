@@ -45,6 +45,8 @@ pub(crate) struct Segments {
     ahead: Option<u32>,
     asked: Asked,
     refusals: u32,
+    /// The last question was about holes.
+    looked_last: bool,
     resume_at: Time,
     /// Holes that a writer may have filled, and the requests that wait to learn whether each still is one.
     looked: BTreeMap<u32, Vec<u32>>,
@@ -78,6 +80,7 @@ impl Segments {
             ahead: None,
             asked: Asked::No,
             refusals: 0,
+            looked_last: true,
             resume_at: Time::ZERO,
             looked: BTreeMap::new(),
             looking: BTreeMap::new(),
@@ -192,12 +195,14 @@ impl Segments {
             return None;
         }
         self.look_again();
-        // Between two refusals to allocate a segment, other requests learn whether their segment is still a hole.
+        // The two questions take turns, so that neither keeps the other from being asked.
         let is_wanted = self.wanted.keys().any(|segment| self.due(*segment) <= now);
         let is_looked = self.looked.keys().any(|segment| self.due(*segment) <= now);
-        if !is_wanted || (self.refusals % 2 == 1 && is_looked) {
+        if !is_wanted || (is_looked && !self.looked_last) {
+            self.looked_last = true;
             return self.ask_of_looked(now).map(|segments| (segments, false));
         }
+        self.looked_last = false;
         let last = *self.wanted.keys().next_back().expect("not empty");
         let sequential = last > 0 && (!self.is_hole(last - 1) || self.wanted.contains_key(&(last - 1)));
         if sequential && self.ahead.is_none() {

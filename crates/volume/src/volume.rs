@@ -199,6 +199,8 @@ pub struct Volume {
     pub(crate) len_bytes: u64,
     pub(crate) stripe: Stripe,
     pub(crate) write: bool,
+    /// No other session writes to the volume.
+    pub(crate) is_alone: bool,
     /// Policy of writes while the pool is full, as meta has told.
     pub(crate) when_full: WhenFull,
     pub(crate) config: VolumeConfig,
@@ -263,6 +265,7 @@ impl Volume {
             len_bytes: opened.len_bytes,
             stripe: opened.stripe,
             write: opened.write,
+            is_alone: opened.write && !opened.multi_writer,
             rng: Rng::new(config.seed),
             serial: config.serial,
             failed: None,

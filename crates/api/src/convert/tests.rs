@@ -8,6 +8,7 @@ use types::cut::{Cut, CutEnd, CutItem, CutRefusal, CutStep, SnapshotAnswer, Snap
 use types::faults::{Fault, FaultEffect, ToldFault};
 use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
+use types::writers::{Writer, Writers};
 use types::{CutId, GenerationId, QosLimits, RateLimit, SnapshotId};
 
 fn hello() -> OsdHello {
@@ -161,12 +162,27 @@ fn downs() -> Vec<OsdDown> {
             attach: Attach {
                 order: 1,
                 volume,
-                session,
+                writers: Writers::one(session, Epoch(2)),
                 epoch: Epoch(2),
                 chunk_count: 3,
                 len_epoch: 4,
                 head: GenerationId(9),
                 base: Some(Base { volume, snapshot: SnapshotId(8), to: GenerationId(9) }),
+            },
+        },
+        OsdDown::Attach {
+            pg,
+            attach: Attach {
+                order: 2,
+                volume,
+                writers: Writers::one(session, Epoch(2))
+                    .with(Writer { epoch: Epoch(4), session: SessionId(9) })
+                    .expect("it is newer"),
+                epoch: Epoch(5),
+                chunk_count: 3,
+                len_epoch: 4,
+                head: GenerationId(9),
+                base: None,
             },
         },
         OsdDown::Limits {
@@ -214,6 +230,7 @@ fn answers() -> Vec<ClientAnswer> {
         limits: limits(),
         faults: faults(),
         when_full: types::WhenFull::Wait,
+        multi_writer: false,
         write: true,
         segments: segments[1..].to_vec(),
         view: view.clone(),
@@ -375,6 +392,7 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
             limits,
             faults: Vec::new(),
             when_full: types::WhenFull::Wait,
+            multi_writer: false,
             write: true,
             segments,
             view,

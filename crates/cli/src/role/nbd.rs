@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::args::NbdArgs;
-use crate::errors::{UserError, ended};
+use crate::errors::{UserError, ended, fenced};
 use crate::output;
 use crate::role::env_error;
 use crate::role::nbd_metrics::{self, Endpoint};
@@ -14,7 +14,7 @@ use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use types::codes;
+use types::{Errno, codes};
 
 const OWNER_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
@@ -103,7 +103,11 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
         (session.turns.events, session.turns.ops) = (events, ops);
         if let Some(errno) = session.failure() {
             // The session is over: the server closes, so that clients notice at once.
-            return Err(ended(&session.info.name, errno).into());
+            let name = &session.info.name;
+            return Err(match errno {
+                Errno::Fenced if session.info.shared => fenced(name).into(),
+                errno => ended(name, errno).into(),
+            });
         }
         let mut deadline = server.next_deadline();
         if let Some(metrics) = &mut metrics {

@@ -95,6 +95,7 @@ impl Prepared {
                 block_min: 512,
                 block_preferred: 4096,
                 read_only: !open.write,
+                shared: false,
             },
             stop: self.stop,
             watch: Watch::new(),

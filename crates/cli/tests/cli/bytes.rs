@@ -43,8 +43,11 @@ impl Nbd {
         self.stream.write_all(payload)?;
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
-        assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], "a simple reply without an error");
-        Ok(())
+        assert_eq!(reply[..4], [0x67, 0x44, 0x66, 0x98], "a simple reply");
+        match u32::from_be_bytes(reply[4..8].try_into().expect("four bytes")) {
+            0 => Ok(()),
+            errno => Err(std::io::Error::from_raw_os_error(errno as i32)),
+        }
     }
 
     pub fn read(&mut self, at: usize, part: &mut [u8]) -> Result<()> {

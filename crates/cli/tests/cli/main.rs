@@ -18,6 +18,7 @@ mod metrics;
 mod moves;
 mod outages;
 mod rehearsals;
+mod shared;
 mod shell;
 mod snapshots;
 mod streams;
@@ -125,6 +126,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     exports::the_hold_of_a_killed_export_ends_soon(&dev);
     outages::exports_do_in_an_outage_what_they_were_told(&dev);
     rehearsals::rehearsed_faults_reach_the_clients_of_an_export_and_end(&dev);
+    shared::several_exports_write_to_one_volume_and_one_is_fenced(&dev);
     volumes::volumes_are_renamed_labelled_resized_in_use_and_taken_back(&dev);
     snapshots::snapshots_are_made_in_use_named_protected_and_deleted(&dev);
     backups::backups_save_what_has_changed_and_come_back_checked(&dev);

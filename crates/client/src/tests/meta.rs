@@ -35,6 +35,7 @@ fn opened(cluster: u8, write: bool) -> ClientAnswer {
         limits: QosLimits::NONE,
         faults: Vec::new(),
         when_full: types::WhenFull::Client,
+        multi_writer: false,
         write,
         segments: Vec::new(),
         view: MapView::default(),

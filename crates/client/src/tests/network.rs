@@ -192,6 +192,7 @@ impl Run {
                 limits: QosLimits::NONE,
                 faults: Vec::new(),
                 when_full: types::WhenFull::Client,
+                multi_writer: false,
                 write: true,
                 segments: vec![SegmentPlace { segment: SegmentIndex(0), pgs: vec![pg()] }],
                 view: view(),

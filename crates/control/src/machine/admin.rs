@@ -52,6 +52,7 @@ impl Control {
             AdminAsk::PoolRename { name, new } => return self.rename_pool(now, &name, &new).map(Some),
             AdminAsk::PoolSet(ask) => return self.set_pool(now, &ask).map(Some),
             AdminAsk::VolumeRename { name, new } => return self.rename_volume(now, &name, &new).map(Some),
+            AdminAsk::VolumeFence { name, which } => return self.fence_writers(now, token, &name, &which),
             AdminAsk::VolumeSet { name, text } => return self.set_volume(now, &name, &text).map(Some),
             AdminAsk::VolumeResize { name, to } => return self.resize_volume(now, token, &name, &to),
             AdminAsk::TrashList { pool } => return Ok(Some(AdminAnswer::Trash(self.trash_views(now, &pool)?))),

@@ -13,6 +13,7 @@ use crate::records::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::control::{Attach, AttachRefusal, OsdDown};
 use types::planted::{Bug, on};
+use types::writers::Writers;
 use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
 
 #[derive(Default)]
@@ -203,7 +204,9 @@ impl Control {
     fn attach_now(&self, record: &VolumeRecord, pg: PgId, order: u64) -> Attach {
         let attach = plan::attach_for(record, order);
         match self.asker(record, pg) {
-            Some((session, epoch)) if on(Bug::AllocationAfterEpochRose) => Attach { session, epoch, ..attach },
+            Some((session, epoch)) if on(Bug::AllocationAfterEpochRose) => {
+                Attach { writers: Writers::one(session, epoch), epoch, ..attach }
+            }
             _ => attach,
         }
     }

@@ -5,14 +5,11 @@ use super::{ClientReq, Control, Now, Standing, Token};
 use crate::admin::AdminAnswer;
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
-use crate::records::{Holder, OsdRecord, PgRecord, PoolState, SegmentRecord, SnapshotState, VolumeState};
+use crate::records::{Holder, OsdRecord, PgRecord, PoolState, SegmentRecord, SnapshotState, VolumeRecord, VolumeState};
 use crate::refusal::refuse;
 use std::collections::BTreeSet;
-use std::time::Duration;
 use types::codes;
-use types::control::{
-    ClientAnswer, ClientAsk, HOLDER_LEASE_MS, HOLDER_RETURN_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
-};
+use types::control::{ClientAnswer, ClientAsk, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace};
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
 use types::{Epoch, GenerationId, OsdId, PgId, PoolId, SEGMENT, SegmentIndex, SessionId, SnapshotId, Time, VolumeId};
@@ -45,6 +42,11 @@ pub(super) enum WaitFor {
     Close {
         volume: VolumeId,
         epoch: Epoch,
+    },
+    /// The writers that a command has fenced write nothing any more, or `until` has come.
+    Fenced {
+        volume: VolumeId,
+        until: Time,
     },
     VolumeGone {
         volume: VolumeId,
@@ -93,47 +95,11 @@ enum Outcome {
     Admin(Result<AdminAnswer, Refusal>),
 }
 
-/// Returns name and address of a holder, for events.
-fn by_whom(holder: Option<&Holder>) -> String {
-    holder.map_or_else(|| "a client".to_owned(), |h| format!("{} at {}", h.name, h.address))
-}
-
 fn refused(code: u32, what: impl std::fmt::Display) -> ClientAnswer {
     ClientAnswer::Refused(refuse(code, what))
 }
 
 impl Control {
-    pub(super) fn holder_alive(&self, now: Time, volume: VolumeId) -> bool {
-        self.lease_left(now, volume).is_some()
-    }
-
-    /// Returns the time left of the lease of the volume's holder; `None` when it has none, or none that counts as
-    /// alive.
-    pub(super) fn lease_left(&self, now: Time, volume: VolumeId) -> Option<Duration> {
-        let held = self.records.volumes.get(&volume).is_some_and(|v| v.session.0 != 0);
-        let until = self.leases.get(&volume).filter(|until| held && now < **until)?;
-        Some(until.since(now))
-    }
-
-    fn renew(&mut self, now: Time, volume: VolumeId) {
-        self.leases.insert(volume, now + Duration::from_millis(HOLDER_LEASE_MS));
-    }
-
-    /// Takes the end of a client's connection. A holder that renewed over it is dead, or has lost its path to this
-    /// meta. A living one returns with its next keepalive, so its lease need not last longer than that. The data is
-    /// safe in both cases: another writer comes only behind a fence.
-    pub(super) fn take_client_gone(&mut self, now: Time, address: &str) {
-        let soon = now + Duration::from_millis(HOLDER_RETURN_MS);
-        let gone: Vec<VolumeId> =
-            self.lease_from.iter().filter(|(_, from)| *from == address).map(|(volume, _)| *volume).collect();
-        for volume in gone {
-            self.lease_from.remove(&volume);
-            if let Some(until) = self.leases.get_mut(&volume) {
-                *until = soon.min(*until);
-            }
-        }
-    }
-
     pub(super) fn take_client(&mut self, now: Now, req: ClientReq) {
         let token = req.token;
         match req.ask {
@@ -159,89 +125,97 @@ impl Control {
                 self.answer(token, answer);
             }
             ClientAsk::Keepalive { volume, session, unreached, len_epoch, len_bytes } => {
-                let holds = self.records.volumes.get(&volume).is_some_and(|v| v.session == session && session.0 != 0);
-                let answer = if holds {
-                    self.renew(now.mono, volume);
-                    self.lease_from.insert(volume, req.address);
-                    self.take_unreached(volume, &unreached);
-                    self.take_used(volume, session, (len_epoch, len_bytes));
-                    let (len_epoch, len_bytes) = self.length_told(volume);
-                    ClientAnswer::Alive {
-                        len_epoch,
-                        len_bytes,
-                        limits: self.limits_told(volume),
-                        faults: self.faults_told(now, volume),
-                        when_full: self.records.volumes[&volume].when_full,
-                    }
-                } else if self.records.volumes.get(&volume).is_some_and(|v| v.trash.is_none()) {
-                    refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
-                } else {
-                    refused(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist"))
-                };
+                let used = (len_epoch, len_bytes);
+                let answer = self.take_keepalive(now, (volume, session), req.address, &unreached, used);
                 self.answer(token, answer);
             }
-            ClientAsk::Close { volume, session } => {
-                let held = self.records.volumes.get(&volume).cloned();
-                let (writes, epoch) = plan::close(&self.records, volume, session);
-                let closes = !writes.is_empty();
-                self.write(writes);
-                if let Some(held) = held.filter(|_| closes) {
-                    let (name, by) = (self.records.full_name(&held), by_whom(held.holder.as_ref()));
-                    let note =
-                        Note::info("volume.detached", format!("volume {name}"), format!("{by} closed volume {name}"));
-                    self.note_volume(now, volume, Note { by, ..note });
-                }
-                let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
-                self.forget_holder(volume);
-                self.attach_everywhere(volume);
-                self.wait(token, WaitFor::Close { volume, epoch });
-            }
+            ClientAsk::Close { volume, session } => self.take_close(now, token, volume, session),
         }
     }
 
-    /// Drops the lease of a volume that has no holder any more.
-    pub(super) fn forget_holder(&mut self, volume: VolumeId) {
-        self.leases.remove(&volume);
-        self.lease_from.remove(&volume);
-        self.unreached.remove(&volume);
+    fn take_keepalive(
+        &mut self,
+        now: Now,
+        (volume, session): (VolumeId, SessionId),
+        address: String,
+        unreached: &[OsdId],
+        used: (u32, u64),
+    ) -> ClientAnswer {
+        let known = self.records.volumes.get(&volume);
+        if known.is_none_or(|v| v.holder_of(session).is_none()) {
+            return match known.is_some_and(|v| v.trash.is_none()) {
+                true => refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}")),
+                false => refused(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist")),
+            };
+        }
+        let unreached = self.known_osds(unreached);
+        self.leases.renew(now.mono, (volume, session), Some(address)).unreached = unreached;
+        self.take_used(volume, session, used);
+        let (len_epoch, len_bytes) = self.length_told(volume);
+        ClientAnswer::Alive {
+            len_epoch,
+            len_bytes,
+            limits: self.limits_told(volume),
+            faults: self.faults_told(now, volume),
+            when_full: self.records.volumes[&volume].when_full,
+        }
+    }
+
+    fn take_close(&mut self, now: Now, token: Token, volume: VolumeId, session: SessionId) {
+        let held = self.records.volumes.get(&volume).cloned();
+        let (writes, epoch) = plan::close(&self.records, volume, session);
+        self.write(writes);
+        let Some((held, epoch)) = held.zip(epoch) else { return self.answer(token, ClientAnswer::Closed) };
+        let (name, by) =
+            (self.records.full_name(&held), held.holder_of(session).map_or_else(String::new, Holder::to_string));
+        let note = Note::info("volume.detached", format!("volume {name}"), format!("{by} closed volume {name}"));
+        self.note_volume(now, volume, Note { by, ..note });
+        self.forget_leases(volume);
+        self.attach_everywhere(volume);
+        self.wait(token, WaitFor::Close { volume, epoch });
     }
 
     fn take_open(&mut self, now: Now, token: Token, name: &str, opener: Opener) {
-        let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
-        let alive = lease.is_some();
-        let before = self.records.volume(name).ok().and_then(|v| v.holder.clone());
-        let (writes, plan) = match plan::open(&self.records, name, &opener, lease) {
+        let before = self.records.volume(name).ok().cloned();
+        let left = |volume, session| self.leases.left(now.mono, volume, session);
+        let (writes, plan) = match plan::open(&self.records, name, &opener, &left) {
             Ok(planned) => planned,
             Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
         };
+        let fresh = before.filter(|_| plan.fresh);
+        let lived = fresh.as_ref().is_some_and(|before| self.living(now.mono, before).next().is_some());
         self.write(writes);
-        if plan.fresh {
-            let (by, subject) = (by_whom(Some(&opener.holder)), format!("volume {name}"));
-            let note = match before {
-                Some(holder) if alive => {
-                    let from = by_whom(Some(&holder));
-                    Note::warning(
-                        "volume.stolen",
-                        subject,
-                        format!("{by} force-attached volume {name} and fenced {from}"),
-                    )
-                }
-                Some(holder) => {
-                    let from = by_whom(Some(&holder));
-                    let text = format!("{by} opened volume {name}, which {from} had left without closing it");
-                    Note::info("volume.attached", subject, text)
-                }
-                None => Note::info("volume.attached", subject, format!("{by} opened volume {name}")),
-            };
-            self.note_volume(now, plan.volume, Note { by, ..note });
+        if let Some(before) = fresh {
+            self.note_opened(now, &before, lived, &opener);
+            self.forget_leases(plan.volume);
             self.attach_everywhere(plan.volume);
         }
         if plan.session.0 != 0 {
-            self.renew(now.mono, plan.volume);
-            self.lease_from.insert(plan.volume, opener.holder.address);
+            self.leases.renew(now.mono, (plan.volume, plan.session), Some(opener.holder.address));
         }
         let plan::OpenPlan { volume, snapshot, session, epoch, fresh } = plan;
         self.wait(token, WaitFor::Open { volume, snapshot, session, epoch, fresh });
+    }
+
+    /// Records the event of an open. `lived`: a writer of the record before was alive.
+    fn note_opened(&mut self, now: Now, before: &VolumeRecord, lived: bool, opener: &Opener) {
+        let (name, by) = (self.records.full_name(before), opener.holder.to_string());
+        let stays = |session| self.records.volumes[&before.id].holder_of(session).is_some();
+        let gone: Vec<String> =
+            before.holders().filter(|(of, _)| !stays(of.session)).map(|(_, holder)| holder.to_string()).collect();
+        let (gone, subject) = (gone.join(", "), format!("volume {name}"));
+        let note = match gone.is_empty() {
+            true => Note::info("volume.attached", subject, format!("{by} opened volume {name}")),
+            false if lived && opener.steal => {
+                let text = format!("{by} force-attached volume {name} and fenced {gone}");
+                Note::warning("volume.stolen", subject, text)
+            }
+            false => {
+                let text = format!("{by} opened volume {name}, which {gone} had left without closing it");
+                Note::info("volume.attached", subject, text)
+            }
+        };
+        self.note_volume(now, before.id, Note { by, ..note });
     }
 
     pub(super) fn take_segments(
@@ -292,7 +266,8 @@ impl Control {
                 WaitFor::Open { .. } | WaitFor::Segments { .. } | WaitFor::Close { .. } => {
                     self.answer(oldest.token, ClientAnswer::Refused(refusal));
                 }
-                WaitFor::VolumeGone { .. }
+                WaitFor::Fenced { .. }
+                | WaitFor::VolumeGone { .. }
                 | WaitFor::Trashed { .. }
                 | WaitFor::Resized { .. }
                 | WaitFor::Cloned { .. }
@@ -319,7 +294,7 @@ impl Control {
                     if let ClientAnswer::Opened(opened) = &answer
                         && opened.write
                     {
-                        self.renew(now.mono, opened.volume);
+                        self.leases.renew(now.mono, (opened.volume, opened.session), None);
                         // The session was told no longer length, so it need not confirm a shorter one.
                         if matches!(wait.what, WaitFor::Open { fresh: true, .. }) {
                             let length = (opened.len_epoch, opened.len_bytes);
@@ -338,11 +313,15 @@ impl Control {
     /// Renews the holds of openers that wait for their attach: they cannot send keepalives yet.
     fn keep_openers(&mut self, now: Time) {
         let opening = |w: &Wait| match w.what {
-            WaitFor::Open { volume, session, .. } if session.0 != 0 => Some(volume),
+            WaitFor::Open { volume, session, .. } if session.0 != 0 => Some((volume, session)),
             _ => None,
         };
-        let volumes: Vec<VolumeId> = self.waits.iter().filter_map(opening).collect();
-        volumes.into_iter().for_each(|volume| self.renew(now, volume));
+        let held = |(volume, session): &(VolumeId, SessionId)| {
+            self.records.volumes.get(volume).is_some_and(|v| v.holder_of(*session).is_some())
+        };
+        for of in self.waits.iter().filter_map(opening).filter(held) {
+            self.leases.renew(now, of, None);
+        }
     }
 
     fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
@@ -354,9 +333,12 @@ impl Control {
                 Some(Outcome::Client(self.placed(*volume, (*session, *epoch), segments)))
             }
             WaitFor::Close { volume, epoch } => {
-                let done = self.records.volumes.get(volume).is_none_or(|v| v.epoch > *epoch || v.settled);
+                // The epoch of a multi-writer volume rises while others come and go.
+                let passed = |v: &VolumeRecord| v.epoch > *epoch && !v.is_multi_writer();
+                let done = self.records.volumes.get(volume).is_none_or(|v| v.settled || passed(v));
                 done.then_some(Outcome::Client(ClientAnswer::Closed))
             }
+            WaitFor::Fenced { volume, until } => self.fenced(now.mono, *volume, *until).map(Outcome::Admin),
             WaitFor::VolumeGone { volume } => {
                 let gone = !self.records.volumes.contains_key(volume);
                 gone.then_some(Outcome::Admin(Ok(AdminAnswer::Done)))
@@ -417,11 +399,8 @@ impl Control {
             return Some(refused(codes::SNAPSHOT_UNKNOWN, format!("a snapshot of {volume} was deleted meanwhile")));
         }
         let write = session.0 != 0;
-        if write && (known.session, known.epoch) != (session, epoch) {
-            return Some(refused(
-                codes::SESSION_FENCED,
-                "another client attached the volume while this request waited",
-            ));
+        if write && !known.writers().has(session, epoch) {
+            return Some(refused(codes::SESSION_FENCED, "the session was fenced while this request waited"));
         }
         // No segment is pending during a cut, so none that is pending now belongs to a snapshot.
         let pending = snapshot.is_none() && self.records.segments_of(volume).any(|s| s.pending);
@@ -441,7 +420,8 @@ impl Control {
             cluster: self.records.cluster_id(),
             volume,
             session,
-            epoch: known.epoch,
+            epoch: if write { epoch } else { known.epoch },
+            multi_writer: known.is_multi_writer(),
             snapshot,
             len_epoch,
             len_bytes,
@@ -460,9 +440,9 @@ impl Control {
         let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
             return refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"));
         };
-        let passed = holder != (known.session, known.epoch);
+        let passed = !known.writers().has(holder.0, holder.1);
         if holder.0.0 != 0 && passed && !on(Bug::AllocationAfterEpochRose) {
-            return refused(codes::SESSION_FENCED, "another client attached the volume while this request waited");
+            return refused(codes::SESSION_FENCED, "the session was fenced while this request waited");
         }
         let found = |s: &SegmentIndex| self.records.segments.get(&(volume, *s));
         let pgs_of = |s: &SegmentIndex| found(s).map_or_else(Vec::new, |s| s.pgs().collect());

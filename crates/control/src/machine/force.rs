@@ -131,7 +131,7 @@ impl Control {
             keep: keep.member.osd,
             lossless,
             members: candidates.iter().map(member_view).collect(),
-            sessions: volumes.iter().filter(|v| v.session.0 != 0).count() as u64,
+            sessions: volumes.iter().map(|v| v.writers().len() as u64).sum(),
             volume_count: volumes.len() as u64,
             volumes: volumes.iter().take(VOLUMES_SHOWN).map(|v| self.records.full_name(v)).collect(),
             ordered: !ask.dry_run,
@@ -287,11 +287,14 @@ impl Control {
         for volume in &old {
             let writes = plan::fence_volume(&self.records, volume, forced.sessions_below);
             self.write(writes);
-            if volume.session.0 != 0 && volume.session < forced.sessions_below {
-                let name = self.records.full_name(volume);
-                let text = format!("the forced recovery of PG {} ended the session on volume {name}", record.pg);
+            let ended = volume.holders().filter(|(of, _)| of.session < forced.sessions_below);
+            let ended: Vec<String> = ended.map(|(_, holder)| holder.to_string()).collect();
+            if !ended.is_empty() {
+                let (name, of) = (self.records.full_name(volume), ended.join(", "));
+                let text =
+                    format!("the forced recovery of PG {} ended the session of {of} on volume {name}", record.pg);
                 self.note_volume(now, volume.id, Note::warning("volume.detached", format!("volume {name}"), text));
-                self.forget_holder(volume.id);
+                self.forget_leases(volume.id);
             }
             self.attach_everywhere(volume.id);
         }

@@ -381,7 +381,7 @@ impl Control {
             Input::Client(req) => match &req.ask {
                 ClientAsk::Refresh { .. } => false,
                 ClientAsk::Keepalive { volume, session, .. } => {
-                    self.records.volumes.get(volume).is_none_or(|v| v.session != *session)
+                    self.records.volumes.get(volume).is_none_or(|v| v.holder_of(*session).is_none())
                 }
                 ClientAsk::Open { .. } | ClientAsk::Segments { .. } | ClientAsk::Close { .. } => true,
             },

@@ -5,7 +5,7 @@
 //! the leader among them, agrees on that leader in one term.
 
 use super::Control;
-use crate::records::{PgRecord, SegmentRecord};
+use crate::records::{Holder, PgRecord, SegmentRecord};
 use std::collections::BTreeSet;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
@@ -30,21 +30,23 @@ impl Control {
         self.records.pgs.values().filter_map(|pg| self.pg_serves(now, pg)).map(|(leader, _)| leader).collect()
     }
 
-    /// Takes the OSDs that the holder of a volume cannot reach.
-    pub(super) fn take_unreached(&mut self, volume: VolumeId, unreached: &[OsdId]) {
-        let known = unreached.iter().copied().filter(|osd| self.records.osds.contains_key(osd));
-        let known: Vec<OsdId> = known.take(UNREACHED_MAX).collect();
-        match known.is_empty() {
-            true => drop(self.unreached.remove(&volume)),
-            false => drop(self.unreached.insert(volume, known)),
-        }
+    /// Returns those OSDs of a client's list that there are.
+    pub(super) fn known_osds(&self, named: &[OsdId]) -> Vec<OsdId> {
+        named.iter().copied().filter(|osd| self.records.osds.contains_key(osd)).take(UNREACHED_MAX).collect()
+    }
+
+    /// Returns the living writers that cannot reach some OSDs.
+    fn cut_off(&self, now: Time) -> impl Iterator<Item = (VolumeId, &Holder, &[OsdId])> {
+        self.leases.unreached().filter_map(move |(volume, session, osds)| {
+            let holder = self.records.volumes.get(&volume)?.holder_of(session)?;
+            self.leases.left(now, volume, session).map(|_| (volume, holder, osds))
+        })
     }
 
     /// Returns PGs, each with an OSD that a client of the PG cannot reach: a leader moved there would only move away again.
     pub(super) fn out_of_reach(&self, now: Time) -> BTreeSet<(PgId, OsdId)> {
-        let named = self.unreached.iter().filter(|(volume, _)| self.holder_alive(now, **volume));
-        let pairs = named.flat_map(|(volume, osds)| {
-            let pgs = self.records.segments_of(*volume).flat_map(SegmentRecord::pgs);
+        let pairs = self.cut_off(now).flat_map(|(volume, _, osds)| {
+            let pgs = self.records.segments_of(volume).flat_map(SegmentRecord::pgs);
             pgs.flat_map(|pg| osds.iter().map(move |osd| (pg, *osd)))
         });
         pairs.collect()
@@ -70,9 +72,7 @@ impl Control {
     /// that has just connected is left out: clients have not reported yet that they reach it again.
     pub(super) fn broken_paths(&self, now: Time) -> Vec<(String, OsdId)> {
         let mut paths = Vec::new();
-        for (volume, osds) in &self.unreached {
-            let holder = self.records.volumes.get(volume).and_then(|v| v.holder.as_ref());
-            let Some(holder) = holder.filter(|_| self.holder_alive(now, *volume)) else { continue };
+        for (_, holder, osds) in self.cut_off(now) {
             for osd in osds.iter().filter(|osd| self.is_settled(now, **osd) && self.is_up(now, **osd)) {
                 paths.push((holder.name.clone(), *osd));
             }

@@ -10,7 +10,7 @@ use crate::events::Note;
 use crate::found::is_later;
 use crate::plan;
 use crate::records::{
-    CountersRecord, OsdRecord, PgRecord, Record, Resize, SegmentRecord, Shrink, SnapshotRecord, SnapshotState,
+    CountersRecord, Held, OsdRecord, PgRecord, Record, Resize, SegmentRecord, Shrink, SnapshotRecord, SnapshotState,
     StoredItem, Trash, VolumeRecord, VolumeState, Write,
 };
 use crate::refusal::refuse;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
-use types::{CutId, Epoch, GenerationId, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, SessionId, VolumeId};
+use types::{CutId, Epoch, GenerationId, OsdId, PgId, ReplicaId, SEGMENT, SegmentIndex, VolumeId};
 
 /// Distance by which a recovery moves 64-bit watermarks above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -190,7 +190,8 @@ impl Control {
         let counters = CountersRecord { restored: true, ..self.records.counters.clone() };
         self.record(vec![Write::Put(Record::Counters(counters))]);
         for (head, volume) in (self.head_above_all()..).zip(open) {
-            let (id, volume_holder) = (volume.id, volume.holder.clone());
+            let id = volume.id;
+            let holders: Vec<String> = volume.holders().map(|(_, holder)| holder.name.clone()).collect();
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.is_in_no_pg(&volume);
             let trash = volume.trash.clone().map(|trash| self.kept_anew(now, trash));
@@ -199,8 +200,7 @@ impl Control {
             // snapshots.
             let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
             let ended = VolumeRecord {
-                session: SessionId(0),
-                holder: None,
+                held: Held::by_none(volume.is_multi_writer()),
                 epoch,
                 settled,
                 recovering: true,
@@ -208,12 +208,13 @@ impl Control {
                 ..volume
             };
             let name = self.records.full_name(&ended);
-            if let Some(holder) = &volume_holder {
-                let text = format!("a recovery of the metadata ended the session of {} on volume {name}", holder.name);
+            if !holders.is_empty() {
+                let of = holders.join(", ");
+                let text = format!("a recovery of the metadata ended the session of {of} on volume {name}");
                 self.note_volume(now, id, Note::warning("volume.detached", format!("volume {name}"), text));
             }
             self.record(vec![Write::Put(Record::Volume(ended))]);
-            self.forget_holder(id);
+            self.forget_leases(id);
             self.attach_everywhere(id);
         }
         true
@@ -436,7 +437,7 @@ impl Control {
             after: if moves { after.watermarks() } else { records },
             osds: osds.into_values().collect(),
             replicas: self.unknown_replicas().take(REPLICAS_SHOWN).collect(),
-            held: self.records.volumes.values().filter(|v| v.session.0 != 0).count() as u64,
+            held: self.records.volumes.values().filter(|v| v.is_held()).count() as u64,
             recovering: self.recovering(),
         }
     }

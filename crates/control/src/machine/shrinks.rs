@@ -13,7 +13,7 @@ use super::{Control, Now};
 use crate::events::{Note, size};
 use crate::found::LEN_EPOCH_MAX;
 use crate::plan;
-use crate::records::{Record, VolumeRecord, VolumeState, Write};
+use crate::records::{Holder, Record, VolumeRecord, VolumeState, Write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ struct Left {
 pub(super) struct Shrinks {
     left: BTreeMap<VolumeId, Left>,
     /// Sessions that do not use what is behind the new end, with the epoch of the length.
-    stopped: BTreeMap<VolumeId, (SessionId, u32)>,
+    stopped: BTreeMap<(VolumeId, SessionId), u32>,
     /// The reasons why shrinks have ended without effect, until the next one of the volume.
     ended: BTreeMap<VolumeId, String>,
     wake: Option<Time>,
@@ -72,7 +72,7 @@ impl Shrinks {
 
     pub fn forget(&mut self, volume: VolumeId) {
         self.left.remove(&volume);
-        self.stopped.remove(&volume);
+        self.stopped.retain(|(of, _), _| *of != volume);
         self.ended.remove(&volume);
     }
 
@@ -100,16 +100,19 @@ impl Control {
         let (epoch, end) = volume.usable();
         let is_answer = len_epoch == epoch && len_bytes != 0 && len_bytes <= end;
         if volume.shrink().is_some_and(|shrink| !shrink.ordered) && is_answer {
-            let before = self.shrinks.stopped.insert(id, (session, epoch));
-            if before != Some((session, epoch)) {
+            let before = self.shrinks.stopped.insert((id, session), epoch);
+            if before != Some(epoch) {
                 self.shrinks.wake_all();
             }
         }
     }
 
-    /// Whether the session of a volume does not use what is behind the new end.
-    fn has_stopped(&self, volume: &VolumeRecord) -> bool {
-        volume.session.0 == 0 || self.shrinks.stopped.get(&volume.id) == Some(&(volume.session, volume.len_epoch))
+    /// Returns the writers of a volume that may use what is behind the new end.
+    fn not_stopped<'a>(&'a self, volume: &'a VolumeRecord) -> impl Iterator<Item = (SessionId, &'a Holder)> {
+        let stopped = move |session| self.shrinks.stopped.get(&(volume.id, session)) == Some(&volume.len_epoch);
+        let one_has = volume.holders().any(|(of, _)| stopped(of.session));
+        let left = volume.holders().filter(move |(of, _)| !stopped(of.session));
+        left.filter(move |_| !(one_has && on(Bug::ShrinkAsksOneWriter))).map(|(of, holder)| (of.session, holder))
     }
 
     /// Advances the shrinks that are not ordered.
@@ -138,15 +141,17 @@ impl Control {
         if self.batch.is_full() || self.holds(id) {
             return retry;
         }
-        if !self.has_stopped(volume) && !on(Bug::ShrinkUnasked) {
+        let slow: Vec<SessionId> = self.not_stopped(volume).map(|(session, _)| session).collect();
+        if !slow.is_empty() && !on(Bug::ShrinkUnasked) {
             self.shrinks.left.remove(&id);
-            match self.lease_left(now.mono, id).filter(|_| !shrink.force) {
+            let leases = slow.iter().filter_map(|session| self.leases.left(now.mono, id, *session));
+            match leases.max().filter(|_| !shrink.force) {
                 Some(left) => {
                     // The answer to the command tells of the client.
                     self.waits_due = true;
                     return now.mono + left.min(LOOK_EVERY);
                 }
-                None => self.fence_for_shrink(now, volume),
+                None => self.fence_for_shrink(now, volume, &slow),
             }
             return retry;
         }
@@ -175,15 +180,15 @@ impl Control {
         Time::NEVER
     }
 
-    /// Takes the volume from a client that has not stopped to use what is behind the new end.
-    fn fence_for_shrink(&mut self, now: Now, volume: &VolumeRecord) {
+    /// Takes the volume from clients that have not stopped to use what is behind the new end.
+    fn fence_for_shrink(&mut self, now: Now, volume: &VolumeRecord, slow: &[SessionId]) {
         let name = self.records.full_name(volume);
-        let of =
-            volume.holder.as_ref().map_or_else(|| "a client".to_owned(), |h| format!("{} at {}", h.name, h.address));
+        let of = slow.iter().filter_map(|session| volume.holder_of(*session));
+        let of = of.map(Holder::to_string).collect::<Vec<_>>().join(", ");
         let text = format!("{of} lost volume {name}: it did not confirm the shorter length");
-        self.write(vec![Write::Put(Record::Volume(plan::shrink_fence(&self.records, volume)))]);
+        self.write(plan::fence(&self.records, volume, &|session| slow.contains(&session)));
         self.note_volume(now, volume.id, Note::warning("volume.detached", format!("volume {name}"), text));
-        self.forget_holder(volume.id);
+        self.forget_leases(volume.id);
         self.attach_everywhere(volume.id);
     }
 
@@ -350,7 +355,8 @@ impl Control {
                 left => ("wipe", format!("{} of its PGs zero what is behind the new end", left.unwrap_or(0))),
             });
         }
-        if self.has_stopped(volume) {
+        let slow: Vec<_> = self.not_stopped(volume).collect();
+        if slow.is_empty() {
             return Some(match left {
                 Some(left) if left > 0 => {
                     ("search", format!("{left} of its PGs are searched for data behind the new end"))
@@ -358,11 +364,9 @@ impl Control {
                 _ => ("search", self.late_pgs(volume.id)),
             });
         }
-        let of = volume
-            .holder
-            .as_ref()
-            .map_or_else(|| "its client".to_owned(), |h| format!("{:?} at {}", h.name, h.address));
-        let lease = self.lease_left(now, volume.id).map_or(0, |left| left.as_millis().div_ceil(1000));
+        let of = slow.iter().map(|(_, h)| format!("{:?} at {}", h.name, h.address)).collect::<Vec<_>>().join(" and ");
+        let leases = slow.iter().filter_map(|(session, _)| self.leases.left(now, volume.id, *session));
+        let lease = leases.max().map_or(0, |left| left.as_millis().div_ceil(1000));
         let text = format!(
             "{of} has not confirmed the shorter length; it loses the volume in {lease} s if it sends no keepalive, and at once \
              with --force"

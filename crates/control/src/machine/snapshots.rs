@@ -177,7 +177,7 @@ impl Control {
         let (writes, id) = plan::snapshot_rollback(&self.records, name, &in_use, &by)?;
         if !writes.is_empty() {
             self.write(writes);
-            self.forget_holder(id);
+            self.forget_leases(id);
             match self.records.volumes[&id].settled {
                 true => self.note_rolled_back(now, id, name, by),
                 false => self.attach_everywhere(id),

@@ -23,6 +23,7 @@ mod reach;
 mod rebalance;
 mod resize;
 mod rollback;
+mod sharing;
 mod shrink;
 mod snapshots;
 mod stripes;

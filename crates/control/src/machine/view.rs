@@ -4,12 +4,13 @@ use super::osds::Liveness;
 use super::{Control, Now};
 use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeView};
 use crate::plan;
-use crate::records::{PgRecord, PoolRecord, PoolState, SnapshotState, VolumeRecord, VolumeState};
+use crate::records::{Holder, Holding, PgRecord, PoolRecord, PoolState, SnapshotState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
 use types::control::{Base, LostExtent, PgReport, Refusal};
 use types::map::Member;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, OsdId, SEGMENT, Stripe, Time};
+use types::writers::Writer;
+use types::{CHUNK, OsdId, SEGMENT, SessionId, Stripe, Time};
 
 /// Ranges of a striped volume that one extent names.
 const RANGES_SHOWN: usize = 4;
@@ -74,12 +75,16 @@ impl Control {
             VolumeState::Trashed => "trashed",
             VolumeState::Deleting => "deleting",
         };
-        let holder = volume.holder.as_ref().map(|h| HolderView {
+        let writer = |(of, h): (Writer, &Holder)| HolderView {
+            session: of.session,
             name: h.name.clone(),
             address: h.address.clone(),
             since_ms: h.since_ms,
-            alive: self.holder_alive(now, volume.id),
-        });
+            alive: self.leases.left(now, volume.id, of.session).is_some(),
+        };
+        let writers: Vec<HolderView> = volume.holders().map(writer).collect();
+        let one = |of: &Holding| writer((Writer { epoch: of.epoch, session: of.session }, &of.holder));
+        let being_fenced = volume.leaving.iter().map(one).collect();
         let limits = self.records.limits_of(volume);
         let limits_of = match volume.limits {
             Some(_) => "volume",
@@ -93,8 +98,11 @@ impl Control {
             allocated_bytes: self.allocated(volume),
             state: state.to_string(),
             epoch: volume.epoch,
-            session: volume.session,
-            holder,
+            session: writers.last().map_or(SessionId(0), |writer| writer.session),
+            holder: writers.last().cloned(),
+            writers,
+            being_fenced,
+            multi_writer: volume.is_multi_writer(),
             created_ms: volume.created_ms,
             stripe: volume.stripe.is_striped().then_some(volume.stripe),
             description: volume.description.clone(),

@@ -2,7 +2,9 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Standing, Token};
-use crate::admin::{AdminAnswer, PoolSet, Resizing, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView};
+use crate::admin::{
+    AdminAnswer, PoolSet, Resizing, TrashView, VolumeClone, VolumeRemove, VolumeText, VolumeView, WriterName,
+};
 use crate::events::{Note, size};
 use crate::plan::{self, InUse};
 use crate::records::{Record, Trash, VolumeRecord, VolumeState, Write};
@@ -90,7 +92,7 @@ impl Control {
                 }
             };
             self.note(now, Note::info(kind, format!("volume {name}"), text));
-            self.forget_holder(id);
+            self.forget_leases(id);
             if !self.volume_of(id).settled {
                 self.attach_everywhere(id);
             }
@@ -116,10 +118,16 @@ impl Control {
     }
 
     pub(super) fn set_volume(&mut self, now: Now, name: &str, text: &VolumeText) -> Result<AdminAnswer, Refusal> {
-        let (writes, id) = plan::volume_set(&self.records, name, text)?;
+        let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
+        let in_use = InUse { lease, wall_ms: now.wall_ms, ..InUse::default() };
+        let (writes, id) = plan::volume_set(&self.records, name, text, &in_use)?;
         if !writes.is_empty() {
             let before = self.volume_of(id).clone();
             self.write(writes);
+            if self.volume_of(id).epoch != before.epoch {
+                self.forget_leases(id);
+                self.attach_everywhere(id);
+            }
             let after = self.volume_of(id);
             let words = [plan::label_changes(&before, after), plan::limit_changes(&before, after)];
             let words =
@@ -128,6 +136,38 @@ impl Control {
             self.note_volume(now, id, note);
         }
         Ok(self.volume_answer(now.mono, id))
+    }
+
+    /// Fences writers of a volume. The answer waits until none of their requests can take effect any more.
+    pub(super) fn fence_writers(&mut self, now: Now, token: Token, name: &str, which: &WriterName) -> Planned {
+        let (writes, (volume, fenced)) = plan::volume_fence(&self.records, name, which)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            let of = fenced.iter().map(|of| of.holder.to_string()).collect::<Vec<_>>().join(", ");
+            let text = format!("{of} lost volume {name}: fenced by command");
+            self.note_volume(now, volume, Note::warning("volume.fenced", format!("volume {name}"), text));
+            self.forget_leases(volume);
+            self.attach_everywhere(volume);
+        }
+        self.wait(token, WaitFor::Fenced { volume, until: now.mono + self.config.resize_patience });
+        Ok(None)
+    }
+
+    /// Returns the answer to a fence; `None` while it waits.
+    pub(super) fn fenced(&self, now: Time, volume: VolumeId, until: Time) -> Option<Result<AdminAnswer, Refusal>> {
+        let Some(known) = self.records.volumes.get(&volume) else {
+            return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
+        };
+        // A recovery may find more PGs of it.
+        if known.settled && !known.recovering {
+            return Some(Ok(self.volume_answer(now, volume)));
+        }
+        let late = self.late_pgs(volume);
+        let text = format!(
+            "the writers of volume {:?} are not fenced in all its PGs yet: {late}",
+            self.records.full_name(known)
+        );
+        (now >= until).then(|| Err(refuse(codes::VOLUME_BUSY, text)))
     }
 
     pub(super) fn rename_pool(&mut self, now: Now, name: &str, new: &str) -> Result<AdminAnswer, Refusal> {
@@ -340,7 +380,7 @@ impl Control {
         let name = self.records.full_name(self.volume_of(id));
         let text = format!("volume {name} ({id}) in the trash is deleted{why}");
         self.note(now, Note::info("volume.purged", format!("volume {name}"), text));
-        self.forget_holder(id);
+        self.forget_leases(id);
         self.attach_everywhere(id);
     }
 

@@ -6,6 +6,7 @@ use super::limits::changed_limits;
 use super::quota::Provisioned;
 use super::space::check_promise;
 use super::volumes::{check_recovered, is_len, shown};
+use super::writers::{InUse, share};
 use crate::admin::{Resizing, VolumeText};
 use crate::names;
 use crate::records::{Record, Records, Resize, Shrink, VolumeRecord, VolumeState, Write};
@@ -59,16 +60,18 @@ pub fn volume_rename(records: &Records, name: &str, new: &str) -> Plan<VolumeId>
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 
-/// Changes description, labels and limits of a volume, and what its writes do while the pool is full.
+/// Changes description, labels and limits of a volume, what its writes do while the pool is full, and how many writers it may have.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062, BSLT-2070.
-pub fn volume_set(records: &Records, name: &str, text: &VolumeText) -> Plan<VolumeId> {
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2062, BSLT-2070; for the number of writers also BSLT-2020 and BSLT-2043.
+pub fn volume_set(records: &Records, name: &str, text: &VolumeText, use_: &InUse) -> Plan<VolumeId> {
     let volume = live(records, name)?;
     let (description, labels) = changed(&volume.description, &volume.labels, text)?;
     let limits = changed_limits(volume.limits, &text.limits)?;
     let when_full = text.when_full.unwrap_or(volume.when_full);
-    let record = VolumeRecord { description, labels, limits, when_full, ..volume.clone() };
+    let multi_writer = text.multi_writer.unwrap_or(volume.is_multi_writer());
+    let shared = share(records, name, volume, multi_writer, use_)?;
+    let record = VolumeRecord { description, labels, limits, when_full, ..shared };
     let writes = if record == *volume { Vec::new() } else { vec![Write::Put(Record::Volume(record))] };
     Ok((writes, volume.id))
 }

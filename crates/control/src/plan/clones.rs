@@ -15,12 +15,12 @@ use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
-use crate::records::{Faults, Record, Records, SegmentRecord, SnapshotState, VolumeRecord, VolumeState, Write};
+use crate::records::{Faults, Held, Record, Records, SegmentRecord, SnapshotState, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::collections::BTreeMap;
 use types::control::{Base, Refusal};
 use types::planted::{Bug, on};
-use types::{Epoch, GenerationId, SEGMENT, SegmentIndex, SessionId, SnapshotId, VolumeId, codes};
+use types::{Epoch, GenerationId, SEGMENT, SegmentIndex, SnapshotId, VolumeId, codes};
 
 /// Most ancestors of a volume.
 pub const CLONE_DEPTH_MAX: u32 = 16;
@@ -63,8 +63,8 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         name: volume_name.to_owned(),
         len_bytes: snapshot.len_bytes,
         epoch: Epoch(0),
-        session: SessionId(0),
-        holder: None,
+        held: Held::by_none(text.multi_writer.unwrap_or(false)),
+        leaving: Vec::new(),
         settled: false,
         created_ms: wall_ms,
         description,

@@ -89,16 +89,16 @@ pub fn unfenced<'a>(
 ) -> impl Iterator<Item = &'a VolumeRecord> {
     let (pg, below) = (record.pg, forced.sessions_below);
     let of_pg = move |v: &&VolumeRecord| records.segments_of(v.id).any(|segment| segment.pgs().any(|of| of == pg));
-    let is_old = move |v: &&VolumeRecord| v.settled || (v.session.0 != 0 && v.session < below);
+    let is_old = move |v: &&VolumeRecord| v.settled || v.holders().any(|(of, _)| of.session < below);
     records.volumes_of(pg.pool).filter(is_old).filter(of_pg).take(max)
 }
 
-/// Ends the session of a volume, if it has one from before `below`, and asks for its attach record in all PGs again.
+/// Ends the sessions of a volume from before `below`, and asks for its attach record in all PGs again.
 pub fn fence_volume(records: &Records, volume: &VolumeRecord, below: SessionId) -> Vec<Write> {
-    let writes = match volume.session.0 != 0 && volume.session < below {
-        true => super::close(records, volume.id, volume.session).0,
-        false => vec![Write::Put(Record::Volume(VolumeRecord { settled: false, ..volume.clone() }))],
-    };
+    let mut writes = super::fence(records, volume, &|session| session < below);
+    if writes.is_empty() {
+        writes.push(Write::Put(Record::Volume(VolumeRecord { settled: false, ..volume.clone() })));
+    }
     let again = |write| match write {
         Write::Put(Record::Volume(volume)) => Write::Put(Record::Volume(super::shrink::shortened_again(volume))),
         write => write,

@@ -93,6 +93,11 @@ pub fn label_changes(before: &VolumeRecord, after: &VolumeRecord) -> String {
     if before.when_full != after.when_full {
         words.push(format!("when full {}", after.when_full));
     }
+    if before.is_multi_writer() != after.is_multi_writer() {
+        words.push(
+            if after.is_multi_writer() { "several writers at a time" } else { "one writer at a time" }.to_owned(),
+        );
+    }
     words.join(", ")
 }
 

@@ -6,12 +6,12 @@
 use super::Plan;
 use super::changes::live;
 use super::snapshots::ready;
-use super::volumes::{InUse, check_free, next_epoch};
+use super::writers::{InUse, check_free, let_out_all};
 use crate::names;
 use crate::records::{CutState, Record, Records, Rollback, VolumeRecord, Write};
 use crate::refusal::refuse;
 use types::planted::{Bug, on};
-use types::{GenerationId, SessionId, VolumeId, codes};
+use types::{GenerationId, VolumeId, codes};
 
 /// Begins to turn a volume back to its snapshot `pool/volume@snapshot`. A repeated request joins the rollback that is under way; one to
 /// another snapshot replaces it. `by` asked for it. The volume keeps its length.
@@ -40,10 +40,7 @@ pub fn snapshot_rollback(records: &Records, full: &str, use_: &InUse, by: &str) 
     let rollback = Rollback { snapshot, to, since_ms: use_.wall_ms, by: by.to_owned() };
     let fenced = match on(Bug::RollbackKeepsSession) {
         true => volume.clone(),
-        false => {
-            let epoch = next_epoch(records, volume);
-            VolumeRecord { session: SessionId(0), holder: None, epoch, ..volume.clone() }
-        }
+        false => let_out_all(records, volume),
     };
     // The zeros behind the end for an earlier rollback lie below another head.
     let len_epoch = volume.len_epoch + u32::from(volume.len_epoch > 0);

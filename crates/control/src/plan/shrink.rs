@@ -5,13 +5,12 @@
 //! higher `len_epoch`. The rest of the last chunk is zeroed, and the length is valid. `len_epoch` rises with each of the steps.
 
 use super::Plan;
-use super::volumes::next_epoch;
 use crate::admin::Resizing;
 use crate::records::{CutState, Record, Records, Resize, Shrink, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::sync::Arc;
 use types::cut::Tail;
-use types::{CHUNK, PgId, SECTOR, SEGMENT, SectorRange, SegmentIndex, SessionId, VolumeId, codes};
+use types::{CHUNK, PgId, SECTOR, SEGMENT, SectorRange, SegmentIndex, VolumeId, codes};
 
 /// Begins a shrink: from here on a client that opens the volume does not see what is behind the new end.
 ///
@@ -40,12 +39,6 @@ pub(super) fn shrink_begin(
     let resize = Some(Resize { len_bytes: to.len_bytes, since_ms: wall_ms, by: by.to_owned(), shrink });
     let record = VolumeRecord { resize, len_epoch: volume.len_epoch + 1, ..volume.clone() };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
-}
-
-/// Takes a volume that is to get shorter from the client that holds it.
-pub fn shrink_fence(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
-    let (epoch, settled) = (next_epoch(records, volume), records.is_in_no_pg(volume));
-    VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() }
 }
 
 /// Orders the shorter length: no client uses what is behind the end.

@@ -5,14 +5,15 @@
 
 use super::clones::check_clones;
 use super::snapshots::check_snapshots;
-use super::volumes::{InUse, check_free, check_recovered, deleting, next_epoch};
+use super::volumes::{check_recovered, deleting};
+use super::writers::{InUse, check_free, let_out_all};
 use super::{Plan, checked_size};
 use crate::names;
 use crate::records::{Record, Records, Trash, VolumeRecord, VolumeState, Write};
 use crate::refusal::refuse;
 use std::time::Duration;
 use types::control::Refusal;
-use types::{SessionId, VolumeId, codes};
+use types::{VolumeId, codes};
 
 /// Volumes whose deletion one step begins.
 const EXPIRED_PER_STEP: usize = 8;
@@ -41,15 +42,9 @@ pub fn volume_trash(records: &Records, name: &str, use_: &InUse, keep: Duration,
     check_snapshots(records, name, volume.id, (false, false))?;
     let (since_ms, until_ms) = (use_.wall_ms, use_.wall_ms.saturating_add(millis(keep)));
     let trash = Trash { name: volume.name.clone(), since_ms, until_ms, by: by.to_owned() };
-    let (name, held) = (volume.trash_key(), volume.session.0 != 0);
-    let record = VolumeRecord { name, state: VolumeState::Trashed, trash: Some(trash), ..volume.clone() };
-    let record = match held {
-        true => {
-            let settled = records.is_in_no_pg(volume);
-            VolumeRecord { session: SessionId(0), holder: None, epoch: next_epoch(records, volume), settled, ..record }
-        }
-        false => record,
-    };
+    let fenced = if volume.is_held() { let_out_all(records, volume) } else { volume.clone() };
+    let (name, state) = (volume.trash_key(), VolumeState::Trashed);
+    let record = VolumeRecord { name, state, trash: Some(trash), ..fenced };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 

@@ -1,6 +1,6 @@
 //! Volumes and segments, and the attach records that R6 asks for.
 //!
-//! The epoch rises in the transaction that begins or ends a session. The orders of the attach records are drawn
+//! The epoch rises in the transaction that lets a writer in or out. The orders of the attach records are drawn
 //! afterwards, PG by PG, always under the epoch and session of that moment. So no allocation or attach of an older
 //! opener can come after them.
 
@@ -8,25 +8,25 @@ use super::clones::check_clones;
 use super::labels::changed;
 use super::limits::changed_limits;
 use super::quota::Provisioned;
-use super::snapshots::{check_snapshots, erase_snapshots, ready};
+use super::snapshots::{check_snapshots, erase_snapshots};
 use super::space::check_promise;
+use super::writers::{InUse, check_free, let_out_all};
 use super::{Plan, checked_size};
 use crate::admin::VolumeText;
 use crate::batch::PLAN_WRITES_MAX;
 use crate::names;
 use crate::records::{
-    Faults, Holder, Key, PgRecord, PoolState, Record, Records, Resize, SegmentRecord, Shrink, VolumeRecord,
-    VolumeState, Write,
+    Faults, Held, Key, PgRecord, PoolState, Record, Records, Resize, SegmentRecord, Shrink, VolumeRecord, VolumeState,
+    Write,
 };
 use crate::refusal::refuse;
 use placement::PgChoice;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
-use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, SnapshotId, Stripe, VolumeId};
+use types::{Epoch, GenerationId, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Stripe, VolumeId};
 
 /// Segments that one step clears or erases.
 const SEGMENTS_PER_STEP: usize = 48;
@@ -71,8 +71,8 @@ pub fn volume_create(
         name: volume_name.to_string(),
         len_bytes,
         epoch: Epoch(0),
-        session: SessionId(0),
-        holder: None,
+        held: Held::by_none(text.multi_writer.unwrap_or(false)),
+        leaving: Vec::new(),
         settled: true,
         state: VolumeState::Ready,
         created_ms: wall_ms,
@@ -127,151 +127,18 @@ pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<Volume
 pub(super) fn deleting(records: &Records, volume: &VolumeRecord) -> VolumeRecord {
     VolumeRecord {
         state: VolumeState::Deleting,
-        session: SessionId(0),
-        holder: None,
-        epoch: next_epoch(records, volume),
         settled: false,
         resize: None,
         rollback: None,
         cloning: false,
         flatten: None,
-        ..volume.clone()
-    }
-}
-
-/// Whether a client uses a volume that is to be removed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InUse {
-    /// Remove the volume although its holder is alive.
-    pub force: bool,
-    /// Remove its snapshots with it.
-    pub snapshots: bool,
-    /// Remove it although it has clones.
-    pub detach: bool,
-    /// Time left of the lease of a living holder.
-    pub lease: Option<Duration>,
-    pub wall_ms: u64,
-}
-
-/// Checks that a volume may be taken from its users.
-///
-/// # Errors
-/// BSLT-2043, and BSLT-2020 while the holder is alive, unless `force`.
-pub(super) fn check_free(name: &str, volume: &VolumeRecord, use_: &InUse) -> Result<(), Refusal> {
-    check_recovered(name, volume)?;
-    match use_.lease.filter(|_| !use_.force) {
-        Some(lease) => Err(held(name, volume, lease, use_.wall_ms)),
-        None => Ok(()),
+        ..let_out_all(records, volume)
     }
 }
 
 pub(super) fn check_recovered(name: &str, volume: &VolumeRecord) -> Result<(), Refusal> {
     let text = || format!("volume {name:?} waits for the end of a recovery of the metadata");
     if volume.recovering { Err(refuse(codes::VOLUME_RECOVERING, text())) } else { Ok(()) }
-}
-
-fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Refusal {
-    let who = volume.holder.as_ref().map_or_else(
-        || "another client".to_string(),
-        |h| format!("{:?} at {}, since {} s", h.name, h.address, wall_ms.saturating_sub(h.since_ms) / 1000),
-    );
-    let left = lease.as_millis().div_ceil(1000);
-    let text = format!("volume {name:?} is open for writing by {who}; its lease ends in {left} s unless it is renewed");
-    refuse(codes::VOLUME_HELD, text)
-}
-
-/// Returns an epoch above every one that the volume ever had.
-pub(super) fn next_epoch(records: &Records, volume: &VolumeRecord) -> Epoch {
-    Epoch(volume.epoch.max(records.counters.epoch_floor).0 + 1)
-}
-
-/// A client that opens a volume, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opener {
-    pub holder: Holder,
-    pub write: bool,
-    pub steal: bool,
-}
-
-/// Result of an open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenPlan {
-    pub volume: VolumeId,
-    /// Zero when read-only.
-    pub session: SessionId,
-    pub epoch: Epoch,
-    /// Whether the hold is new: attach records must be committed under it.
-    pub fresh: bool,
-    /// The snapshot that is opened in place of the volume.
-    pub snapshot: Option<SnapshotId>,
-}
-
-/// Opens a volume. A writer raises the epoch and takes the session; a reader changes nothing. A repeated request
-/// (`client`, `ask`) joins the hold that it already took.
-///
-/// # Errors
-/// BSLT-2011, BSLT-2014, BSLT-2043, and BSLT-2020 while another holder is alive, unless `steal`. `lease` is the time left of
-/// its lease.
-pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Duration>) -> Plan<OpenPlan> {
-    if name.contains('@') {
-        return open_snapshot(records, name, opener.write);
-    }
-    let volume = records.volume(name)?;
-    if volume.state == VolumeState::Deleting {
-        return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")));
-    }
-    check_recovered(name, volume)?;
-    let same = |h: &Holder| (h.client, h.ask) == (opener.holder.client, opener.holder.ask);
-    let (session, epoch) = (volume.session, volume.epoch);
-    let joined = OpenPlan { volume: volume.id, session, epoch, fresh: false, snapshot: None };
-    if !opener.write {
-        return Ok((Vec::new(), OpenPlan { session: SessionId(0), ..joined }));
-    }
-    if volume.holder.as_ref().is_some_and(same) {
-        return Ok((Vec::new(), joined));
-    }
-    if let Some(lease) = lease.filter(|_| !opener.steal) {
-        return Err(held(name, volume, lease, opener.holder.since_ms));
-    }
-    let mut counters = records.counters.clone();
-    let session = SessionId(counters.next_session);
-    counters.next_session += 1;
-    let record = VolumeRecord {
-        session,
-        epoch: next_epoch(records, volume),
-        holder: Some(opener.holder.clone()),
-        settled: records.is_in_no_pg(volume),
-        ..volume.clone()
-    };
-    let plan = OpenPlan { volume: volume.id, session, epoch: record.epoch, fresh: true, snapshot: None };
-    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], plan))
-}
-
-/// Opens a snapshot for reading.
-///
-/// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043, BSLT-2050, BSLT-2055 while it is made, BSLT-2056 for a writer.
-fn open_snapshot(records: &Records, name: &str, write: bool) -> Plan<OpenPlan> {
-    let found = ready(records, name)?;
-    if write {
-        let text = format!("snapshot {name:?} cannot be opened for writing");
-        return Err(refuse(codes::SNAPSHOT_READ_ONLY, text));
-    }
-    let volume = &records.volumes[&found.volume];
-    check_recovered(name, volume)?;
-    let (volume, epoch, snapshot) = (found.volume, volume.epoch, Some(found.snapshot));
-    Ok((Vec::new(), OpenPlan { volume, session: SessionId(0), epoch, fresh: false, snapshot }))
-}
-
-/// Ends a hold: the volume has no writer from here on. `None` when the session holds nothing any more.
-pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Write>, Option<Epoch>) {
-    let Some(volume) = records.volumes.get(&volume).filter(|v| v.session == session && session.0 != 0) else {
-        return (Vec::new(), None);
-    };
-    let epoch = next_epoch(records, volume);
-    let settled = records.is_in_no_pg(volume);
-    let record = VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() };
-    (vec![Write::Put(Record::Volume(record))], Some(epoch))
 }
 
 fn may_place<'a>(
@@ -292,7 +159,7 @@ fn may_place<'a>(
     if let Some(bad) = segments.iter().find(|s| u64::from(s.0) >= count) {
         return Err(refuse(codes::OUT_OF_RANGE, format!("{bad} of {volume}, which has {count} segments")));
     }
-    let passed = holder != (known.session, known.epoch);
+    let passed = !known.writers().has(holder.0, holder.1);
     if holder.0.0 != 0 && passed && !on(Bug::AllocationAfterEpochRose) {
         let text = format!("{} no longer holds volume {:?}", holder.0, records.full_name(known));
         return Err(refuse(codes::SESSION_FENCED, text));
@@ -397,7 +264,7 @@ pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let (chunk_count, len_epoch) = (volume.attached_chunks(), volume.len_epoch);
     let (id, head, base) = (volume.id, volume.head(), volume.base());
-    Attach { order, volume: id, session: volume.session, epoch: volume.epoch, chunk_count, len_epoch, head, base }
+    Attach { order, volume: id, writers: volume.writers(), epoch: volume.epoch, chunk_count, len_epoch, head, base }
 }
 
 /// Clears `pending` of segments of the volume in `pg`; `true` when none is left. A segment stays pending while one of its PGs is
@@ -422,7 +289,7 @@ pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
         // The attach records name no length, and more PGs of the volume may be found.
         return VolumeRecord { settled: true, ..volume.clone() };
     }
-    let settled = VolumeRecord { settled: true, rollback: None, cloning: false, ..volume.clone() };
+    let settled = VolumeRecord { settled: true, rollback: None, cloning: false, leaving: Vec::new(), ..volume.clone() };
     let wiped = super::shrink::wiped_end(volume).is_some();
     let len_epoch = volume.len_epoch + u32::from(wiped);
     match &volume.resize {

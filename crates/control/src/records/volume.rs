@@ -1,24 +1,15 @@
-//! The record of a volume: its session, its length, and its place in the trash.
+//! The record of a volume: its length, and its place in the trash.
 //!
 //! Fields that came after the first version have defaults, so records of that version can still be read.
 
+use super::held::{Held, Holding};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use types::control::{Base, CHUNKS_KEPT};
 use types::faults::Fault;
 use types::limits::VOLUME_LEN_MAX;
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SessionId, SnapshotId, Stripe, VolumeId, WhenFull};
-
-/// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    pub name: String,
-    pub address: String,
-    pub since_ms: u64,
-    pub client: u64,
-    pub ask: u64,
-}
+use types::{CHUNK, Epoch, GenerationId, PoolId, QosLimits, SnapshotId, Stripe, VolumeId, WhenFull};
 
 /// Life cycle of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +22,7 @@ pub enum VolumeState {
     Deleting,
 }
 
-/// A volume. With `session` 0 it has no holder. While it is not `settled`, its attach record of this epoch is not known to
+/// A volume. While it is not `settled`, its attach record of this epoch is not known to
 /// be committed in all its PGs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
@@ -40,8 +31,12 @@ pub struct VolumeRecord {
     pub name: String,
     pub len_bytes: u64,
     pub epoch: Epoch,
-    pub session: SessionId,
-    pub holder: Option<Holder>,
+    /// The clients that may write.
+    #[serde(flatten)]
+    pub held: Held,
+    /// Writers that a command fences: not each of its PGs has a record without them yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<Holding>,
     pub settled: bool,
     pub state: VolumeState,
     pub created_ms: u64,

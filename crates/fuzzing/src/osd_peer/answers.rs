@@ -11,6 +11,7 @@ use group::descriptor::{Command, Stamp};
 use std::collections::BTreeMap;
 use types::control::Attach;
 use types::store::Crcs;
+use types::writers::Writers;
 use types::{
     Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c,
 };
@@ -196,16 +197,16 @@ impl Peers {
         let mut payload = IoBuf::EMPTY;
         let command = match source.below(6) {
             // A replica applies no write before the volume is attached, so the first entry attaches it.
-            _ if index.0 == 1 => Command::Attach(Attach {
+            _ if index.0 == 1 => Command::Attach(Box::new(Attach {
                 order: 1,
                 volume: VolumeId(1),
-                session: SessionId(1),
+                writers: Writers::one(SessionId(1), Epoch(1)),
                 epoch: Epoch(1),
                 chunk_count: 4,
                 len_epoch: 0,
                 head: GenerationId(1),
                 base: None,
-            }),
+            })),
             0 => Command::Empty,
             1 => Command::Zero { chunk: CHUNK, range, stamp },
             _ => {

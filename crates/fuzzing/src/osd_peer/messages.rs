@@ -8,6 +8,7 @@ use types::control::{Attach, Base, LimitsPart, OsdDown};
 use types::cut::{Cut, CutEnd, CutItem, SnapshotOrder, Tail};
 use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
+use types::writers::Writers;
 use types::{
     CutId, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, QosLimits, RateLimit, ReplicaId, SectorRange,
     SessionId, SnapshotId, Term, VolumeId,
@@ -282,7 +283,16 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let base = on.map(|(volume, snapshot)| Base { volume, snapshot, to: head });
             OsdDown::Attach {
                 pg,
-                attach: Attach { order, volume, session, epoch, chunk_count, head, base, len_epoch: source.below(2) },
+                attach: Attach {
+                    order,
+                    volume,
+                    writers: Writers::one(session, epoch),
+                    epoch,
+                    chunk_count,
+                    head,
+                    base,
+                    len_epoch: source.below(2),
+                },
             }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },

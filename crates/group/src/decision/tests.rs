@@ -2,20 +2,21 @@
 
 use super::*;
 use types::rng::Rng;
+use types::writers::{Writer, Writers};
 use types::{ChunkKey, GenerationId, SectorRange, VolumeChunk};
 
 fn attach(order: u64, session: u64, epoch: u64, chunk_count: u32) -> Command {
     let (session, epoch) = (SessionId(session), Epoch(epoch));
-    Command::Attach(Attach {
+    Command::Attach(Box::new(Attach {
         order,
         volume: VolumeId(1),
-        session,
+        writers: Writers::one(session, epoch),
         epoch,
         chunk_count,
         len_epoch: 0,
         head: GenerationId(1),
         base: None,
-    })
+    }))
 }
 
 fn write(session: u64, epoch: u64, seq: u64, chunk: u32) -> Command {
@@ -74,6 +75,83 @@ fn only_the_attached_session_writes_and_each_number_once() {
     ] {
         assert_eq!(d.decide(&command).outcome, want, "{command:?}");
     }
+}
+
+/// An attach record of several writers: (session, epoch) each.
+fn attach_shared(order: u64, epoch: u64, writers: &[(u64, u64)]) -> Command {
+    let Command::Attach(attach) = attach(order, 0, epoch, 4) else { unreachable!("it is one") };
+    let with = |list: Writers, (session, epoch): &(u64, u64)| {
+        list.with(Writer { epoch: Epoch(*epoch), session: SessionId(*session) }).expect("they fit")
+    };
+    Command::Attach(Box::new(Attach { writers: writers.iter().fold(Writers::NONE, with), ..*attach }))
+}
+
+#[test]
+fn each_writer_of_a_shared_volume_has_numbers_of_its_own() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    d.decide(&attach_shared(1, 2, &[(7, 1), (8, 2)]));
+    for session in [(7, 1), (8, 2)] {
+        assert_eq!(d.decide(&write(session.0, session.1, 5, 0)), landed(0).into(), "{session:?}");
+        assert_eq!(d.decide(&write(session.0, session.1, 5, 0)), DROPPED.into(), "{session:?} again");
+    }
+    for (session, epoch) in [(7, 2), (8, 1), (9, 1), (0, 1)] {
+        let refused = Outcome::Refused(Errno::Fenced).into();
+        assert_eq!(d.decide(&write(session, epoch, 6, 0)), refused, "{session} under {epoch}");
+    }
+    // A third one comes: the others keep their windows.
+    d.decide(&attach_shared(2, 3, &[(7, 1), (8, 2), (9, 3)]));
+    assert_eq!(d.decide(&write(7, 1, 5, 0)), DROPPED.into());
+    assert_eq!(d.decide(&write(9, 3, 5, 0)), landed(0).into());
+    // One is fenced: the epoch rises, and the others go on.
+    d.decide(&attach_shared(3, 4, &[(8, 2), (9, 3)]));
+    assert_eq!(d.decide(&write(7, 1, 9, 0)), Outcome::Refused(Errno::Fenced).into());
+    assert_eq!(d.decide(&write(8, 2, 6, 0)), landed(0).into());
+    let attached = &d.volumes[&VolumeId(1)];
+    let fenced: Vec<bool> = (1..=5).map(|epoch| attached.is_fenced(Epoch(epoch))).collect();
+    assert_eq!(fenced, [true, false, false, false, false], "that of a record to come is not");
+    assert_eq!(Decision::decode(&d.encode()), Ok(d.clone()));
+    // The newest has gone, and one stays.
+    d.decide(&attach_shared(4, 5, &[(8, 2)]));
+    assert_eq!(Decision::decode(&d.encode()), Ok(d.clone()));
+    assert_eq!(d.decide(&write(8, 2, 6, 0)), DROPPED.into(), "its window is in the checkpoint");
+}
+
+#[test]
+fn writers_of_shared_volumes_are_bounded_in_each_pg() {
+    let mut d = Decision::fresh(Epoch(1), &members());
+    let all: Vec<(u64, u64)> = (1..=8).map(|n| (n, n)).collect();
+    let shared = |volume: u64| {
+        let Command::Attach(attach) = attach_shared(volume, 8, &all) else { unreachable!("it is one") };
+        Command::Attach(Box::new(Attach {
+            volume: VolumeId(volume),
+            head: GenerationId::first_of(VolumeId(volume)),
+            ..*attach
+        }))
+    };
+    let most = (SHARED_WRITERS_MAX / 8) as u64;
+    for volume in 1..=most {
+        assert_eq!(d.decide(&shared(volume)).outcome, Outcome::Done(Effect::None), "volume {volume}");
+    }
+    let before = d.clone();
+    assert_eq!(d.decide(&shared(most + 1)).outcome, Outcome::TooMany);
+    assert_eq!(d, before);
+    assert_eq!(Decision::decode(&d.encode()), Ok(d));
+    // A writer whose open is not the newest one takes a place, too.
+    let mut d = Decision::fresh(Epoch(1), &members());
+    let older = |volume: u64| {
+        let Command::Attach(attach) = attach_shared(volume, 8, &[(volume, 7)]) else { unreachable!("it is one") };
+        Command::Attach(Box::new(Attach {
+            volume: VolumeId(volume),
+            head: GenerationId::first_of(VolumeId(volume)),
+            ..*attach
+        }))
+    };
+    let most = SHARED_WRITERS_MAX as u64;
+    for volume in 1..=most {
+        assert_eq!(d.decide(&older(volume)).outcome, Outcome::Done(Effect::None), "volume {volume}");
+    }
+    assert_eq!(d.decide(&older(most + 1)).outcome, Outcome::TooMany);
+    assert_eq!(Decision::decode(&d.encode()), Ok(d));
 }
 
 #[test]
@@ -148,16 +226,16 @@ fn tree_is_exact_at_each_applied_index() {
         let (volume, session) = (VolumeId(rng.between(1, 4)), SessionId(rng.between(1, 3)));
         // An old order has no effect, and 0 chunks end the volume.
         let order = order - rng.below(3);
-        Command::Attach(Attach {
+        Command::Attach(Box::new(Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, Epoch(1)),
             epoch: Epoch(1),
             chunk_count: rng.below(4) as u32,
             len_epoch: 0,
             head: GenerationId::first_of(volume),
             base: None,
-        })
+        }))
     };
     let commands: Vec<Command> = (3..200).map(|order| command(order, &mut rng)).collect();
     let states = |mut d: Decision, commands: &[Command]| -> Vec<Bytes> {
@@ -232,7 +310,16 @@ fn write_lands_in_the_head_and_the_end_of_the_volume_ends_it() {
 fn attach_len(order: u64, (len_epoch, chunk_count): (u32, u32), base: Option<Base>) -> Command {
     let (volume, session, epoch, head) =
         (VolumeId(1), SessionId(7), Epoch(1), GenerationId(base.map_or(1, |b| b.to.0)));
-    Command::Attach(Attach { order, volume, session, epoch, chunk_count, len_epoch, head, base })
+    Command::Attach(Box::new(Attach {
+        order,
+        volume,
+        writers: Writers::one(session, epoch),
+        epoch,
+        chunk_count,
+        len_epoch,
+        head,
+        base,
+    }))
 }
 
 fn length(d: &Decision) -> (u32, u32) {

@@ -4,6 +4,7 @@ use crate::rig::{CHUNK, Rig, group, ms, raft_msg, recovered, write};
 use group::{Action, Group, GroupConfig, GroupError};
 use types::control::{Attach, AttachRefusal};
 use types::store::{Failure, Recovered};
+use types::writers::Writers;
 use types::{Epoch, Errno, GenerationId, Index, IoBuf, OsdId, ReplicaId, SectorRange, SessionId, Term};
 use wire::{Message, RaftKind, RaftMsg, Reject, ReplyBody, RequestBody};
 
@@ -263,7 +264,7 @@ fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
     let attach = Attach {
         order: 9,
         volume,
-        session,
+        writers: Writers::one(session, epoch),
         epoch,
         chunk_count: 0,
         len_epoch: 0,
@@ -524,7 +525,7 @@ fn decision_state_is_exact_as_of_what_is_applied() {
     let attach = Attach {
         order: 9,
         volume,
-        session: SessionId(4),
+        writers: Writers::one(SessionId(4), Epoch(4)),
         epoch: Epoch(4),
         chunk_count: 2,
         len_epoch: 0,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
+use types::writers::Writers;
 use types::{
     Entry, Epoch, GenerationId, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time,
     VolumeChunk, VolumeId,
@@ -286,7 +287,7 @@ impl Rig {
         let attach = Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 4,
             len_epoch: 0,

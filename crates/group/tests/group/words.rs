@@ -136,7 +136,11 @@ fn entry(entry: &Entry) -> String {
         Command::Detach { head, .. } => format!("detachment of {head}"),
         Command::Wipe { chunk, range, .. } => format!("wipe of sectors {range} of {chunk}"),
         Command::Remove { snapshot, .. } => format!("removal of {snapshot}"),
-        Command::Attach(attach) => format!("attach record of session {}, epoch {}", attach.session.0, attach.epoch.0),
+        Command::Attach(attach) => {
+            let sessions: Vec<String> = attach.writers.as_slice().iter().map(|w| w.session.0.to_string()).collect();
+            let sessions = if sessions.is_empty() { "0".to_owned() } else { sessions.join(", ") };
+            format!("attach record of session {sessions}, epoch {}", attach.epoch.0)
+        }
     };
     let payload = if entry.payload.is_empty() { "" } else { ", with payload" };
     format!("entry {} (term {}, {what}{payload})", entry.index.0, entry.term.0)

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use types::control::Attach;
 use types::rng::Rng;
 use types::store::Effect;
+use types::writers::Writers;
 use types::{Epoch, GenerationId, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
 use wire::{Contents, Message, Reply, ReplyBody, Request};
 
@@ -465,7 +466,7 @@ impl World {
         let attach = Attach {
             order,
             volume,
-            session: SessionId(session),
+            writers: Writers::one(SessionId(session), Epoch(session)),
             epoch: Epoch(session),
             chunk_count,
             len_epoch,

@@ -27,6 +27,7 @@ impl Scripted {
             block_min: 512,
             block_preferred: 4096,
             read_only: false,
+            shared: false,
         };
         Scripted { info, requests: VecDeque::new(), room, done: Vec::new() }
     }

@@ -6,6 +6,7 @@ use super::snapshots::{HEAD, SNAPSHOT, VOLUME, cut, digests, key, order};
 use crate::{ToolAnswer, ToolAsk};
 use types::control::{Attach, Base, OsdDown};
 use types::cut::SnapshotOrder;
+use types::writers::Writers;
 use types::{Epoch, GenerationId, ReplicaId, SectorRange, SessionId, VolumeId};
 
 const CLONE: VolumeId = VolumeId(13);
@@ -20,7 +21,16 @@ fn on_a_removed_snapshot(seed: u64) -> Rig {
     let head = GenerationId::first_of(CLONE);
     let base = Some(Base { volume: VOLUME, snapshot: SNAPSHOT, to: head });
     let (session, epoch) = (SessionId(0), Epoch(1));
-    let attach = Attach { order: 50, volume: CLONE, session, epoch, chunk_count: 64, len_epoch: 0, head, base };
+    let attach = Attach {
+        order: 50,
+        volume: CLONE,
+        writers: Writers::one(session, epoch),
+        epoch,
+        chunk_count: 64,
+        len_epoch: 0,
+        head,
+        base,
+    };
     rig.tell(0, OsdDown::Attach { pg: pg(0), attach });
     order(&mut rig, SnapshotOrder::Remove { volume: VOLUME, snapshot: SNAPSHOT });
     rig

@@ -16,6 +16,7 @@ use telemetry::Registry;
 use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
 use types::units::SECTORS_PER_BLOCK;
+use types::writers::Writers;
 use types::{
     ClusterId, Epoch, GenerationId, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange,
     SessionId, Time, VolumeChunk, VolumeId,
@@ -270,8 +271,16 @@ impl Rig {
     pub fn attach_again(&mut self, pg: PgId, order: u64) {
         let leader = self.leader(pg);
         let (volume, head) = (VOLUME, GenerationId::first_of(VOLUME));
-        let attach =
-            Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count: 64, len_epoch: 0, head, base: None };
+        let attach = Attach {
+            order,
+            volume,
+            writers: Writers::one(SESSION, EPOCH),
+            epoch: EPOCH,
+            chunk_count: 64,
+            len_epoch: 0,
+            head,
+            base: None,
+        };
         self.tell(leader, OsdDown::Attach { pg, attach });
     }
 
@@ -283,7 +292,7 @@ impl Rig {
             let attach = Attach {
                 order: 100 + n,
                 volume,
-                session: SESSION,
+                writers: Writers::one(SESSION, EPOCH),
                 epoch: EPOCH,
                 chunk_count: 64,
                 len_epoch: 0,

@@ -7,13 +7,23 @@ use crate::{ToolAnswer, ToolAsk};
 use types::control::{Attach, OsdDown, OsdUp};
 use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder, Tail, TailStep};
 use types::tree::Role;
+use types::writers::Writers;
 use types::{ChunkKey, GenerationId, ReplicaId, SectorRange};
 
 /// Commits an attach record with another length.
 fn attach(rig: &mut Rig, order: u64, len_epoch: u32, chunk_count: u32) {
     let leader = rig.leader(pg(0));
     let (volume, head) = (VOLUME, GenerationId::first_of(VOLUME));
-    let attach = Attach { order, volume, session: SESSION, epoch: EPOCH, chunk_count, len_epoch, head, base: None };
+    let attach = Attach {
+        order,
+        volume,
+        writers: Writers::one(SESSION, EPOCH),
+        epoch: EPOCH,
+        chunk_count,
+        len_epoch,
+        head,
+        base: None,
+    };
     rig.tell(leader, OsdDown::Attach { pg: pg(0), attach });
     rig.run(ms(200));
 }

@@ -29,7 +29,7 @@ from basalt._errors import (
 )
 from basalt._native import REQUEST_BYTES_MAX
 from basalt._sync import Cluster, Volume, connect
-from basalt._views import Extent, FaultInfo, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo
+from basalt._views import Extent, FaultInfo, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, WriterInfo
 
 __all__ = [
     "REQUEST_BYTES_MAX",
@@ -56,5 +56,6 @@ __all__ = [
     "Unavailable",
     "Volume",
     "VolumeInfo",
+    "WriterInfo",
     "connect",
 ]

@@ -187,10 +187,12 @@ class Cluster:
         description: str = "",
         labels: Mapping[str, str] | None = None,
         when_full: Literal["client", "wait", "error"] | None = None,
+        multi_writer: bool = False,
     ) -> VolumeInfo:
         """Create ``pool/volume`` with ``size`` bytes: 1 MiB to 64 TiB. Space is taken when it is written.
 
-        ``when_full`` says what writes do while the pool is full; ``"client"`` is the setting ``full_wait`` of their client.
+        ``when_full`` says what writes do while the pool is full; ``"client"`` is the setting ``full_wait`` of their client. With
+        ``multi_writer`` several clients may write at a time, as cluster file systems need it.
         """
         raw = self._ask(
             "volume_create",
@@ -201,6 +203,7 @@ class Cluster:
             description=description,
             labels=dict(labels or {}),
             when_full=when_full,
+            multi_writer=multi_writer,
         )
         return VolumeInfo._of(raw)
 
@@ -265,10 +268,21 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         removed_labels: Sequence[str] = (),
         when_full: Literal["client", "wait", "error"] | None = None,
+        multi_writer: bool | None = None,
     ) -> VolumeInfo:
-        """Change the description and labels of a volume, or what writes do while the pool is full; what is not given stays."""
+        """Change the description, the labels and the policies of a volume; what is not given stays.
+
+        ``multi_writer`` changes only while no client has the volume open for writing.
+        """
         changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
-        return VolumeInfo._of(self._ask("volume_set", name=name, when_full=when_full, **changes))
+        return VolumeInfo._of(self._ask("volume_set", name=name, when_full=when_full, multi_writer=multi_writer, **changes))
+
+    def fence_volume(self, name: str, client: str | None = None, *, session: int | None = None) -> VolumeInfo:
+        """Take a volume from clients: none of their writes takes effect any more when the call returns.
+
+        ``client`` is a host, an address or a whole name of :attr:`VolumeInfo.writers`; ``session`` names one client in place of it.
+        """
+        return VolumeInfo._of(self._ask("volume_fence", name=name, client=client, session=session))
 
     def resize_volume(
         self, name: str, size: int, *, shrink: bool = False, discard_data: bool = False, force: bool = False

@@ -25,8 +25,14 @@ class VolumeInfo:
     #: ``ready``, ``cloning`` or ``deleting``.
     state: str
     created: datetime
-    #: The client that has it open for writing.
+    #: The client that has it open for writing; of several the last one.
     holder: str | None
+    #: All clients that have it open for writing, in the order of their opens.
+    writers: tuple[WriterInfo, ...]
+    #: Clients that :meth:`Cluster.fence_volume` fences, until it is certain that they are.
+    being_fenced: tuple[WriterInfo, ...]
+    #: Whether several clients may write at a time.
+    multi_writer: bool
     #: Length of a stripe unit; ``None`` when the volume is not striped.
     stripe_unit: int | None
     stripe_count: int
@@ -54,7 +60,25 @@ class VolumeInfo:
     @classmethod
     def _of(cls, raw: dict[str, Any]) -> VolumeInfo:
         faults = tuple(FaultInfo._of(fault) for fault in raw.pop("faults"))
-        return cls(created=_moment(raw.pop("created_ms")), faults=faults, **raw)
+        clients = {name: tuple(map(WriterInfo._of, raw.pop(name))) for name in ("writers", "being_fenced")}
+        return cls(created=_moment(raw.pop("created_ms")), faults=faults, **clients, **raw)
+
+
+@dataclass(frozen=True)
+class WriterInfo:
+    """One client that has a volume open for writing."""
+
+    session: int
+    #: Kind of client, host and process.
+    name: str
+    address: str
+    since: datetime
+    #: Whether its lease has not expired.
+    alive: bool
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> WriterInfo:
+        return cls(since=_moment(raw.pop("since_ms")), **raw)
 
 
 @dataclass(frozen=True)

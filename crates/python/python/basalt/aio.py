@@ -136,6 +136,7 @@ class Cluster:
     volume = _awaitable(_sync.Cluster.volume)
     set_volume = _awaitable(_sync.Cluster.set_volume)
     resize_volume = _awaitable(_sync.Cluster.resize_volume)
+    fence_volume = _awaitable(_sync.Cluster.fence_volume)
     rename_volume = _awaitable(_sync.Cluster.rename_volume)
     remove_volume = _awaitable(_sync.Cluster.remove_volume)
     trash = _awaitable(_sync.Cluster.trash)

@@ -9,8 +9,8 @@
 
 use clap::Parser;
 use sim::aim::{
-    DAMAGE_FROM, FAMILIES_FROM, FILLED_FROM, FLATTEN_FROM, LATE_FROM, REDIRECT_FROM, SHRINK_FROM, SNAPSHOTS_FROM,
-    aimed_seeds, class_named,
+    DAMAGE_FROM, FAMILIES_FROM, FILLED_FROM, FLATTEN_FROM, LATE_FROM, REDIRECT_FROM, SHARING_FROM, SHRINK_FROM,
+    SNAPSHOTS_FROM, aimed_seeds, class_named,
 };
 use sim::faults::Class;
 use sim::run::run;
@@ -66,7 +66,7 @@ const AIMED: [(Bug, Class); 35] = [
 
 /// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, have
 /// contents come before the log, or make snapshots and clones.
-const LATER: [(Bug, u64); 18] = [
+const LATER: [(Bug, u64); 23] = [
     (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
     (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
     (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
@@ -85,6 +85,11 @@ const LATER: [(Bug, u64); 18] = [
     (Bug::RollbackKeepsSession, FAMILIES_FROM),
     (Bug::DetachTooEarly, FLATTEN_FROM),
     (Bug::TailNotWiped, SHRINK_FROM),
+    (Bug::OpenDropsWriters, SHARING_FROM),
+    (Bug::CloseFencesWriters, SHARING_FROM),
+    (Bug::FenceKeepsWriter, SHARING_FROM),
+    (Bug::WindowOfAnotherWriter, SHARING_FROM),
+    (Bug::HoleOfAnotherWriter, SHARING_FROM),
 ];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.

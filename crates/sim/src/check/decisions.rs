@@ -3,7 +3,7 @@
 //!
 //! The check looks after each turn of an OSD in which a replica has applied more entries, or runs in another life.
 
-use group::decision::Decision;
+use group::decision::{Decision, Writing};
 use std::collections::BTreeMap;
 use types::tree::Role;
 use types::{Index, PgId, ReplicaId};
@@ -22,12 +22,15 @@ fn sum(decides: &Decision) -> u64 {
     let mut add = |word: u64| sum = (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     add(decides.order);
     for (volume, attached) in &decides.volumes {
-        [volume.0, attached.session.0, attached.epoch.0, u64::from(attached.chunk_count), attached.len_epoch.into()]
+        [volume.0, attached.epoch.0, u64::from(attached.chunk_count), attached.len_epoch.into()]
             .into_iter()
             .for_each(&mut add);
         [attached.head, attached.first, attached.last].iter().for_each(|id| add(id.0));
-        add(attached.window.watermark);
-        attached.window.bits.into_iter().for_each(&mut add);
+        add(attached.writers.len() as u64);
+        for Writing { writer, window } in &attached.writers {
+            [writer.session.0, writer.epoch.0, window.watermark].into_iter().for_each(&mut add);
+            window.bits.into_iter().for_each(&mut add);
+        }
     }
     add(decides.tree.len() as u64);
     for (id, node) in decides.tree.iter() {
@@ -84,13 +87,15 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
     use types::tree::Tree;
+    use types::writers::Writer;
     use types::{Epoch, GenerationId, PoolId, SessionId, VolumeId};
 
     fn decides(bits: u64) -> Decision {
         let window = Window { watermark: 7, bits: [bits, 0, 0, 0] };
         let [head, first, last] = [GenerationId(1); 3];
-        let (session, epoch) = (SessionId(1), Epoch(1));
-        let attached = Attached { session, epoch, chunk_count: 4, len_epoch: 0, window, head, first, last };
+        let (epoch, session) = (Epoch(1), SessionId(1));
+        let writers = vec![Writing { writer: Writer { epoch, session }, window }];
+        let attached = Attached { writers, epoch, chunk_count: 4, len_epoch: 0, head, first, last };
         Decision { volumes: BTreeMap::from([(VolumeId(1), attached)]), ..Decision::default() }
     }
 

@@ -170,9 +170,16 @@ impl Linear {
 
     /// Notes that the session of the volume is fenced (R6): no write that is unanswered so far takes effect after `at`.
     pub fn abandon_older(&mut self, volume: u64, at: At) {
-        for number in self.numbers.range((volume, 0)..=(volume, Stamp::MAX)).map(|(_, number)| *number) {
+        self.abandon(volume, 0..Stamp::MAX, 0..NEVER, at);
+    }
+
+    /// Notes that a session is fenced that asked for writes with these stamps, which began within this time: those that are unanswered so
+    /// far take no effect after `at`.
+    pub fn abandon(&mut self, volume: u64, stamps: Range<Stamp>, began: Range<At>, at: At) {
+        let its = self.numbers.range((volume, stamps.start)..(volume, stamps.end));
+        for number in its.map(|(_, number)| *number) {
             let write = &mut self.writes[number as usize];
-            if write.end == NEVER {
+            if write.end == NEVER && began.contains(&write.start) {
                 write.dead = write.dead.min(at);
             }
         }

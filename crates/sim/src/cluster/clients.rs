@@ -3,12 +3,13 @@
 use super::{CLIENTS, Cluster, WRITERS};
 use crate::client::ClientNode;
 use crate::families::{Changes, Families};
+use crate::sharing::Sharing;
 use crate::snapshots::Snapshots;
 use crate::tenants::Tenants;
 use crate::workload::Kind;
 use std::time::Duration;
-use types::VolumeId;
 use types::rng::Rng;
+use types::{Time, VolumeId};
 
 impl Cluster {
     /// Ends the process of the owner (or of the reader). The next process preempts it.
@@ -78,6 +79,26 @@ impl Cluster {
         self.tenants = Some(Tenants::new(rng, lengthens, self.world.now()));
     }
 
+    /// Lets the tenants and the administrators act if an action is due.
+    pub(super) fn tend(&mut self, now: Time) {
+        if let Some(mut tenants) = self.tenants.take() {
+            tenants.act(now, self);
+            self.tenants = Some(tenants);
+        }
+        if let Some(mut snapshots) = self.snapshots.take() {
+            snapshots.act(now, self);
+            self.snapshots = Some(snapshots);
+        }
+        if let Some(mut families) = self.families.take() {
+            families.act(now, self);
+            self.families = Some(families);
+        }
+        if let Some(mut sharing) = self.sharing.take() {
+            sharing.act(now, self);
+            self.sharing = Some(sharing);
+        }
+    }
+
     pub fn tenants(&self) -> Option<&Tenants> {
         self.tenants.as_ref()
     }
@@ -107,6 +128,46 @@ impl Cluster {
         let machine = self.clients.len();
         self.clients.push(Families::machine(&self.world, self.options.tuned.client, machine, &mut rng));
         self.families = Some(Families::new(rng, machine, self.world.now(), changes));
+    }
+
+    /// Starts the machines of a volume with several writers, by these dice. `over`: the time over which their work is spread.
+    pub fn let_in_sharing(&mut self, mut rng: Rng, over: Duration) {
+        let first = self.clients.len();
+        self.clients.extend(Sharing::machines(&self.world, self.options.tuned.client, first, &mut rng));
+        self.sharing = Some(Sharing::new(rng, first, over, self.world.now()));
+    }
+
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_ref()
+    }
+
+    /// Starts a process of one of several writers; one that runs dies.
+    pub fn restart_writer(&mut self, n: usize) {
+        self.clients[n].restart(&self.world);
+    }
+
+    /// Makes one of several writers close the volume.
+    pub fn close_writer(&mut self, n: usize) {
+        if !self.world.is_paused(self.clients[n].node) {
+            self.clients[n].close();
+            self.clients[n].turn(&self.world, &mut self.linear, &mut self.post);
+        }
+    }
+
+    /// Makes one of several writers fence the others with its next open.
+    pub fn steal_shared(&mut self, n: usize) {
+        self.clients[n].steal_next();
+        self.restart_writer(n);
+    }
+
+    /// Notes that a life of a machine writes nothing to a volume any more: each PG has a record without it.
+    pub fn fence_life(&mut self, n: usize, life: u32, volume: VolumeId, now: Time) {
+        let client = &mut self.clients[n];
+        let stamps = (n as u64) << 40..(n as u64 + 1) << 40;
+        self.linear.abandon(volume.0, stamps, client.span_of(life), now.0);
+        if client.is_in_life(life) {
+            client.fenced();
+        }
     }
 
     pub fn families(&self) -> Option<&Families> {

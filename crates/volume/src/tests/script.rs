@@ -42,6 +42,7 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
         limits: QosLimits::NONE,
         faults: Vec::new(),
         when_full: types::WhenFull::Client,
+        multi_writer: false,
         write,
         segments,
         view,

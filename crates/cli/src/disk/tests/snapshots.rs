@@ -20,6 +20,7 @@ use types::control::Attach;
 use types::cut::{Cut, CutEnd, CutItem};
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Persist, ReplicaIdentity};
+use types::writers::Writers;
 use types::{
     CHUNK, ClusterId, CutId, Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId,
     ReplicaId, SectorRange, SessionId, SnapshotId, Term, VolumeChunk, VolumeId, codes,
@@ -115,16 +116,16 @@ impl Writer {
     fn attach(&mut self, volume: VolumeId, head: u64) {
         let (session, order) = (SessionId(9), self.last + 1);
         let head = GenerationId(head);
-        self.order(&Command::Attach(Attach {
+        self.order(&Command::Attach(Box::new(Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, Epoch(1)),
             epoch: Epoch(1),
             chunk_count: 4,
             len_epoch: 0,
             head,
             base: None,
-        }));
+        })));
     }
 
     /// Writes 4 KiB of this byte.

@@ -231,7 +231,7 @@ fn sessions_that_may_lose_writes_end_before_the_order_goes_out() {
     world.seconds(3, &lost);
     assert!(!world.forces.is_empty());
     for (volume, session) in &ends {
-        let now = world.control.records().volumes[volume].session;
+        let now = world::session_of(&world.control.records().volumes[volume]);
         let ended = held.contains(&(*volume, *session));
         assert_eq!(now == *session, !ended, "{volume}: {now}");
     }
@@ -241,7 +241,7 @@ fn sessions_that_may_lose_writes_end_before_the_order_goes_out() {
     assert!(world.control.records().pgs[&pg].forced.is_none());
     for (volume, session) in &held {
         let attach = &world.attached[&(pg, *volume)];
-        assert!(attach.session != *session, "{attach:?} of {volume}");
+        assert!(attach.only_session().expect("it is not shared") != *session, "{attach:?} of {volume}");
     }
 }
 

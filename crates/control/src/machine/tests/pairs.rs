@@ -6,7 +6,7 @@ use crate::admin::{PgForce, PgMove};
 use types::control::OsdDown;
 use types::map::{Member, MembersStep};
 use types::{Index, Term};
-use world::Death;
+use world::{Death, session_of};
 
 /// A PG of two over `osds` OSDs without a leader: the one that is to be kept, and the other one.
 fn pair(osds: u32) -> (World, PgId, Member, Member) {
@@ -31,7 +31,7 @@ fn pair_with_a_failed_replica_goes_on_from_the_other_and_gets_a_new_one() {
         let (mut world, pg, kept, other) = pair(3);
         world.rng = types::rng::Rng::new(seed);
         world.death = if seed == 1 { Death::Never } else { Death::OneIn(3) };
-        let held: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, v.session)).collect();
+        let held: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, session_of(v))).collect();
         world.failed.insert(other.replica);
         world.seconds(20, &[]);
         world.death = Death::Never;
@@ -48,7 +48,7 @@ fn pair_with_a_failed_replica_goes_on_from_the_other_and_gets_a_new_one() {
         assert!(new.osd == other.osd && new.replica > other.replica, "seed {seed}: under a new id");
         assert!(record.vacant.is_empty() && record.change.is_none() && record.forced.is_none(), "{record:?}");
         assert!(world.osd(other.osd).kept.contains(&pg), "seed {seed}: the new one is compared with the old contents");
-        let now: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, v.session)).collect();
+        let now: Vec<_> = world.control.records().volumes.values().map(|v| (v.id, session_of(v))).collect();
         assert_eq!(now, held, "seed {seed}: sessions go on");
         let told = |e: &&Event| e.kind == "pg.force_recover" && e.text.contains("no acknowledged write is lost");
         assert!(seed > 1 || world.events.iter().filter(told).count() == 1 && event(&world, "pg.forced") == 1);

@@ -1,7 +1,7 @@
 //! Longer volumes: the chunks reach each PG before the length is valid, whatever dies; and names, descriptions and labels.
 
 use super::past::{finish, move_watermarks};
-use super::world::{World, alive, opened, refused};
+use super::world::{World, alive, opened, refused, session_of};
 use super::*;
 use crate::admin::{FoundLength, RecoverAsk, VolumeText, VolumeView};
 use crate::found::{Found, Table};
@@ -118,7 +118,7 @@ fn resize_survives_a_leader_that_dies_at_any_step() {
         assert!([4 * SEGMENT, 9 * SEGMENT].contains(&record.len_bytes));
         assert_eq!(volume(world.admin(resize("p/v", 9))).len_bytes, 9 * SEGMENT);
         check_pgs(&world);
-        assert_eq!(world.control.records().volumes[&held.volume].session, held.session, "the holder goes on");
+        assert_eq!(session_of(&world.control.records().volumes[&held.volume]), held.session, "the holder goes on");
         if ended {
             break;
         }

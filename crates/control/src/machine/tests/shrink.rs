@@ -1,7 +1,7 @@
 //! Shorter volumes: no PG takes the length before the holder has stopped, whatever dies, and data behind the end is found first.
 
 use super::resize::volume;
-use super::world::{World, opened, refused};
+use super::world::{World, opened, refused, session_of};
 use super::*;
 use crate::admin::{RecoverAsk, Resizing};
 use crate::found::{Found, Table};
@@ -16,7 +16,7 @@ fn shrink_with(len_bytes: u64, discard: bool, force: bool) -> AdminAsk {
     AdminAsk::VolumeResize { name: "p/v".into(), to }
 }
 
-fn shrink(len_bytes: u64) -> AdminAsk {
+pub fn shrink(len_bytes: u64) -> AdminAsk {
     shrink_with(len_bytes, false, false)
 }
 
@@ -39,11 +39,11 @@ fn striped() -> Stripe {
 }
 
 /// A keepalive of a client that uses nothing behind this length.
-fn uses(held: &Opened, len_epoch: u32, len_bytes: u64) -> ClientAsk {
+pub fn uses(held: &Opened, len_epoch: u32, len_bytes: u64) -> ClientAsk {
     ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new(), len_epoch, len_bytes }
 }
 
-fn told(answer: ClientAnswer) -> (u32, u64) {
+pub fn told(answer: ClientAnswer) -> (u32, u64) {
     match answer {
         ClientAnswer::Alive { len_epoch, len_bytes, .. } => (len_epoch, len_bytes),
         other => panic!("{other:?}"),
@@ -51,7 +51,7 @@ fn told(answer: ClientAnswer) -> (u32, u64) {
 }
 
 /// Sends a keepalive as a client does, which has no request in flight: it takes the length that it is told.
-fn renew(world: &mut World, held: &mut Opened) {
+pub fn renew(world: &mut World, held: &mut Opened) {
     let length = told(world.ask(1, uses(held, held.len_epoch, held.len_bytes)));
     if length > (held.len_epoch, held.len_bytes) {
         (held.len_epoch, held.len_bytes) = length;
@@ -73,7 +73,7 @@ fn begin(world: &mut World, ask: AdminAsk) -> Token {
 /// Checks that no PG has a shorter length while the holder uses the longer one.
 fn check(world: &World, held: &Opened) {
     let record = record(world, held.volume);
-    let needs = record.chunks_of(if record.session == held.session { held.len_bytes } else { 0 });
+    let needs = record.chunks_of(if session_of(&record) == held.session { held.len_bytes } else { 0 });
     for ((pg, volume), (len_epoch, count)) in &world.chunks {
         assert!(*volume != held.volume || *count >= needs, "{pg} has {count} chunks under {len_epoch}, of {held:?}");
     }
@@ -104,7 +104,7 @@ fn pgs_take_a_shorter_length_only_when_the_holder_has_stopped() {
         assert_eq!((view.len_bytes, view.resize_bytes, view.shrink_step), (end, None, None));
         assert_eq!(view.allocated_bytes, 2 * SEGMENT, "segments behind the end do not count");
         let record = record(&world, held.volume);
-        assert_eq!((record.session, record.settled), (held.session, true), "its holder goes on");
+        assert_eq!((session_of(&record), record.settled), (held.session, true), "its holder goes on");
         for (_, (_, count)) in world.chunks.iter().filter(|((_, volume), _)| *volume == held.volume) {
             assert_eq!(*count, record.chunk_count());
         }
@@ -181,7 +181,7 @@ fn shrink_below_a_later_length(discard: bool, count: u32) -> (World, Opened, PgI
     }
     let answer = world.admin_answers.remove(&token).expect("an answer");
     let after = record(&world, held.volume);
-    assert_eq!((after.session, after.settled, &after.resize), (held.session, true, &None));
+    assert_eq!((session_of(&after), after.settled, &after.resize), (held.session, true, &None));
     assert_eq!((held.len_epoch, held.len_bytes), after.usable());
     assert!(after.len_epoch > 40);
     (world, held, pg, answer)
@@ -226,8 +226,8 @@ fn holder_that_is_silent_loses_the_volume_and_the_shrink_goes_on() {
     check(&world, &held);
     (0..120).for_each(|_| world.pass(Duration::from_millis(50)));
     let record = record(&world, held.volume);
-    assert_eq!((record.len_bytes, record.session.0, record.resize), (SEGMENT, 0, None));
-    assert!(record.epoch > held.epoch && world.attached.values().all(|a| a.session.0 == 0));
+    assert_eq!((record.len_bytes, record.is_held(), record.resize), (SEGMENT, false, None));
+    assert!(record.epoch > held.epoch && world.attached.values().all(|a| a.writers.is_empty()));
     assert_eq!(volume(world.admin(shrink(SEGMENT))).len_bytes, SEGMENT);
     assert_eq!(refused(world.ask(1, uses(&held, 0, 0))).code, codes::SESSION_FENCED);
 }
@@ -249,7 +249,7 @@ fn force_takes_the_volume_at_once_and_the_present_size_ends_a_shrink() {
         SEGMENT,
         "a joined request adds the force"
     );
-    assert_eq!(record(&world, held.volume).session.0, 0);
+    assert!(!record(&world, held.volume).is_held());
 }
 
 /// The answer to a repeated request is no confirmation: the session was told the longer length before.
@@ -291,7 +291,7 @@ fn opener_during_a_shrink(force: bool) {
     assert_eq!((second.len_bytes, second.segments.len()), (SEGMENT + HALF, 2));
     (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
     assert_eq!(volume(world.admin_answers.remove(&token).expect("an answer")).len_bytes, SEGMENT + HALF);
-    assert_eq!(record(&world, first.volume).session, second.session);
+    assert_eq!(session_of(&record(&world, first.volume)), second.session);
     let reader = opened(world.ask(3, open("p/v", false, false)));
     assert_eq!(reader.len_bytes, SEGMENT + HALF);
 }
@@ -329,7 +329,7 @@ fn shrink_survives_a_leader_that_dies_at_any_step() {
             world.pass(Duration::from_millis(50));
         }
         let after = record(&world, held.volume);
-        assert_eq!((after.len_bytes, after.session), (end, held.session));
+        assert_eq!((after.len_bytes, session_of(&after)), (end, held.session));
         check_wiped(&world, &after, end);
         if ended && cuts > 60 {
             break;

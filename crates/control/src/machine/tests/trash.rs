@@ -61,7 +61,9 @@ fn volume_in_the_trash_frees_its_name_and_comes_back_with_its_segments() {
     let attached = world.attached.iter().filter(|((_, volume), _)| *volume == held.volume);
     for (_, attach) in attached {
         assert!(
-            attach.session == SessionId(0) && attach.epoch > held.epoch && attach.chunk_count == 4 * 64,
+            attach.only_session().expect("it is not shared") == SessionId(0)
+                && attach.epoch > held.epoch
+                && attach.chunk_count == 4 * 64,
             "{attach:?}"
         );
     }

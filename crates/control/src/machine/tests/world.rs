@@ -4,7 +4,7 @@ use super::super::*;
 use super::pg_cuts::CutPgs;
 use super::tails::Tails;
 use crate::admin::OsdRegister;
-use crate::records::{StoredItem, new_cluster};
+use crate::records::{StoredItem, VolumeRecord, new_cluster};
 use std::collections::BTreeSet;
 use types::control::{
     Attach, AttachRefusal, CHUNKS_KEPT, DevicePosition, LeadReport, LimitsPart, Opened, OsdHeartbeat, OsdHello,
@@ -13,7 +13,8 @@ use types::control::{
 use types::cut::{CutRefusal, SnapshotAnswer, SnapshotOrder};
 use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
-use types::{ClusterId, Epoch, GenerationId, Incarnation, Index, OsdUuid, QosLimits, Term};
+use types::writers::Writers;
+use types::{ClusterId, Epoch, GenerationId, Incarnation, Index, OsdUuid, QosLimits, SessionId, Term};
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -140,6 +141,11 @@ pub struct World {
     /// Events that were written to the log.
     pub events: Vec<Event>,
     next: u64,
+}
+
+/// Returns the session of the only writer of a volume; 0: it has none.
+pub fn session_of(volume: &VolumeRecord) -> SessionId {
+    volume.writers().as_slice().first().map_or(SessionId(0), |writer| writer.session)
 }
 
 /// The answer to the holder of a volume without limits, faults and a policy for a full pool.
@@ -551,18 +557,19 @@ impl World {
             for pg in &place.pgs {
                 let attach = self.attached.get(&(*pg, opened.volume)).expect("an opened volume is attached everywhere");
                 let newer = attach.epoch > opened.epoch;
-                assert!(
-                    newer || (attach.epoch, attach.session) == (opened.epoch, opened.session),
-                    "{opened:?}: {attach:?}"
-                );
+                let named = attach.writers.has(opened.session, opened.epoch);
+                assert!(if opened.multi_writer { named } else { named || newer }, "{opened:?}: {attach:?}");
             }
+        }
+        if opened.multi_writer {
+            return;
         }
         let (order, chunk_count) = (0, 0);
         let (volume, session, epoch) = (opened.volume, opened.session, opened.epoch);
         let told = Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count,
             len_epoch: 0,

@@ -5,6 +5,7 @@ use crate::descriptor::{Command, Stamp};
 use types::control::{Attach, Base};
 use types::map::Member;
 use types::store::Effect;
+use types::writers::Writers;
 use types::{Epoch, GenerationId, OsdId, ReplicaId, SectorRange, SessionId};
 
 const V: VolumeId = VolumeId(1);
@@ -19,14 +20,14 @@ fn two_volumes() -> Decision {
         let attach = Attach {
             order,
             volume,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 4,
             len_epoch: 0,
             head: GenerationId::first_of(volume),
             base: None,
         };
-        assert_eq!(d.decide(&Command::Attach(attach)).changes, Some(vec![]), "the store learns the new head");
+        assert_eq!(d.decide(&Command::Attach(Box::new(attach))).changes, Some(vec![]), "the store learns the new head");
     }
     d
 }
@@ -230,7 +231,7 @@ fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
     let gone = Attach {
         order: 9,
         volume: V,
-        session: SessionId(0),
+        writers: Writers::one(SessionId(0), Epoch(2)),
         epoch: Epoch(2),
         chunk_count: 0,
         len_epoch: 0,
@@ -238,7 +239,7 @@ fn snapshot_of_an_open_cut_is_not_removed_and_ends_with_its_volume() {
         base: None,
     };
     let discards = vec![Change::Discard(g(10)), Change::Discard(g(1))];
-    assert_eq!(d.decide(&Command::Attach(gone)).changes, Some(discards));
+    assert_eq!(d.decide(&Command::Attach(Box::new(gone))).changes, Some(discards));
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
     assert_eq!(end(&mut d, &of, CutEnd::TimedOut).changes, Some(vec![Change::Discard(g(11))]));
 }
@@ -251,14 +252,14 @@ fn too_many_open_cuts_are_refused_and_each_is_in_the_checkpoint() {
         let attach = Attach {
             order: 10 + n,
             volume: VolumeId(100 + n),
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 1,
             len_epoch: 0,
             head: GenerationId(100 + n),
             base: None,
         };
-        d.decide(&Command::Attach(attach));
+        d.decide(&Command::Attach(Box::new(attach)));
         let decided = snap(&mut d, &[(VolumeId(100 + n), 1000 + n)]);
         let fits = n < OPEN_CUTS_MAX as u64;
         let want = if fits { Outcome::Cut(CutStep::Snapped) } else { Outcome::NoCut(CutRefusal::TooMany) };
@@ -306,16 +307,16 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
     let late = VolumeId(5);
     let attach = |order, head| {
         let (session, epoch) = (SessionId(7), Epoch(1));
-        Command::Attach(Attach {
+        Command::Attach(Box::new(Attach {
             order,
             volume: late,
-            session,
+            writers: Writers::one(session, epoch),
             epoch,
             chunk_count: 4,
             len_epoch: 0,
             head: g(head),
             base: None,
-        })
+        }))
     };
     assert_eq!(d.decide(&attach(3, 10)).changes, Some(vec![]));
     assert_eq!(write(&mut d, late, 0), g(10));
@@ -337,7 +338,16 @@ fn volume_that_comes_after_a_cut_has_a_younger_head() {
 fn on(order: u64, (volume, head): (VolumeId, u64), base: (VolumeId, u64)) -> Command {
     let base = Some(Base { volume: base.0, snapshot: SnapshotId(base.1), to: g(head) });
     let (session, epoch) = (SessionId(0), Epoch(2));
-    Command::Attach(Attach { order, volume, session, epoch, chunk_count: 4, len_epoch: 0, head: g(head), base })
+    Command::Attach(Box::new(Attach {
+        order,
+        volume,
+        writers: Writers::one(session, epoch),
+        epoch,
+        chunk_count: 4,
+        len_epoch: 0,
+        head: g(head),
+        base,
+    }))
 }
 
 /// Makes a snapshot of V.
@@ -367,9 +377,17 @@ fn rollback_puts_a_head_on_the_snapshot_and_ends_the_session() {
     // A recovery of the records gives the volume a head above all others, and does not know that the rollback has ended.
     let base = Some(Base { volume: V, snapshot: SnapshotId(10), to: g(20) });
     let (session, epoch) = (SessionId(0), Epoch(3));
-    let recovered =
-        Attach { order: 5, volume: V, session, epoch, chunk_count: 4, len_epoch: 0, head: g(1 << 20), base };
-    assert_eq!(d.decide(&Command::Attach(recovered)), done.into(), "what was written since stays");
+    let recovered = Attach {
+        order: 5,
+        volume: V,
+        writers: Writers::one(session, epoch),
+        epoch,
+        chunk_count: 4,
+        len_epoch: 0,
+        head: g(1 << 20),
+        base,
+    };
+    assert_eq!(d.decide(&Command::Attach(Box::new(recovered))), done.into(), "what was written since stays");
     assert_eq!(snap(&mut d, &[(V, 19)]), refused(CutRefusal::Stale), "a Snap of a time before comes late");
     assert_eq!(Decision::decode(&d.encode()).as_ref(), Ok(&d));
     snapshot(&mut d, 21);
@@ -397,14 +415,14 @@ fn rollback_to_a_time_before_the_volume_came_shows_zeros() {
     let attach = Attach {
         order,
         volume: late,
-        session: SessionId(7),
+        writers: Writers::one(SessionId(7), Epoch(1)),
         epoch: Epoch(1),
         chunk_count: 4,
         len_epoch: 0,
         head: g(12),
         base: None,
     };
-    d.decide(&Command::Attach(attach));
+    d.decide(&Command::Attach(Box::new(attach)));
     write(&mut d, late, 0);
     assert_eq!(d.decide(&on(4, (late, 20), (late, 10))).changes, Some(vec![Change::Discard(g(12))]));
     assert_eq!(d.tree.get(g(20)).map(|node| node.parent), Some(None));
