@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All writes go to one history, so a read of one machine must see what was acknowledged to another. A life of a machine that the records do
-//! not name any more, and whose absence each PG has, writes nothing: the checker drops its unanswered writes there. Once nothing is broken, no
-//! machine may lose the volume.
+//! not name any more writes nothing when each PG has such a record, or when the command that fenced it has said so: the checker drops its
+//! unanswered writes there. Once nothing is broken, no machine may lose the volume.
 //!
 //! Invariant: the dice are its own; a run without it is the same as before.
 
@@ -76,6 +76,8 @@ pub struct Sharing {
     at: Time,
     asked_at: Time,
     closing: bool,
+    /// Fences that were ordered, each with the life that it fences.
+    fences: BTreeMap<u64, (usize, u32)>,
     /// Snapshots that were asked for.
     cuts: u32,
     counts: SharingCounts,
@@ -93,6 +95,7 @@ impl Sharing {
             at: now,
             asked_at: Time::ZERO,
             closing: false,
+            fences: BTreeMap::new(),
             cuts: 0,
             counts: SharingCounts::default(),
         }
@@ -197,15 +200,27 @@ impl Sharing {
                 let name = crate::process::holder(machine, life);
                 self.note_writers(&named, (machine, life, &name));
                 let is_named = named.iter().any(|(_, of)| *of == name);
-                let before = self.sessions.values().filter(|writer| (writer.machine, writer.life) == (machine, life));
-                if !is_named && is_certain && before.clone().any(|writer| !writer.is_fenced) {
-                    self.counts.fenced += 1;
-                    cluster.fence_life(machine, life, self.volume, now);
-                    let its =
-                        self.sessions.values_mut().filter(|writer| (writer.machine, writer.life) == (machine, life));
-                    its.for_each(|writer| writer.is_fenced = true);
+                let at = self.told_at((machine, life), cluster).or(is_certain.then_some(now));
+                if let Some(at) = at.filter(|_| !is_named) {
+                    self.fence((machine, life), at, cluster);
                 }
             }
+        }
+    }
+
+    /// Returns when a command has said that a life is fenced.
+    fn told_at(&self, of: (usize, u32), cluster: &Cluster) -> Option<Time> {
+        let commands = self.fences.iter().filter(|(_, fenced)| **fenced == of);
+        commands.filter_map(|(command, _)| cluster.meta.succeeded_at(*command)).min()
+    }
+
+    /// Notes that a life of a machine, which was a writer, writes nothing after `at`.
+    fn fence(&mut self, of: (usize, u32), at: Time, cluster: &mut Cluster) {
+        let its = self.sessions.values_mut().filter(|writer| (writer.machine, writer.life) == of && !writer.is_fenced);
+        let count = its.map(|writer| writer.is_fenced = true).count();
+        if count > 0 {
+            self.counts.fenced += 1;
+            cluster.fence_life(of.0, of.1, self.volume, at);
         }
     }
 
@@ -265,7 +280,7 @@ impl Sharing {
             }
             return;
         }
-        if !client.is_open() || !self.rng.chance(1, 40) {
+        if !client.is_open() || !self.rng.chance(1, 16) {
             return;
         }
         let life = client.life();
@@ -280,8 +295,15 @@ impl Sharing {
                 cluster.admin(AdminAsk::SnapshotCreate(CutAsk { names, ..CutAsk::default() }));
             }
             _ => {
+                // The PGs that one OSD leads hear of it late.
+                if self.rng.chance(1, 2) {
+                    let osd = self.rng.below(cluster.osd_count() as u64) as usize;
+                    let until = cluster.world.now() + Duration::from_millis(self.rng.between(100, 2000));
+                    cluster.post().hold_osd(osd, until);
+                }
                 let which = WriterName::Client(crate::process::holder(machine, life));
-                cluster.admin(AdminAsk::VolumeFence { name: NAME.to_owned(), which });
+                let command = cluster.admin_followed(AdminAsk::VolumeFence { name: NAME.to_owned(), which });
+                self.fences.extend(command.map(|command| (command, (machine, life))));
             }
         }
     }

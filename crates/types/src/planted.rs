@@ -284,6 +284,8 @@ registry! {
         "a writer of a multi-writer volume takes segments for holes that another one has filled";
     }
     unreached {
+    FenceAnsweredEarly, "fence-answered-early", "R6",
+        "the command that fences a writer is answered before each PG of the volume has the record";
     ShrinkAsksOneWriter, "shrink-asks-one-writer", "R6",
         "a shrink goes on when one of several writers has stopped to use what is behind the new end";
     ShrinkUnasked, "shrink-unasked", "R6",
@@ -311,6 +313,10 @@ registry! {
 
 /// Mistakes that are not planted, with the reason.
 pub const NOT_PLANTED: &[(&str, &str)] = &[
+    (
+        "the command that fences a writer is answered before each PG of the volume has the record (R6)",
+        "no run of 1,300 has found it; `fence_is_answered_when_each_pg_has_it` shows it",
+    ),
     (
         "a shrink goes on when one of several writers has stopped to use what is behind the new end (R6)",
         "runs with several writers have no shrink; `shrink_waits_for_each_writer_and_fences_those_that_are_silent` shows it",

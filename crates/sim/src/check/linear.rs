@@ -86,8 +86,8 @@ pub struct Linear {
     /// By volume and number of the strip.
     strips: BTreeMap<(u64, u64), Box<Strip>>,
     operations: u64,
-    /// The first read that mixed two versions of a block.
-    mixture: Option<Violation>,
+    /// The first violation that shows at once: a read that mixed two versions of a block, an answer to a session that was fenced before.
+    at_once: Option<Violation>,
     /// Checks that no reply comes before the disks have the bytes.
     pub durable: Option<Watch>,
 }
@@ -174,12 +174,18 @@ impl Linear {
     }
 
     /// Notes that a session is fenced that asked for writes with these stamps, which began within this time: those that are unanswered so
-    /// far take no effect after `at`.
+    /// far take no effect after `at`. One that was asked for later is never acknowledged.
     pub fn abandon(&mut self, volume: u64, stamps: Range<Stamp>, began: Range<At>, at: At) {
         let its = self.numbers.range((volume, stamps.start)..(volume, stamps.end));
         for number in its.map(|(_, number)| *number) {
             let write = &mut self.writes[number as usize];
-            if write.end == NEVER && began.contains(&write.start) {
+            if write.end != NEVER && write.start > at && began.contains(&write.start) {
+                let what = format!(
+                    "a write that began at {} was acknowledged, though its session was fenced at {at}",
+                    write.start
+                );
+                self.at_once.get_or_insert(Violation { volume, sector: 0, what });
+            } else if write.end == NEVER && began.contains(&write.start) {
                 write.dead = write.dead.min(at);
             }
         }
@@ -207,7 +213,7 @@ impl Linear {
     /// Checks that what a read saw of each block is one version of it.
     fn look_at_blocks(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], end: At) {
         let mut left = saw;
-        while !left.is_empty() && self.mixture.is_none() {
+        while !left.is_empty() && self.at_once.is_none() {
             let sector = first + (saw.len() - left.len()) as u64;
             let in_block = BLOCK_SECTORS - sector % BLOCK_SECTORS;
             let (shown, rest) = left.split_at(left.len().min(in_block as usize));
@@ -216,7 +222,7 @@ impl Linear {
             let strip = self.strips.get(&(volume, sector / STRIP)).expect("the read was just noted");
             let sectors = InBlock { all: self, volume, sectors: &strip[at..at + shown.len()] };
             let what = blocks::mixture(&sectors, shown, end);
-            self.mixture = what.map(|what| Violation { volume, sector, what });
+            self.at_once = what.map(|what| Violation { volume, sector, what });
         }
     }
 
@@ -297,9 +303,9 @@ impl Linear {
         self.operations
     }
 
-    /// Returns the first mixture of two versions of a block, and every sector whose history is impossible.
+    /// Returns the first violation that showed at once, and every sector whose history is impossible.
     pub fn violations(&self) -> Vec<Violation> {
-        let mut all = Vec::from_iter(self.mixture.clone());
+        let mut all = Vec::from_iter(self.at_once.clone());
         // A history that equals that of the sector before has the same verdict.
         let mut before: Option<(&Sector, Option<String>)> = None;
         for ((volume, number), strip) in &self.strips {
@@ -575,6 +581,28 @@ mod tests {
         linear.read(1, 62, &[None, None, Some(1), None], 6, 7);
         let wrong: Vec<u64> = linear.violations().iter().map(|v| v.sector).collect();
         assert_eq!(wrong, [64, 62, 63, 65], "the mixture first");
+    }
+
+    #[test]
+    fn answer_to_a_request_of_a_session_that_was_fenced_before_is_found() {
+        let begin = || {
+            let mut linear = Linear::default();
+            for (stamp, start, end) in [(1, 5, 7), (2, 9, 25), (3, 15, 30)] {
+                linear.write_started(1, 0..8, stamp, false, start);
+                linear.write_ended(1, 0..8, stamp, end);
+            }
+            linear
+        };
+        let mut linear = begin();
+        // An answer may come later than the fence.
+        linear.abandon(1, 0..3, 0..At::MAX, 10);
+        assert_eq!(linear.violations(), []);
+        // It says nothing about another session and another life.
+        linear.abandon(1, 7..9, 0..At::MAX, 10);
+        linear.abandon(1, 0..9, 0..15, 10);
+        assert_eq!(linear.violations(), []);
+        linear.abandon(1, 0..9, 0..At::MAX, 10);
+        assert!(linear.violations()[0].what.contains("began at 15 was acknowledged"), "{:?}", linear.violations());
     }
 
     #[test]

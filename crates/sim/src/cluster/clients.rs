@@ -160,11 +160,11 @@ impl Cluster {
         self.restart_writer(n);
     }
 
-    /// Notes that a life of a machine writes nothing to a volume any more: each PG has a record without it.
-    pub fn fence_life(&mut self, n: usize, life: u32, volume: VolumeId, now: Time) {
+    /// Notes that a life of a machine writes nothing to a volume after `at`: each PG has a record without it.
+    pub fn fence_life(&mut self, n: usize, life: u32, volume: VolumeId, at: Time) {
         let client = &mut self.clients[n];
         let stamps = (n as u64) << 40..(n as u64 + 1) << 40;
-        self.linear.abandon(volume.0, stamps, client.span_of(life), now.0);
+        self.linear.abandon(volume.0, stamps, client.span_of(life), at.0);
         if client.is_in_life(life) {
             client.fenced();
         }

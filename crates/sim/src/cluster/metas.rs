@@ -174,6 +174,11 @@ impl Cluster {
         self.meta.admin(self.world.now(), ask, &mut self.post);
     }
 
+    /// Submits a command whose success is asked for later; `None`: no server takes it.
+    pub fn admin_followed(&mut self, ask: control::admin::AdminAsk) -> Option<u64> {
+        self.meta.admin_followed(self.world.now(), ask, &mut self.post)
+    }
+
     /// Returns how many OSDs have a stream to meta and a known address.
     pub fn osds_in_touch(&self) -> usize {
         let Some(records) = self.meta.records() else { return 0 };

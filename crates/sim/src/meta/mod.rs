@@ -69,6 +69,8 @@ pub struct Metas {
     laws: Leaders,
     finders: BTreeMap<usize, Finder>,
     next_token: u64,
+    /// Commands that are followed, and when they were answered without a refusal.
+    followed: BTreeMap<u64, Option<Time>>,
     pauses: u64,
 }
 
@@ -89,6 +91,7 @@ impl Metas {
             laws: Leaders::default(),
             finders: BTreeMap::new(),
             next_token: 0,
+            followed: BTreeMap::new(),
             pauses: 0,
         }
     }
@@ -318,11 +321,30 @@ impl Metas {
 
     /// Submits an administrator's command to the leader; its answer is dropped.
     pub fn admin(&mut self, now: Time, ask: AdminAsk, post: &mut Post) {
-        let Some(n) = self.elected().filter(|n| self.servers[*n].paused.is_none()) else { return };
+        self.admin_with(now, ask, post, false);
+    }
+
+    /// Submits a command; [`Metas::succeeded_at`] tells of the number that is returned.
+    pub fn admin_followed(&mut self, now: Time, ask: AdminAsk, post: &mut Post) -> Option<u64> {
+        self.admin_with(now, ask, post, true)
+    }
+
+    /// Returns when a command was answered without a refusal.
+    pub fn succeeded_at(&self, command: u64) -> Option<Time> {
+        self.followed.get(&command).copied().flatten()
+    }
+
+    fn admin_with(&mut self, now: Time, ask: AdminAsk, post: &mut Post, is_followed: bool) -> Option<u64> {
+        let n = self.elected().filter(|n| self.servers[*n].paused.is_none())?;
         self.next_token += 1;
+        let command = self.next_token;
+        if is_followed {
+            self.followed.insert(command, None);
+        }
         let control = self.servers[n].leader.as_mut().and_then(Leader::control_mut).expect("it leads");
-        control.handle_admin(Token(self.next_token), ask);
+        control.handle_admin(Token(command), ask);
         self.drive(n, now, post);
+        Some(command)
     }
 
     /// Drives the server, if the posted poll is due.
@@ -384,7 +406,10 @@ impl Metas {
                     post.send(now, Mail::Answer { client, life, id, answer });
                 }
             }
-            ControlAction::AdminAnswer { .. } | ControlAction::Event(_) => {}
+            ControlAction::AdminAnswer { token, answer, .. } => {
+                self.followed.entry(token.0).and_modify(|at| *at = answer.is_ok().then_some(now));
+            }
+            ControlAction::Event(_) => {}
         }
     }
 
