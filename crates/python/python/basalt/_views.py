@@ -60,8 +60,9 @@ class VolumeInfo:
     @classmethod
     def _of(cls, raw: dict[str, Any]) -> VolumeInfo:
         faults = tuple(FaultInfo._of(fault) for fault in raw.pop("faults"))
-        clients = {name: tuple(map(WriterInfo._of, raw.pop(name))) for name in ("writers", "being_fenced")}
-        return cls(created=_moment(raw.pop("created_ms")), faults=faults, **clients, **raw)
+        writers = tuple(WriterInfo._of(writer) for writer in raw.pop("writers"))
+        fenced = tuple(WriterInfo._of(writer) for writer in raw.pop("being_fenced"))
+        return cls(created=_moment(raw.pop("created_ms")), faults=faults, writers=writers, being_fenced=fenced, **raw)
 
 
 @dataclass(frozen=True)
