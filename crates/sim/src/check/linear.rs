@@ -168,9 +168,15 @@ impl Linear {
         self.asked(volume, stamp).dead = 0;
     }
 
-    /// Notes that the session of the volume is fenced (R6): no write that is unanswered so far takes effect after `at`.
+    /// Notes that the session of the volume is fenced (R6): no write that is unanswered so far takes effect after `at`. A caller that knows
+    /// of later ones judges their answers itself.
     pub fn abandon_older(&mut self, volume: u64, at: At) {
-        self.abandon(volume, 0..Stamp::MAX, 0..NEVER, at);
+        for number in self.numbers.range((volume, 0)..=(volume, Stamp::MAX)).map(|(_, number)| *number) {
+            let write = &mut self.writes[number as usize];
+            if write.end == NEVER {
+                write.dead = write.dead.min(at);
+            }
+        }
     }
 
     /// Notes that a session is fenced that asked for writes with these stamps, which began within this time: those that are unanswered so
