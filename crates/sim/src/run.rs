@@ -267,6 +267,9 @@ impl Run {
         if let Some(snapshots) = self.cluster.snapshots() {
             snapshots.hold(&self.cluster.linear)?;
         }
+        if let Some(sharing) = self.cluster.sharing() {
+            sharing.hold(&self.cluster.linear)?;
+        }
         if let Some(what) = self.cluster.families().and_then(|families| families.failure()) {
             return Err(what.to_owned());
         }
@@ -496,8 +499,8 @@ impl Run {
         let gone = |c: &Cluster| c.families().is_none_or(|f| f.are_gone(c));
         self.until_at_rest(limit, "the families are gone", Cluster::families_closed, gone)?;
         let unshared = |c: &Cluster| c.sharing().is_none_or(|s| s.is_gone(c));
-        let answered = |c: &Cluster| c.sharing().map_or(0, |s| s.answered(c));
-        self.until_at_rest(limit, "the volume with several writers is gone", answered, unshared)?;
+        let progress = |c: &Cluster| c.sharing().map_or(0, |s| s.progress(c));
+        self.until_at_rest(limit, "the volume with several writers is gone", progress, unshared)?;
         self.waits.push(("a request is answered", self.longest));
         let isolation = self.cluster.observers.isolation.borrow();
         if isolation.has_struck() {

@@ -7,17 +7,20 @@
 //!
 //! All writes go to one history, so a read of one machine must see what was acknowledged to another. A life of a machine that the records do
 //! not name any more writes nothing when each PG has such a record, or when the command that fenced it has said so: the checker drops its
-//! unanswered writes there. Once nothing is broken, no machine may lose the volume.
+//! unanswered writes there. Once nothing is broken, no machine may lose the volume. In some runs snapshots are made meanwhile, and each must
+//! show what all machines wrote up to one moment.
 //!
 //! Invariant: the dice are its own; a run without it is the same as before.
 
+use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::cluster::Cluster;
+use crate::snapshots::Snapshots;
 use crate::tenants::left_on;
 use crate::workload::{Block, Pattern, Shape};
 use ::client::ClientTuning;
 use control::Standing;
-use control::admin::{AdminAsk, CutAsk, VolumeRemove, VolumeText, WriterName};
+use control::admin::{AdminAsk, VolumeRemove, VolumeText, WriterName};
 use simenv::World;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -78,8 +81,7 @@ pub struct Sharing {
     closing: bool,
     /// Fences that were ordered, each with the life that it fences.
     fences: BTreeMap<u64, (usize, u32)>,
-    /// Snapshots that were asked for.
-    cuts: u32,
+    snapshots: Option<Snapshots>,
     counts: SharingCounts,
 }
 
@@ -96,12 +98,12 @@ impl Sharing {
             asked_at: Time::ZERO,
             closing: false,
             fences: BTreeMap::new(),
-            cuts: 0,
+            snapshots: None,
             counts: SharingCounts::default(),
         }
     }
 
-    /// Returns the machines.
+    /// Returns the machines, and behind them the one that reads snapshots.
     pub fn machines(world: &World, tuning: ClientTuning, first: usize, rng: &mut Rng) -> Vec<ClientNode> {
         let machine = |n| {
             let node = world.add_node(&format!("writer.{n}"));
@@ -110,7 +112,9 @@ impl Sharing {
             machine.share();
             machine
         };
-        (0..MACHINES).map(machine).collect()
+        let mut machines: Vec<ClientNode> = (0..MACHINES).map(machine).collect();
+        machines.push(Snapshots::reader(world, tuning, first + MACHINES, rng));
+        machines
     }
 
     pub fn next(&self) -> Option<Time> {
@@ -119,16 +123,28 @@ impl Sharing {
 
     pub fn close(&mut self, now: Time) {
         (self.closing, self.at) = (true, now);
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.close(now);
+        }
     }
 
     pub fn counts(&self) -> SharingCounts {
         self.counts
     }
 
-    /// Returns the number of requests that its machines have seen answered.
-    pub fn answered(&self, cluster: &Cluster) -> u64 {
-        let machines = &cluster.clients()[self.first..self.first + MACHINES];
-        machines.iter().filter_map(|machine| machine.workload.as_ref()).map(|work| work.answered()).sum()
+    /// Returns a number that grows with the requests that its machines have seen answered, and with the snapshots that were read.
+    pub fn progress(&self, cluster: &Cluster) -> u64 {
+        let machines = &cluster.clients()[self.first..=self.first + MACHINES];
+        let answered = machines.iter().filter_map(|machine| machine.workload.as_ref()).map(|work| work.answered());
+        answered.chain(self.snapshots.iter().map(Snapshots::read_last)).sum()
+    }
+
+    /// Checks what was read of its snapshots.
+    ///
+    /// # Errors
+    /// A snapshot that no consistent store can make.
+    pub fn hold(&self, linear: &Linear) -> Result<(), String> {
+        self.snapshots.as_ref().map_or(Ok(()), |snapshots| snapshots.hold(linear))
     }
 
     /// Whether the volume is gone from all OSDs.
@@ -142,7 +158,8 @@ impl Sharing {
         let open: Vec<bool> = machines.iter().map(ClientNode::is_open).collect();
         let work: Vec<String> =
             machines.iter().filter_map(|machine| machine.workload.as_ref()).map(|work| work.waiting()).collect();
-        format!("{NAME} ({}): {:?}, open {open:?}, waiting {work:?}", self.volume, self.stage)
+        let snapshots = self.snapshots.as_ref().map(Snapshots::describe);
+        format!("{NAME} ({}): {:?}, open {open:?}, waiting {work:?}, {snapshots:?}", self.volume, self.stage)
     }
 
     pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
@@ -151,6 +168,11 @@ impl Sharing {
         }
         self.at = now + LOOK;
         self.look(now, cluster);
+        // At the end they go with the volume.
+        let going = matches!(self.stage, Stage::Removing | Stage::Gone);
+        if let Some(snapshots) = self.snapshots.as_mut().filter(|_| !going) {
+            snapshots.act(now, cluster);
+        }
         let all_open = (0..MACHINES).all(|n| cluster.client(self.first + n).is_open());
         match self.stage {
             Stage::Making => self.make(now, cluster),
@@ -173,7 +195,8 @@ impl Sharing {
             Stage::Leaving => {}
             Stage::Reading => {
                 let done = |machine: &ClientNode| machine.workload.as_ref().is_none_or(|work| work.is_done());
-                if all_open && cluster.clients()[self.first..self.first + MACHINES].iter().all(done) {
+                let read = self.snapshots.as_ref().is_none_or(|snapshots| snapshots.are_done(cluster));
+                if all_open && read && cluster.clients()[self.first..self.first + MACHINES].iter().all(done) {
                     (0..MACHINES).for_each(|n| cluster.client(self.first + n).hang_up());
                     (self.stage, self.asked_at) = (Stage::Removing, Time::ZERO);
                 }
@@ -247,6 +270,10 @@ impl Sharing {
             return;
         };
         (self.volume, self.stage) = (known.id, Stage::Sharing);
+        if self.rng.chance(1, 2) {
+            let (rng, of) = (self.rng.fork(), vec![(NAME.to_owned(), self.volume)]);
+            self.snapshots = Some(Snapshots::new(rng, of, None, self.first + MACHINES, now));
+        }
         for n in 0..MACHINES {
             let shape = Shape {
                 pattern: Pattern::Random,
@@ -284,16 +311,10 @@ impl Sharing {
             return;
         }
         let life = client.life();
-        match self.rng.below(10) {
+        match self.rng.below(9) {
             0..=2 => cluster.restart_writer(machine),
             3..=5 => cluster.close_writer(machine),
             6 => cluster.steal_shared(machine),
-            7 => {
-                // Its contents are not looked at: a cut holds the requests of all.
-                self.cuts += 1;
-                let names = vec![format!("{NAME}@s{}", self.cuts)];
-                cluster.admin(AdminAsk::SnapshotCreate(CutAsk { names, ..CutAsk::default() }));
-            }
             _ => {
                 // The PGs that one OSD leads hear of it late.
                 if self.rng.chance(1, 2) {

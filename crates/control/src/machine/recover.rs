@@ -201,11 +201,9 @@ impl Control {
             let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
             let ended = VolumeRecord {
                 held: Held::by_none(volume.is_multi_writer()),
-                epoch,
-                settled,
                 recovering: true,
                 newest,
-                ..volume
+                ..volume.with_epoch(epoch, settled)
             };
             let name = self.records.full_name(&ended);
             if !holders.is_empty() {
@@ -271,7 +269,8 @@ impl Control {
                 // The attach records of the recovery name no number of chunks.
                 let settled = self.records.is_in_no_pg(&volume) && plan::wiped_end(&volume).is_none();
                 let id = volume.id;
-                let given_back = VolumeRecord { recovering: false, settled, ..volume };
+                let epoch = volume.epoch;
+                let given_back = VolumeRecord { recovering: false, ..volume.with_epoch(epoch, settled) };
                 self.write(vec![Write::Put(Record::Volume(given_back))]);
                 self.attach_everywhere(id);
             }

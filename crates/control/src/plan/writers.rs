@@ -82,7 +82,8 @@ fn let_out(records: &Records, volume: &VolumeRecord, stays: &dyn Fn(SessionId) -
             Held::Shared { writers: writers.iter().filter(|of| stays(of.session)).cloned().collect() }
         }
     };
-    VolumeRecord { held, epoch: next_epoch(records, volume), settled: records.is_in_no_pg(volume), ..volume.clone() }
+    let out = volume.clone().with_epoch(next_epoch(records, volume), records.is_in_no_pg(volume));
+    VolumeRecord { held, ..out }
 }
 
 /// Returns a volume without writers, under a new epoch.

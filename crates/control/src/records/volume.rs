@@ -190,6 +190,13 @@ fn is_whole(stripe: &Stripe) -> bool {
 }
 
 impl VolumeRecord {
+    /// Returns the volume under a new epoch that all its PGs have (`settled`), or are to get: no late writer of another one is left in the
+    /// first case.
+    pub fn with_epoch(self, epoch: Epoch, settled: bool) -> Self {
+        let leaving = if settled { Vec::new() } else { self.leaving };
+        Self { epoch, settled, leaving, ..self }
+    }
+
     /// Returns the number of chunks of the volume; the last ones may lie partly or wholly outside.
     pub fn chunk_count(&self) -> u32 {
         self.chunks_of(self.len_bytes)

@@ -168,6 +168,11 @@ fn fence_is_answered_when_each_pg_has_it() {
     let shown = view(&mut world);
     let names: Vec<&str> = shown.being_fenced.iter().map(|client| client.name.as_str()).collect();
     assert_eq!((names, shown.writers.len()), (vec!["nbd on h1 pid 101"], 1));
+    // A recovery that finds the volume in no PG has nothing to wait for.
+    let record = world.control.records().volumes[&shown.volume].clone();
+    let next = Epoch(record.epoch.0 + 1);
+    assert_eq!(record.clone().with_epoch(next, false).leaving.len(), 1);
+    assert!(record.with_epoch(next, true).leaving.is_empty());
     // A repeated command joins it, and another leader of meta knows of it.
     world.crash();
     world.connect_all();
