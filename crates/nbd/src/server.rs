@@ -9,6 +9,7 @@
 //! bytes then wait in its own socket, not in this process's memory.
 
 mod conn;
+mod failures;
 mod outbox;
 mod pending;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use crate::proto::{Command, Export, Header, NbdError, reply};
 use conn::{Conn, Step};
 use device::{Answer, BlockDevice, Busy, Completion, EXTENTS_LEN_MAX, Request};
 use env::{ConnId, Event, ListenerId, NetAddr, NetError, Op, Token};
+use failures::Failures;
 use pending::{Pending, PendingTable};
 use std::time::Duration;
 use types::{Errno, Time};
@@ -89,6 +91,7 @@ pub struct NbdServer {
     held: Option<(Request, u64)>,
     stats: NbdStats,
     counting: Counting,
+    failures: Failures,
 }
 
 impl NbdServer {
@@ -108,6 +111,7 @@ impl NbdServer {
             held: None,
             counting: Counting::default(),
             stats: NbdStats::default(),
+            failures: Failures::default(),
         }
     }
 
@@ -208,6 +212,7 @@ impl NbdServer {
         if let Some((request, token)) = self.held.take() {
             self.submit(now, request, token, device);
         }
+        self.failures.tell(now, &self.config.export);
         for key in 0..self.conns.len() as u32 {
             if self.conns[key as usize].as_ref().is_some_and(Conn::is_paused) {
                 self.advance(now, key, device, ops);
@@ -340,7 +345,10 @@ impl NbdServer {
         let (command, since, ok) = (pending.command, pending.since, result.is_ok());
         self.counting.answered(Answered { command, header: *header, since, ok });
         match (pending.command, result) {
-            (_, Err(errno)) => return self.refuse(pending.key, header, errno.into(), &errno.to_string()),
+            (command, Err(errno)) => {
+                self.failures.note(command, header, errno);
+                return self.refuse(pending.key, header, errno.into(), &errno.to_string());
+            }
             (Command::Read { whole }, Ok(Answer::Data(pieces))) => {
                 self.stats.read_bytes += u64::from(header.len);
                 if conn.session().structured {

@@ -23,8 +23,8 @@ pub enum Errno {
     /// The volume was opened read-only.
     #[error("read-only")]
     ReadOnly = 5,
-    /// The volume is gone.
-    #[error("no such volume")]
+    /// The volume, or the snapshot, is gone.
+    #[error("no such volume or snapshot")]
     Gone = 6,
     /// The user gave a time limit, and it passed.
     #[error("timed out")]
