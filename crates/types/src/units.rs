@@ -24,6 +24,12 @@ pub const AUS_PER_CHUNK: u32 = (CHUNK / AU) as u32;
 /// Chunks in a segment.
 pub const CHUNKS_PER_SEGMENT: u32 = (SEGMENT / CHUNK) as u32;
 
+/// Returns the AUs of a device with so many that no write of a client gets: discard, delete, repair and pages that move need them.
+pub const fn reserved_aus(aus: u32) -> u32 {
+    let part = aus / 50;
+    if part < 16 { 16 } else { part }
+}
+
 const _: () = assert!(
     BLOCK.is_multiple_of(SECTOR)
         && AU.is_multiple_of(BLOCK)

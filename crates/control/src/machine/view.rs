@@ -8,7 +8,7 @@ use crate::records::{Holder, Holding, PgRecord, PoolRecord, PoolState, SnapshotS
 use std::collections::BTreeSet;
 use types::control::{Base, LostExtent, PgReport, Refusal};
 use types::map::Member;
-use types::units::CHUNKS_PER_SEGMENT;
+use types::units::{AU, CHUNKS_PER_SEGMENT, reserved_aus};
 use types::writers::Writer;
 use types::{CHUNK, OsdId, SEGMENT, SessionId, Stripe, Time};
 
@@ -23,7 +23,9 @@ impl Control {
                 .osds
                 .get(&osd)
                 .filter(|live| self.is_up(now, osd) && (live.used_bytes > 0 || live.free_bytes > 0))?;
-            Some(if live.full { 0 } else { live.free_bytes })
+            let aus = u32::try_from((live.used_bytes + live.free_bytes) / AU).unwrap_or(u32::MAX);
+            let reserved = u64::from(reserved_aus(aus)) * AU;
+            Some(if live.full { 0 } else { live.free_bytes.saturating_sub(reserved) })
         };
         plan::available_bytes(&self.records, pool, &told)
     }

@@ -5,7 +5,7 @@
 
 use super::Home;
 use crate::space::{FreeSpace, Held};
-use types::units::SECTORS_PER_BLOCK;
+use types::units::{SECTORS_PER_BLOCK, reserved_aus};
 use types::{ChunkKey, ReplicaId, SectorRange};
 
 impl Home {
@@ -39,7 +39,7 @@ impl Home {
         let aus = u64::from(self.aus.free_count()) + taken.aus;
         let slots = u64::from(self.slots.free_count()) + taken.slots;
         FreeSpace {
-            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16))),
+            aus: aus.saturating_sub(u64::from(reserved_aus(self.geometry.au_count))),
             slots: slots.saturating_sub(u64::from(self.geometry.slot_count / 4)),
         }
     }

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use table::Table;
 use types::planted::{Bug, on};
-use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
+use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK, reserved_aus};
 use types::{AU, BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange, Time};
 
 /// Limits of the work that home keeps in flight, and settings of its allocator.
@@ -345,7 +345,7 @@ impl Home {
     /// Returns the AUs that may be granted to leaders (R13), without those pending free and without the reserve that
     /// serves discard, delete, slots and repair. A new AU may cost three slots: map page, CRC page, directory page.
     pub fn grantable_aus(&self) -> u32 {
-        let aus = self.aus.free_count().saturating_sub((self.geometry.au_count / 50).max(16));
+        let aus = self.aus.free_count().saturating_sub(reserved_aus(self.geometry.au_count));
         let slots = self.slots.free_count().saturating_sub(self.geometry.slot_count / 4);
         aus.min(slots / 3)
     }

@@ -186,10 +186,10 @@ fn pool_that_is_promised_more_than_it_has_is_nearly_full_at_70_percent() {
     fill(&mut world, 80 * gib, 20 * gib);
     assert_eq!(nearly(&world), None, "the volume fits");
     world.make_volume("p/b", 1 << 40);
-    let text = "pool p: 20GiB can be written before an OSD is full; osd.3 is filled to 80 %, and the volumes could take \
+    let text = "pool p: 18GiB can be written before an OSD is full; osd.3 is filled to 80 %, and the volumes could take \
                 200 % of what there is";
     assert_eq!(nearly(&world), Some(vec![text.to_owned()]));
-    assert_eq!(world.pools()[0].available_bytes, Some(20 * gib), "each OSD has a replica of every PG");
+    assert_eq!(world.pools()[0].available_bytes, Some(18 * gib), "each OSD has a replica of every PG, and keeps 2 %");
     fill(&mut world, 69 * gib, 31 * gib);
     assert_eq!(nearly(&world), None);
 }
