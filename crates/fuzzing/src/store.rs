@@ -260,6 +260,7 @@ fn sample_volume(n: u64, holder: Option<Holder>) -> VolumeRecord {
         epoch: Epoch(2),
         held,
         leaving: Vec::new(),
+        fenced: Vec::new(),
         settled: n == 1,
         state: VolumeState::Ready,
         created_ms: 7,

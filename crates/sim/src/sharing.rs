@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::rng::Rng;
 use types::units::SEGMENT;
-use types::{SessionId, Time, VolumeId};
+use types::{SessionId, Time, VolumeId, codes};
 
 const NAME: &str = "main/shared";
 /// Number of machines.
@@ -57,6 +57,8 @@ struct Session {
     machine: usize,
     life: u32,
     is_fenced: bool,
+    /// When it was first seen.
+    since: Time,
 }
 
 /// Counts of a run.
@@ -217,24 +219,52 @@ impl Sharing {
             known.holders().map(|(of, holder)| (of.session, holder.name.clone())).collect();
         // Each PG has the record of this epoch.
         let is_certain = known.settled && !known.recovering;
+        let mut doubtful = Vec::new();
         for n in 0..MACHINES {
             let machine = self.first + n;
             for life in 1..=cluster.client(machine).life() {
                 let name = crate::process::holder(machine, life);
-                self.note_writers(&named, (machine, life, &name));
+                self.note_writers(now, &named, (machine, life, &name));
                 let is_named = named.iter().any(|(_, of)| *of == name);
                 let at = self.told_at((machine, life), cluster).or(is_certain.then_some(now));
-                if let Some(at) = at.filter(|_| !is_named) {
-                    self.fence((machine, life), at, cluster);
+                match at {
+                    _ if is_named => {}
+                    Some(at) => self.fence((machine, life), at, cluster),
+                    None => doubtful.push((machine, life, name)),
                 }
+            }
+        }
+        if self.stage == Stage::Sharing {
+            self.fence_doubtful(doubtful, cluster);
+        }
+    }
+
+    /// Fences lives that were let out, perhaps, while a PG may still take their writes.
+    fn fence_doubtful(&mut self, doubtful: Vec<(usize, u32, String)>, cluster: &mut Cluster) {
+        for (machine, life, name) in doubtful {
+            let is_open = self.sessions.values().any(|of| (of.machine, of.life) == (machine, life) && !of.is_fenced);
+            let is_asked = self.fences.values().any(|of| *of == (machine, life));
+            if is_open && !is_asked && self.rng.chance(1, 2) {
+                self.order_fence((machine, life), name, cluster);
             }
         }
     }
 
-    /// Returns when a command has said that a life is fenced.
+    fn order_fence(&mut self, of: (usize, u32), name: String, cluster: &mut Cluster) {
+        let which = WriterName::Client(name);
+        let command = cluster.admin_followed(AdminAsk::VolumeFence { name: NAME.to_owned(), which });
+        self.fences.extend(command.map(|command| (command, of)));
+    }
+
+    /// Returns when a command has said that a life is fenced, or that no client of its name writes, if the life has opened nothing since.
     fn told_at(&self, of: (usize, u32), cluster: &Cluster) -> Option<Time> {
+        let has_ended = of.1 < cluster.clients()[of.0].life();
+        let tells = |code: Option<u32>| code.is_none() || has_ended && code == Some(codes::WRITER_UNKNOWN);
+        let its = self.sessions.values().filter(|writer| (writer.machine, writer.life) == of);
+        let last = its.map(|writer| writer.since).max().unwrap_or(Time::ZERO);
         let commands = self.fences.iter().filter(|(_, fenced)| **fenced == of);
-        commands.filter_map(|(command, _)| cluster.meta.succeeded_at(*command)).min()
+        let answers = commands.filter_map(|(command, _)| cluster.meta.answer_to(*command));
+        answers.filter(|(at, code)| tells(*code) && *at >= last).map(|(at, _)| at).min()
     }
 
     /// Notes that a life of a machine, which was a writer, writes nothing after `at`.
@@ -248,11 +278,11 @@ impl Sharing {
     }
 
     /// Notes the sessions under which a life of a machine is named.
-    fn note_writers(&mut self, named: &[(SessionId, String)], (machine, life, name): (usize, u32, &str)) {
+    fn note_writers(&mut self, now: Time, named: &[(SessionId, String)], (machine, life, name): (usize, u32, &str)) {
         for (session, _) in named.iter().filter(|(_, of)| of == name) {
             if !self.sessions.contains_key(session) {
                 self.counts.writers += 1;
-                self.sessions.insert(*session, Session { machine, life, is_fenced: false });
+                self.sessions.insert(*session, Session { machine, life, is_fenced: false, since: now });
             }
         }
     }
@@ -314,18 +344,23 @@ impl Sharing {
         match self.rng.below(9) {
             0..=2 => cluster.restart_writer(machine),
             3..=5 => cluster.close_writer(machine),
-            6 => cluster.steal_shared(machine),
-            _ => {
-                // The PGs that one OSD leads hear of it late.
-                if self.rng.chance(1, 2) {
-                    let osd = self.rng.below(cluster.osd_count() as u64) as usize;
-                    let until = cluster.world.now() + Duration::from_millis(self.rng.between(100, 2000));
-                    cluster.post().hold_osd(osd, until);
-                }
-                let which = WriterName::Client(crate::process::holder(machine, life));
-                let command = cluster.admin_followed(AdminAsk::VolumeFence { name: NAME.to_owned(), which });
-                self.fences.extend(command.map(|command| (command, (machine, life))));
+            6 => {
+                self.hold_some(cluster);
+                cluster.steal_shared(machine);
             }
+            _ => {
+                self.hold_some(cluster);
+                self.order_fence((machine, life), crate::process::holder(machine, life), cluster);
+            }
+        }
+    }
+
+    /// Perhaps lets the PGs that one OSD leads hear late of what comes now.
+    fn hold_some(&mut self, cluster: &mut Cluster) {
+        if self.rng.chance(1, 2) {
+            let osd = self.rng.below(cluster.osd_count() as u64) as usize;
+            let until = cluster.world.now() + Duration::from_millis(self.rng.between(100, 2000));
+            cluster.post().hold_osd(osd, until);
         }
     }
 

@@ -373,8 +373,8 @@ codes! {
              volume from one";
         WRITER_UNKNOWN = 2067:
             "the volume has no such writer",
-            "The command names a client that does not have the volume open for writing. A repeated fence finds its client \
-             gone.",
+            "The command names a client that does not have the volume open for writing, and is none of the last eight that lost \
+             it. Each PG of the volume refuses clients that are not its writers.",
             "take a host, an address, a session or the whole name of a client from `basalt volume info POOL/VOLUME`";
         BAD_LIMIT = 2070:
             "the limit is not possible",

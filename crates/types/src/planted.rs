@@ -278,6 +278,8 @@ registry! {
         "the close of one writer of a multi-writer volume fences the others";
     FenceKeepsWriter, "fence-keeps-writer", "R6",
         "a PG keeps the writer that an attach record of a multi-writer volume leaves out";
+    FenceForgetsThoseLetOut, "fence-forgets-those-let-out", "R6",
+        "a command to fence a client that was let out before says that it does not write, while a PG may still take its writes";
     WindowOfAnotherWriter, "window-of-another-writer", "R7",
         "a new writer of a multi-writer volume takes over the window of another one";
     HoleOfAnotherWriter, "hole-of-another-writer", "§7.2",

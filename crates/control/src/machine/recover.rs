@@ -199,12 +199,8 @@ impl Control {
             // A cut since the copy was made has named higher numbers than the record: a PG that gets the volume now has none of its
             // snapshots.
             let newest = if on(Bug::HeadFromRecords) { volume.newest } else { GenerationId(head) };
-            let ended = VolumeRecord {
-                held: Held::by_none(volume.is_multi_writer()),
-                recovering: true,
-                newest,
-                ..volume.with_epoch(epoch, settled)
-            };
+            let none = Held::by_none(volume.is_multi_writer());
+            let ended = VolumeRecord { recovering: true, newest, ..volume.with_writers(none, epoch, settled) };
             let name = self.records.full_name(&ended);
             if !holders.is_empty() {
                 let of = holders.join(", ");
@@ -269,8 +265,10 @@ impl Control {
                 // The attach records of the recovery name no number of chunks.
                 let settled = self.records.is_in_no_pg(&volume) && plan::wiped_end(&volume).is_none();
                 let id = volume.id;
-                let epoch = volume.epoch;
-                let given_back = VolumeRecord { recovering: false, ..volume.with_epoch(epoch, settled) };
+                let mut given_back = VolumeRecord { recovering: false, settled, ..volume };
+                if settled {
+                    given_back.let_out_in_each_pg();
+                }
                 self.write(vec![Write::Put(Record::Volume(given_back))]);
                 self.attach_everywhere(id);
             }

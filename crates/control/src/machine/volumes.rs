@@ -159,8 +159,7 @@ impl Control {
         let Some(known) = self.records.volumes.get(&volume) else {
             return Some(Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile"))));
         };
-        // A recovery may find more PGs of it.
-        if known.settled && !known.recovering || on(Bug::FenceAnsweredEarly) {
+        if known.refuses_others() || on(Bug::FenceAnsweredEarly) {
             return Some(Ok(self.volume_answer(now, volume)));
         }
         let late = self.late_pgs(volume);

@@ -65,6 +65,7 @@ pub fn volume_clone(records: &Records, full: &str, name: &str, text: &VolumeText
         epoch: Epoch(0),
         held: Held::by_none(text.multi_writer.unwrap_or(false)),
         leaving: Vec::new(),
+        fenced: Vec::new(),
         settled: false,
         created_ms: wall_ms,
         description,

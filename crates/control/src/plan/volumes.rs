@@ -73,6 +73,7 @@ pub fn volume_create(
         epoch: Epoch(0),
         held: Held::by_none(text.multi_writer.unwrap_or(false)),
         leaving: Vec::new(),
+        fenced: Vec::new(),
         settled: true,
         state: VolumeState::Ready,
         created_ms: wall_ms,
@@ -289,7 +290,8 @@ pub fn settle(volume: &VolumeRecord) -> VolumeRecord {
         // The attach records name no length, and more PGs of the volume may be found.
         return VolumeRecord { settled: true, ..volume.clone() };
     }
-    let settled = VolumeRecord { settled: true, rollback: None, cloning: false, leaving: Vec::new(), ..volume.clone() };
+    let mut settled = VolumeRecord { settled: true, rollback: None, cloning: false, ..volume.clone() };
+    settled.let_out_in_each_pg();
     let wiped = super::shrink::wiped_end(volume).is_some();
     let len_epoch = volume.len_epoch + u32::from(wiped);
     match &volume.resize {

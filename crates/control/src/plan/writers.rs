@@ -18,8 +18,6 @@ use types::{Epoch, SessionId, SnapshotId, VolumeId};
 
 /// Writers that a refusal names.
 const NAMED_MAX: usize = 3;
-/// Most writers that are being fenced and are in the record: of more, the latest ones.
-const LEAVING_MAX: usize = 32;
 
 /// Whether a client uses a volume that is to be taken from it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,8 +80,7 @@ fn let_out(records: &Records, volume: &VolumeRecord, stays: &dyn Fn(SessionId) -
             Held::Shared { writers: writers.iter().filter(|of| stays(of.session)).cloned().collect() }
         }
     };
-    let out = volume.clone().with_epoch(next_epoch(records, volume), records.is_in_no_pg(volume));
-    VolumeRecord { held, ..out }
+    volume.with_writers(held, next_epoch(records, volume), records.is_in_no_pg(volume))
 }
 
 /// Returns a volume without writers, under a new epoch.
@@ -199,7 +196,10 @@ pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Wr
         return (Vec::new(), None);
     };
     let stays = |of| of != session && !on(Bug::CloseFencesWriters);
-    let record = let_out(records, volume, &stays);
+    let mut record = let_out(records, volume, &stays);
+    // It has no request on the way, so no fence need wait for it.
+    record.leaving.retain(|of| of.session != session);
+    record.fenced.retain(|of| of.session != session);
     let epoch = record.epoch;
     (vec![Write::Put(Record::Volume(record))], Some(epoch))
 }
@@ -212,34 +212,37 @@ pub fn fence(records: &Records, volume: &VolumeRecord, goes: &dyn Fn(SessionId) 
     vec![Write::Put(Record::Volume(let_out(records, volume, &|session| !goes(session))))]
 }
 
-/// Fences the writers of a volume that `which` names, and returns them: none are when they are being fenced already, and that is awaited. They
-/// stay in its record until each of its PGs has one without them.
+/// Fences the writers of a volume that `which` names, and returns them. None are when they have been let out before: then it is awaited that
+/// each PG has a record without them.
 ///
 /// # Errors
-/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043; BSLT-2067 when it names no writer, and none that is being fenced.
+/// BSLT-2010, BSLT-2011, BSLT-2014, BSLT-2043; BSLT-2067 when it names no client that wrote. BSLT-2055 in place of it while a PG may take
+/// writes of clients that the record does not name.
 pub fn volume_fence(records: &Records, name: &str, which: &WriterName) -> Plan<(VolumeId, Vec<Holding>)> {
     let volume = live(records, name)?;
     check_recovered(name, volume)?;
     let held =
         |(of, holder): (Writer, &Holder)| Holding { session: of.session, epoch: of.epoch, holder: holder.clone() };
     let named: Vec<Holding> = volume.holders().map(held).filter(|of| which.names(of)).collect();
-    if named.is_empty() {
-        if volume.leaving.iter().any(|of| which.names(of)) {
-            return Ok((Vec::new(), (volume.id, named)));
-        }
-        let shown = |(of, holder): (Writer, &Holder)| format!("{} (session {})", holder, of.session.0);
-        let others: Vec<String> = volume.holders().map(shown).collect();
-        let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+    if !named.is_empty() {
+        let record = let_out(records, volume, &|session| !named.iter().any(|of| of.session == session));
+        return Ok((vec![Write::Put(Record::Volume(record))], (volume.id, named)));
+    }
+    let forgets = on(Bug::FenceForgetsThoseLetOut);
+    if volume.leaving.iter().chain(&volume.fenced).any(|of| which.names(of) && !forgets) {
+        return Ok((Vec::new(), (volume.id, named)));
+    }
+    let shown = |(of, holder): (Writer, &Holder)| format!("{} (session {})", holder, of.session.0);
+    let others: Vec<String> = volume.holders().map(shown).collect();
+    let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+    if volume.refuses_others() || forgets {
         let text = format!("volume {name:?} has no writer {which}; its writers: {others}");
         return Err(refuse(codes::WRITER_UNKNOWN, text));
     }
-    let mut record = let_out(records, volume, &|session| !named.iter().any(|of| of.session == session));
-    if !record.settled {
-        record.leaving.extend(named.iter().cloned());
-        let more = record.leaving.len().saturating_sub(LEAVING_MAX);
-        record.leaving.drain(..more);
-    }
-    Ok((vec![Write::Put(Record::Volume(record))], (volume.id, named)))
+    let text = format!(
+        "volume {name:?} has no writer {which} (its writers: {others}), but not each of its PGs has this list yet; repeat the command"
+    );
+    Err(refuse(codes::VOLUME_BUSY, text))
 }
 
 impl WriterName {

@@ -49,7 +49,40 @@ impl Held {
     }
 }
 
+/// Writers that a record remembers while they leave, and those that it remembers afterwards: of more, the latest ones.
+const LEAVING_MAX: usize = 32;
+const FENCED_MAX: usize = 8;
+
+fn keep_latest(list: &mut Vec<Holding>, max: usize) {
+    list.drain(..list.len().saturating_sub(max));
+}
+
 impl VolumeRecord {
+    /// Returns the volume with these writers alone, under a new epoch. The others are leaving until each of its PGs has that (`settled`).
+    pub fn with_writers(&self, held: Held, epoch: Epoch, settled: bool) -> VolumeRecord {
+        let mut next = VolumeRecord { held, epoch, settled, ..self.clone() };
+        let gone = self.holders().filter(|(of, _)| next.holder_of(of.session).is_none());
+        let gone: Vec<Holding> =
+            gone.map(|(of, holder)| Holding { session: of.session, epoch: of.epoch, holder: holder.clone() }).collect();
+        next.leaving.extend(gone);
+        keep_latest(&mut next.leaving, LEAVING_MAX);
+        if settled {
+            next.let_out_in_each_pg();
+        }
+        next
+    }
+
+    /// Notes that each PG has the record of this epoch: the writers that were leaving are fenced.
+    pub fn let_out_in_each_pg(&mut self) {
+        self.fenced.append(&mut self.leaving);
+        keep_latest(&mut self.fenced, FENCED_MAX);
+    }
+
+    /// Whether each of its PGs refuses all writers that it does not name. A recovery may find more PGs.
+    pub fn refuses_others(&self) -> bool {
+        self.settled && !self.recovering
+    }
+
     pub fn is_multi_writer(&self) -> bool {
         matches!(self.held, Held::Shared { .. })
     }

@@ -34,9 +34,12 @@ pub struct VolumeRecord {
     /// The clients that may write.
     #[serde(flatten)]
     pub held: Held,
-    /// Writers that a command fences: not each of its PGs has a record without them yet.
+    /// Writers that were let out: not each of its PGs has a record without them yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<Holding>,
+    /// The last ones that no PG takes a write of any more, so that a repeated fence finds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fenced: Vec<Holding>,
     pub settled: bool,
     pub state: VolumeState,
     pub created_ms: u64,
@@ -190,13 +193,6 @@ fn is_whole(stripe: &Stripe) -> bool {
 }
 
 impl VolumeRecord {
-    /// Returns the volume under a new epoch that all its PGs have (`settled`), or are to get: no late writer of another one is left in the
-    /// first case.
-    pub fn with_epoch(self, epoch: Epoch, settled: bool) -> Self {
-        let leaving = if settled { Vec::new() } else { self.leaving };
-        Self { epoch, settled, leaving, ..self }
-    }
-
     /// Returns the number of chunks of the volume; the last ones may lie partly or wholly outside.
     pub fn chunk_count(&self) -> u32 {
         self.chunks_of(self.len_bytes)

@@ -69,8 +69,8 @@ pub struct Metas {
     laws: Leaders,
     finders: BTreeMap<usize, Finder>,
     next_token: u64,
-    /// Commands that are followed, and when they were answered without a refusal.
-    followed: BTreeMap<u64, Option<Time>>,
+    /// Commands that are followed, with the times of their answers and the codes of refusals.
+    followed: BTreeMap<u64, Option<(Time, Option<u32>)>>,
     pauses: u64,
 }
 
@@ -324,13 +324,13 @@ impl Metas {
         self.admin_with(now, ask, post, false);
     }
 
-    /// Submits a command; [`Metas::succeeded_at`] tells of the number that is returned.
+    /// Submits a command; [`Metas::answer_to`] tells of the number that is returned.
     pub fn admin_followed(&mut self, now: Time, ask: AdminAsk, post: &mut Post) -> Option<u64> {
         self.admin_with(now, ask, post, true)
     }
 
-    /// Returns when a command was answered without a refusal.
-    pub fn succeeded_at(&self, command: u64) -> Option<Time> {
+    /// Returns when a command was answered, and the code of a refusal.
+    pub fn answer_to(&self, command: u64) -> Option<(Time, Option<u32>)> {
         self.followed.get(&command).copied().flatten()
     }
 
@@ -407,7 +407,8 @@ impl Metas {
                 }
             }
             ControlAction::AdminAnswer { token, answer, .. } => {
-                self.followed.entry(token.0).and_modify(|at| *at = answer.is_ok().then_some(now));
+                let code = answer.as_ref().err().map(|why| why.code);
+                self.followed.entry(token.0).and_modify(|told| *told = Some((now, code)));
             }
             ControlAction::Event(_) => {}
         }

@@ -22,12 +22,19 @@ fn view(world: &mut World) -> crate::admin::VolumeView {
     resize::volume(world.admin(AdminAsk::VolumeInfo { name: "p/v".into() }))
 }
 
+fn name(host: u64) -> String {
+    format!("nbd on h{host} pid {}", 100 + host)
+}
+
 /// Opens the volume as a program of the host with this number.
 fn join(world: &mut World, host: u64, steal: bool) -> ClientAnswer {
-    let holder = format!("nbd on h{host} pid {}", 100 + host);
-    let ask = ClientAsk::Open { name: "p/v".into(), write: true, steal, holder };
-    let req = ClientReq { address: format!("10.0.0.{host}:4000"), ..world.req(host, ask) };
+    let req = joining(world, host, steal);
     world.answer_to(req)
+}
+
+fn joining(world: &mut World, host: u64, steal: bool) -> ClientReq {
+    let ask = ClientAsk::Open { name: "p/v".into(), write: true, steal, holder: name(host) };
+    ClientReq { address: format!("10.0.0.{host}:4000"), ..world.req(host, ask) }
 }
 
 /// Asks as an administrator with a name, whose commands all have an event.
@@ -146,7 +153,8 @@ fn command_fences_the_writers_that_it_names() {
     resize::volume(world.admin(fence("10.0.0.1")));
     check(&world, &[]);
     assert!(is_fenced(&mut world, &first) && is_fenced(&mut world, &third));
-    assert_eq!(world.admin(fence("10.0.0.1")).expect_err("it is gone").code, codes::WRITER_UNKNOWN);
+    // A repeated command finds those that are fenced.
+    resize::volume(world.admin(fence("10.0.0.1")));
     let back = opened(join(&mut world, 1, false));
     check(&world, &[&back]);
 }
@@ -171,8 +179,8 @@ fn fence_is_answered_when_each_pg_has_it() {
     // A recovery that finds the volume in no PG has nothing to wait for.
     let record = world.control.records().volumes[&shown.volume].clone();
     let next = Epoch(record.epoch.0 + 1);
-    assert_eq!(record.clone().with_epoch(next, false).leaving.len(), 1);
-    assert!(record.with_epoch(next, true).leaving.is_empty());
+    let ended = |settled| record.with_writers(record.held.clone(), next, settled);
+    assert_eq!((ended(false).leaving.len(), ended(true).leaving.len(), ended(true).fenced.len()), (1, 0, 1));
     // A repeated command joins it, and another leader of meta knows of it.
     world.crash();
     world.connect_all();
@@ -185,7 +193,55 @@ fn fence_is_answered_when_each_pg_has_it() {
     resize::volume(world.admin_answers.remove(&token).expect("an answer"));
     check(&world, &[&second]);
     assert!(view(&mut world).being_fenced.is_empty());
-    assert_eq!(world.admin(fence("h1")).expect_err("it is gone").code, codes::WRITER_UNKNOWN);
+    // A script repeats the command until it ends with success.
+    resize::volume(world.admin(fence("h1")));
+    check(&world, &[&second]);
+}
+
+#[test]
+fn writer_that_an_open_let_out_is_fenced_only_when_each_pg_has_that() {
+    for exclusive in [false, true] {
+        let (mut world, first) = shared();
+        if exclusive {
+            world.admin(fence("h1")).expect("it is alone");
+            resize::volume(world.admin(fence("h1")));
+            resize::volume(world.admin(set(false)));
+        }
+        let first = if exclusive { opened(join(&mut world, 1, false)) } else { first };
+        let pg = world.attached.keys().next().expect("it has PGs").0;
+        world.leaderless.insert(pg);
+        let req = joining(&mut world, 2, true);
+        world.control.handle_client(req);
+        (0..40).for_each(|_| world.pass(Duration::from_millis(50)));
+        let names = |views: &[crate::admin::HolderView]| views.iter().map(|of| of.name.clone()).collect::<Vec<_>>();
+        let shown = view(&mut world);
+        assert_eq!((names(&shown.writers), names(&shown.being_fenced)), (vec![name(2)], vec![name(1)]), "{exclusive}");
+        let why = world.admin(fence("h7")).expect_err("a PG may take writes of any client that had it open");
+        assert_eq!(why.code, codes::VOLUME_BUSY, "{why:?}");
+        let token = world.fresh_token();
+        world.control.handle_admin(token, fence("h1"));
+        (0..40).for_each(|_| world.pass(Duration::from_millis(50)));
+        assert!(!world.admin_answers.contains_key(&token), "{pg} has not taken it");
+        world.leaderless.remove(&pg);
+        (0..100).for_each(|_| world.pass(Duration::from_millis(50)));
+        resize::volume(world.admin_answers.remove(&token).expect("an answer"));
+        assert!(is_fenced(&mut world, &first));
+        assert_eq!(world.admin(fence("h7")).expect_err("no such client").code, codes::WRITER_UNKNOWN);
+    }
+}
+
+#[test]
+fn records_remember_the_last_writers_that_were_let_out() {
+    let (mut world, _) = shared();
+    for n in 2..60 {
+        let how = opened(join(&mut world, n, true));
+        check(&world, &[&how]);
+    }
+    let record = world.control.records().volumes.values().next().expect("a volume").clone();
+    let names: Vec<&str> = record.fenced.iter().map(|of| of.holder.name.as_str()).collect();
+    assert_eq!((record.leaving.len(), names.len(), names[7]), (0, 8, name(58).as_str()));
+    resize::volume(world.admin(fence("h58")));
+    assert_eq!(world.admin(fence("h3")).expect_err("long ago").code, codes::WRITER_UNKNOWN);
 }
 
 #[test]
