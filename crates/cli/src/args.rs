@@ -136,7 +136,7 @@ pub enum Command {
         #[arg(long, value_name = "TIME", default_value = "1d", hide_default_value = true, value_parser = crate::duration::parse)]
         since: std::time::Duration,
         /// Only events that name this: POOL/VOLUME (with its snapshots), a pool, osd.N, a PG
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = completion::objects())]
         of: Option<String>,
         /// Go on printing as events come; under --json one object a line
         #[arg(long)]
@@ -379,7 +379,7 @@ pub struct MetaArgs {
   qemu-img info 'nbd+unix:///main/vm1?socket=/run/vm1.sock'")]
 pub struct NbdArgs {
     /// POOL/VOLUME, or POOL/VOLUME@SNAPSHOT, which is read-only
-    #[arg(add = completion::volumes())]
+    #[arg(add = completion::contents())]
     pub volume: String,
     /// Unix socket to listen on
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]

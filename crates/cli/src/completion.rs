@@ -1,4 +1,4 @@
-//! Shell completion with live names: volumes, pools, PGs, OSDs and codes come from the cluster that the words name.
+//! Shell completion with live names: volumes, snapshots, clients, pools, PGs, OSDs and codes come from the cluster that the words name.
 //!
 //! `basalt completion SHELL` prints a script; on each TAB the script runs this program again with `BASALT_COMPLETE=SHELL`.
 //! Invariants: no hidden command or flag is offered; a cluster that does not answer within [`ANSWER_MAX`] gives no names,
@@ -7,6 +7,7 @@
 use crate::admin::Admin;
 use crate::args::{Cli, Common};
 use crate::output;
+use anyhow::Context;
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
@@ -96,6 +97,19 @@ fn ask(names: impl FnOnce(&Admin) -> anyhow::Result<Vec<String>>) -> Vec<String>
     asked().unwrap_or_default()
 }
 
+/// Returns the volume that the words name.
+fn volume_of_words() -> anyhow::Result<String> {
+    let mut words = std::env::args().skip_while(|word| word != "--").skip(2);
+    let named = words.find(|word| word.contains('/') && !word.starts_with('-')).context("no volume is named")?;
+    Ok(named.split_once('@').map_or_else(|| named.clone(), |(volume, _)| volume.to_owned()))
+}
+
+/// Returns the host in a client's name, `nbd on HOST pid N`; another name as it is.
+fn host_of(name: &str) -> String {
+    let host = name.split_once(" on ").and_then(|(_, rest)| rest.split_once(" pid "));
+    host.map_or(name, |(host, _)| host).to_owned()
+}
+
 fn offer(current: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
     let start = current.to_string_lossy().to_lowercase();
     let fitting = names.into_iter().filter(|name| name.to_lowercase().starts_with(&start));
@@ -116,8 +130,32 @@ completers! {
     volumes: admin => admin.volumes(None)?.into_iter().map(|v| v.name).collect();
     /// `POOL/VOLUME@SNAPSHOT` of every snapshot.
     snapshots: admin => admin.snapshots("")?.into_iter().map(|s| s.name).collect();
-    /// Ids of volumes in the trash.
-    trash: admin => admin.trash(None)?.into_iter().map(|v| v.volume.0.to_string()).collect();
+    /// Both of them.
+    contents: admin => {
+        let snapshots = admin.snapshots("")?.into_iter().map(|s| s.name);
+        admin.volumes(None)?.into_iter().map(|v| v.name).chain(snapshots).collect()
+    };
+    /// The snapshots of the volume that the words name, without its name.
+    older: admin => {
+        let own = |name: String| name.split_once('@').map(|(_, own)| own.to_owned());
+        admin.snapshots(&volume_of_words()?)?.into_iter().filter_map(|s| own(s.name)).collect()
+    };
+    /// Hosts and addresses of the clients that write to the volume that the words name.
+    clients: admin => {
+        let writers = admin.volume_info(&volume_of_words()?)?.writers;
+        writers.into_iter().flat_map(|writer| [host_of(&writer.name), writer.address]).collect()
+    };
+    /// Rehearsed faults of the volume that the words name.
+    faults: admin => admin.volume_info(&volume_of_words()?)?.faults.into_iter().map(|f| f.id.to_string()).collect();
+    /// Names and ids of volumes in the trash.
+    trash: admin => admin.trash(None)?.into_iter().flat_map(|v| [v.name, v.volume.0.to_string()]).collect();
+    /// Names that events have: volumes, pools, OSDs and PGs.
+    objects: admin => {
+        let volumes = admin.volumes(None)?.into_iter().map(|v| v.name);
+        let pools = admin.pools()?.into_iter().map(|p| p.name);
+        let osds = admin.osds()?.into_iter().map(|o| o.osd.to_string());
+        volumes.chain(pools).chain(osds).chain(admin.pgs(None)?.into_iter().map(|pg| pg.pg.to_string())).collect()
+    };
     /// Pools.
     pools: admin => admin.pools()?.into_iter().map(|p| p.name).collect();
     /// PGs.

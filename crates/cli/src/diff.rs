@@ -22,10 +22,10 @@ use types::codes;
 #[derive(Args, Debug, Clone)]
 pub struct DiffArgs {
     /// POOL/VOLUME or POOL/VOLUME@SNAPSHOT
-    #[arg(add = crate::completion::volumes())]
+    #[arg(add = crate::completion::contents())]
     name: String,
     /// Only the extents that changed since this older snapshot of the volume
-    #[arg(long, value_name = "SNAPSHOT")]
+    #[arg(long, value_name = "SNAPSHOT", add = crate::completion::older())]
     since: Option<String>,
 }
 

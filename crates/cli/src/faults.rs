@@ -51,7 +51,7 @@ pub enum Fault {
         #[arg(add = completion::volumes())]
         name: String,
         /// Number of the fault, as `volume fault ls` shows it
-        #[arg(required_unless_present = "all")]
+        #[arg(required_unless_present = "all", add = completion::faults())]
         id: Option<u32>,
         /// All faults of the volume
         #[arg(long, conflicts_with = "id")]

@@ -86,6 +86,10 @@ fn start() -> Exit {
     let needs_log = !matches!(cli.command, Command::Explain(_) | Command::Completion { .. } | Command::Version);
     // A tool of a device reports what the mount finds itself; a backup shows its progress.
     let is_quiet = matches!(cli.command, Command::Disk(_) | Command::Backup(_)) && args::env("BASALT_LOG").is_none();
+    if is_daemon {
+        // Under the old limit it has room for fewer connections.
+        let _ = env::real::raise_file_limit();
+    }
     let ran = match if is_quiet { Ok(()) } else { logging::start() } {
         Err(error) if needs_log => Err(error.into()),
         _ => {

@@ -199,7 +199,7 @@ pub enum Volume {
         #[arg(add = completion::volumes())]
         name: String,
         /// The clients, as `basalt volume info` shows them: their host, their address, or a whole name
-        #[arg(required_unless_present = "session")]
+        #[arg(required_unless_present = "session", add = completion::clients())]
         client: Option<String>,
         /// One client, by the number of its session
         #[arg(long, value_name = "N", conflicts_with = "client", value_parser = session)]

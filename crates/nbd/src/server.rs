@@ -234,9 +234,9 @@ impl NbdServer {
         }
     }
 
-    /// Returns when the next turn is due at the latest for a handshake that takes too long.
+    /// Returns when the next turn is due at the latest: for a handshake that takes too long, and for a line of the log.
     pub fn next_deadline(&self) -> Time {
-        self.conns.iter().flatten().map(Conn::deadline).min().unwrap_or(Time::NEVER)
+        self.conns.iter().flatten().map(Conn::deadline).fold(self.failures.deadline(), Time::min)
     }
 
     /// Disconnects every client. Requests in flight continue in the device; their completions are dropped.
@@ -303,6 +303,7 @@ impl NbdServer {
                 Ok(Step::Refused { header, error }) => {
                     self.stats.requests += 1;
                     self.counting.refused();
+                    self.failures.note(&header, &format_args!("refused: {error:?}"));
                     self.refuse(key, &header, error, "");
                 }
                 Ok(Step::Request { header, command, request }) => {
@@ -345,8 +346,10 @@ impl NbdServer {
         let (command, since, ok) = (pending.command, pending.since, result.is_ok());
         self.counting.answered(Answered { command, header: *header, since, ok });
         match (pending.command, result) {
-            (command, Err(errno)) => {
-                self.failures.note(command, header, errno);
+            (_, Err(errno)) => {
+                if errno != Errno::Shutdown {
+                    self.failures.note(header, &errno);
+                }
                 return self.refuse(pending.key, header, errno.into(), &errno.to_string());
             }
             (Command::Read { whole }, Ok(Answer::Data(pieces))) => {

@@ -80,7 +80,7 @@ pub enum Backup {
 #[derive(Args, Debug)]
 pub struct Create {
     /// POOL/VOLUME, of which a snapshot is made and kept until the next backup; or POOL/VOLUME@SNAPSHOT
-    #[arg(add = completion::volumes())]
+    #[arg(add = completion::contents())]
     pub name: String,
     /// Read everything, also what an older backup has; a snapshot that has a backup is not saved again
     #[arg(long)]
@@ -108,10 +108,10 @@ pub struct Restore {
 #[derive(Args, Debug)]
 pub struct Export {
     /// POOL/VOLUME@SNAPSHOT
-    #[arg(add = completion::volumes())]
+    #[arg(add = completion::snapshots())]
     pub name: String,
     /// Only what has changed since this older snapshot
-    #[arg(long, value_name = "SNAPSHOT")]
+    #[arg(long, value_name = "SNAPSHOT", add = completion::older())]
     pub since: Option<String>,
     /// File of the stream; - is standard output [default: -]
     #[arg(short, long, value_name = "FILE|-")]
@@ -124,6 +124,7 @@ pub struct Export {
 #[derive(Args, Debug)]
 pub struct Import {
     /// POOL/VOLUME of the new volume; of an increment, the volume that goes on with it
+    #[arg(add = completion::volumes())]
     pub volume: String,
     /// File of the stream; - is standard input [default: -]
     #[arg(short, long, value_name = "FILE|-")]

@@ -77,6 +77,43 @@ fn the_manual_names_no_flag_and_no_command_that_is_not_there() {
     }
 }
 
+/// Returns the words of the first command of a line of shell.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut quoted) = (vec![String::new()], false);
+    for c in line.chars() {
+        match c {
+            '\'' => quoted = !quoted,
+            '#' | '|' | '>' | '<' | ';' | '&' if !quoted => break,
+            c if c.is_whitespace() && !quoted => words.push(String::new()),
+            c => words.last_mut().expect("it begins with one").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[test]
+fn every_example_is_a_command_line_that_this_program_takes() {
+    let mut examples = Vec::new();
+    walk(&Cli::command(), "basalt", &mut |path, command| {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        examples.extend(help.lines().map(|line| (format!("help of {path}"), line.trim().to_owned())));
+    });
+    for entry in std::fs::read_dir(root().join("docs/man")).expect("a folder").flatten() {
+        let name = format!("docs/man/{}", entry.file_name().display());
+        let page = read(&name).replace("\\\n", " ");
+        let blocks = page.split("```").skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        examples.extend(blocks.iter().flat_map(|block| block.lines()).map(|line| (name.clone(), line.to_owned())));
+    }
+    let mut count = 0;
+    for (place, line) in examples.iter().filter(|(_, line)| line.starts_with("basalt ")) {
+        let parsed = Cli::command().try_get_matches_from(words(line));
+        assert!(parsed.is_ok(), "{place}: `{line}`: {}", parsed.expect_err("it failed"));
+        count += 1;
+    }
+    assert!(count > 200, "only {count} examples were found");
+}
+
 #[test]
 fn every_metric_is_in_its_page_as_it_is_declared() {
     let old = read("docs/man/metrics.md");

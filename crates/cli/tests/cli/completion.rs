@@ -18,16 +18,21 @@ fn offered(dev: &Dev, line: &str) -> Vec<String> {
     ran.out.lines().map(|word| word.trim().to_owned()).collect()
 }
 
+/// Checks that a word is offered behind a line.
+pub fn offers(dev: &Dev, line: &str, word: &str) {
+    let words = offered(dev, &format!("basalt --cluster clitest {line}"));
+    assert!(words.iter().any(|w| w == word), "{line}: no {word} in {words:?}");
+}
+
 pub fn live_names_are_offered(dev: &Dev) {
-    let has = |line: &str, word: &str| {
-        let words = offered(dev, &format!("basalt --cluster clitest {line}"));
-        assert!(words.iter().any(|w| w == word), "{line}: no {word} in {words:?}");
-    };
+    let has = |line: &str, word: &str| offers(dev, line, word);
     has("volume info ", "main/demo");
     has("nbd main/", "main/demo");
     has("volume ls --pool m", "main");
     has("pg verify 1.1", "1.1f");
     has("dev kill ", "2");
+    has("events --of osd.", "osd.1");
+    has("events --of main/", "main/demo");
     has("explain 202", "2020");
     has("volume cre", "create");
     assert!(offered(dev, "basalt --cluster nowhere volume info ").iter().all(|w| w != "main/demo"));

@@ -191,6 +191,14 @@ impl Dev {
         ran(command)
     }
 
+    /// Runs a script in which `$0 "$@"` is this program for this cluster.
+    pub fn run_shell(&self, script: &str) -> Ran {
+        let mut shell = Command::new("bash");
+        shell.env("XDG_STATE_HOME", self.home.path()).env("BASALT_CLUSTER", self.name).env("BASALT_LOG", "error");
+        shell.env_remove("BASALT_META").args(["-o", "pipefail", "-c", script, BASALT]).stdin(Stdio::null());
+        ran(shell)
+    }
+
     /// Runs a command whose standard input is `stdin`.
     pub fn run_from(&self, stdin: impl Into<Stdio>, args: &[&str]) -> Ran {
         let mut command = command(self.home.path(), self.name, args);

@@ -10,6 +10,7 @@ mod dev;
 mod devices;
 mod disks;
 mod errors;
+mod examples;
 mod exports;
 mod forced;
 mod full;
@@ -137,6 +138,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     errors::bench_writes_over_no_data_unasked(&dev);
     errors::exports_come_back_and_share_no_socket(&dev);
     completion::live_names_are_offered(&dev);
+    examples::examples_of_the_manual_run(&dev);
     errors::a_gentle_stop_hands_leaders_over(&dev);
     errors::degraded_has_an_exit_code_of_its_own(&dev);
     back::an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(&dev);

@@ -36,6 +36,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+pub use sys::raise_file_limit;
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};
 

@@ -40,6 +40,21 @@ pub(super) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets this process have as many open files as it may: its soft limit becomes the hard one. A daemon has a descriptor for each connection,
+/// and the usual soft limit of 1,024 is for programs that use `select`. Returns the limit.
+///
+/// # Errors
+/// The kernel refuses; the limit is as before.
+pub fn raise_file_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to write to.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid rlimit to read from.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
+}
+
 pub(super) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;

@@ -108,6 +108,12 @@ fn recv(conn: ConnId, lens: &[usize], min: usize) -> Op {
 }
 
 #[test]
+fn soft_limit_of_files_becomes_the_hard_one() {
+    let limit = super::raise_file_limit().expect("a process may do that");
+    assert!(limit >= 256 && super::raise_file_limit().expect("again") == limit);
+}
+
+#[test]
 fn what_was_written_is_read_back_with_and_without_flush() {
     let file = TempFile::new("round-trip", 1 << 20);
     let mut rig = Rig::new();

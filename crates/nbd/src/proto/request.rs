@@ -89,6 +89,19 @@ impl Header {
         Ok(header)
     }
 
+    /// Returns the kind of the request in words.
+    pub fn what(&self) -> &'static str {
+        match self.kind {
+            CMD_READ => "read",
+            CMD_WRITE => "write",
+            CMD_FLUSH => "flush",
+            CMD_TRIM => "trim",
+            CMD_WRITE_ZEROES => "write-zeroes",
+            CMD_BLOCK_STATUS => "block status",
+            _ => "request of an unknown kind",
+        }
+    }
+
     /// Returns how many bytes follow the header, whether or not the request is valid.
     pub fn payload_len(&self) -> usize {
         if self.kind == CMD_WRITE { self.len as usize } else { 0 }

@@ -1,20 +1,20 @@
-//! Requests that the device failed, as log lines: the first one at once, later ones with their number, one line in [`PAUSE`].
+//! Requests that failed, as log lines: the first one at once, later ones with their number, one line in [`PAUSE`].
 //!
 //! A client often shows its users no more than an I/O error. Requests that end with the process are no failures.
 
-use crate::proto::{Command, Header};
+use crate::proto::Header;
 use std::time::Duration;
-use types::{Errno, Time};
+use types::Time;
 
 /// Shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Failed {
     what: &'static str,
     offset: u64,
     bytes: u32,
-    why: Errno,
+    why: String,
 }
 
 /// Requests that failed since the last line.
@@ -26,21 +26,15 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    pub fn note(&mut self, command: Command, header: &Header, why: Errno) {
-        if why == Errno::Shutdown {
-            return;
-        }
-        let what = match command {
-            Command::Read { .. } => "read",
-            Command::Write { .. } => "write",
-            Command::Flush => "flush",
-            Command::Trim => "trim",
-            Command::WriteZeroes { .. } => "write-zeroes",
-            Command::BlockStatus { .. } => "block status",
-            Command::Disconnect => unreachable!("a disconnect has no reply"),
-        };
-        self.first.get_or_insert(Failed { what, offset: header.offset, bytes: header.len, why });
+    pub fn note(&mut self, header: &Header, why: &dyn std::fmt::Display) {
+        let failed = || Failed { what: header.what(), offset: header.offset, bytes: header.len, why: why.to_string() };
+        self.first.get_or_insert_with(failed);
         self.count += 1;
+    }
+
+    /// Returns the time of the next line.
+    pub fn deadline(&self) -> Time {
+        if self.count == 0 { Time::NEVER } else { self.next }
     }
 
     /// Writes a line when one is due.
@@ -63,7 +57,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::{Failed, Failures, PAUSE};
-    use crate::proto::{Command, Header};
+    use crate::proto::Header;
     use std::time::Duration;
     use types::{Errno, Time};
 
@@ -71,18 +65,17 @@ mod tests {
     fn a_storm_of_failures_is_one_line_in_ten_seconds() {
         let (mut failures, mut now) = (Failures::default(), Time(5_000_000_000));
         let header = |offset| Header { flags: 0, kind: 0, cookie: 0, offset, len: 4096 };
-        let failed = |offset| Failed { what: "read", offset, bytes: 4096, why: Errno::Gone };
-        failures.note(Command::Flush, &header(0), Errno::Shutdown);
-        assert_eq!(failures.take(now), None);
-        failures.note(Command::Read { whole: false }, &header(0), Errno::Gone);
+        let failed = |offset| Failed { what: "read", offset, bytes: 4096, why: Errno::Gone.to_string() };
+        assert_eq!((failures.deadline(), failures.take(now)), (Time::NEVER, None));
+        failures.note(&header(0), &Errno::Gone);
         assert_eq!(failures.take(now), Some((failed(0), 1)));
         for n in 1..=1000 {
-            failures.note(Command::Read { whole: false }, &header(n << 12), Errno::Gone);
+            failures.note(&header(n << 12), &Errno::Gone);
             now = now + Duration::from_millis(9);
             assert_eq!(failures.take(now), None);
         }
-        now = now + PAUSE;
+        now = failures.deadline();
         assert_eq!(failures.take(now), Some((failed(4096), 1000)));
-        assert_eq!(failures.take(now + PAUSE), None);
+        assert_eq!((failures.deadline(), failures.take(now + PAUSE)), (Time::NEVER, None));
     }
 }

@@ -106,6 +106,7 @@ impl Record {
                 text.push_str(&format!("| {} | {} |\n", row.row, cells.join(" | ")));
             }
             text.push('\n');
+            text.push_str(&super::model::tables(&self.rows.iter().filter(|row| row.mode == mode).collect::<Vec<_>>()));
         }
         text.push_str(
             "Yardsticks:\n\n| yardstick | IOPS | mean µs | p50 | p99 | CPU µs |\n|---|---|---|---|---|---|\n",

@@ -9,6 +9,7 @@
 mod book;
 mod counters;
 mod measure;
+mod model;
 mod profile;
 mod rows;
 mod stage;

@@ -18,6 +18,7 @@ mod metas;
 mod names;
 mod pgs;
 mod postgres;
+mod scale;
 mod shares;
 mod snapshots;
 mod steal;
@@ -101,6 +102,7 @@ pub const BY_NAME: &[(&str, &str, Run)] = &[
         streamed_kill::run,
     ),
     ("shares", "volumes on one OSD: limits hold, busy ones get equal parts, floors are kept", shares::run),
+    ("scale", "1 to 8 OSDs, 32 to 2 000 PGs an OSD, 1 000 open volumes: CPU, memory and times of a start", scale::run),
     ("hybrid", "logs on fast files, homes of 200 IOPS: fast until the dirty limit, then smooth", hybrid::run),
 ];
 

@@ -44,7 +44,7 @@ fn refused(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Waits until every PG serves. Returns how long that took.
-fn wait_active(cluster: &mut Cluster) -> Result<Duration> {
+pub(super) fn wait_active(cluster: &mut Cluster) -> Result<Duration> {
     let mut left = 0;
     let waited = clock::wait_until("all PGs to be active", ACTIVE_MAX, || {
         cluster.must_live()?;

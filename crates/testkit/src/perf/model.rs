@@ -1,0 +1,118 @@
+//! The cost model: CPU of a 4 KiB request as a sum of counts times constants.
+//!
+//! The constants are those for which the sum of the squared relative errors over all rows of one kind is least. Where the model is far from a
+//! row, that row has a cost which the counts do not tell.
+
+use super::book::RowRecord;
+use super::counters::Figures;
+
+/// Text of a term, and its value in a row.
+type Term = (&'static str, fn(&str, &Figures) -> f64);
+
+const BASE: Term = ("for each request", |_, _| 1.0);
+const TURNS: Term = ("for each turn of an OSD", |_, figures| figure(figures, "turns"));
+const FRAMES: Term = ("for each frame between OSDs", |_, figures| figure(figures, "frames"));
+const NBD: Term = ("through NBD", |row, _| f64::from(row.starts_with("nbd/")));
+const HOME: Term = ("for 4 KiB written to the home", |row, figures| {
+    let logged = if row.ends_with("/sustained") { 1.0 } else { f64::INFINITY };
+    (figure(figures, "device_bytes_per_user_byte") - logged).max(0.0)
+});
+
+/// Kinds of rows, by the text in their names, with the terms of their models.
+const KINDS: [(&str, &[Term]); 2] =
+    [("randwrite-4k", &[BASE, TURNS, FRAMES, NBD, HOME]), ("randread-4k", &[BASE, TURNS, NBD])];
+
+fn figure(figures: &Figures, name: &str) -> f64 {
+    figures.get(name).copied().unwrap_or(0.0)
+}
+
+/// Solves the linear equations `left * x = right`; `None` when they have no single solution.
+fn solve(mut left: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
+    let n = right.len();
+    for i in 0..n {
+        let pivot = (i..n).max_by(|a, b| left[*a][i].abs().total_cmp(&left[*b][i].abs()))?;
+        if left[pivot][i].abs() < 1e-9 {
+            return None;
+        }
+        left.swap(i, pivot);
+        right.swap(i, pivot);
+        let (above, from) = (left[i].clone(), right[i]);
+        for row in (0..n).filter(|row| *row != i) {
+            let factor = left[row][i] / above[i];
+            left[row].iter_mut().zip(&above).for_each(|(value, above)| *value -= factor * above);
+            right[row] -= factor * from;
+        }
+    }
+    Some((0..n).map(|i| right[i] / left[i][i]).collect())
+}
+
+/// Returns the constants of the terms that occur in these rows. `None`: there are too few rows.
+fn fit(terms: &[Term], rows: &[(&str, &Figures)]) -> Option<Vec<f64>> {
+    if rows.len() <= terms.len() {
+        return None;
+    }
+    let (mut left, mut right) = (vec![vec![0.0; terms.len()]; terms.len()], vec![0.0; terms.len()]);
+    for (row, figures) in rows {
+        let cpu = figure(figures, "cpu_us").max(1e-6);
+        let values: Vec<f64> = terms.iter().map(|(_, value)| value(row, figures) / cpu).collect();
+        for i in 0..terms.len() {
+            (0..terms.len()).for_each(|j| left[i][j] += values[i] * values[j]);
+            right[i] += values[i];
+        }
+    }
+    solve(left, right)
+}
+
+/// Returns the models of a mode's rows in Markdown; empty where there are too few rows.
+pub fn tables(rows: &[&RowRecord]) -> String {
+    let mut text = String::new();
+    for (kind, terms) in KINDS {
+        let own: Vec<(&str, &Figures)> =
+            rows.iter().filter(|row| row.row.contains(kind)).map(|row| (row.row.as_str(), &row.medians)).collect();
+        let terms: Vec<Term> =
+            terms.iter().copied().filter(|(_, value)| own.iter().any(|(row, f)| value(row, f) != 0.0)).collect();
+        let Some(constants) = fit(&terms, &own) else { continue };
+        let sum: Vec<String> = constants.iter().zip(&terms).map(|(us, (text, _))| format!("{us:.1} {text}")).collect();
+        text.push_str(&format!("Cost model of `{kind}` in µs of CPU: {}.\n\n", sum.join(" + ")));
+        text.push_str("| row | measured | model | difference |\n|---|---|---|---|\n");
+        for (row, figures) in &own {
+            let model: f64 = constants.iter().zip(&terms).map(|(us, (_, value))| us * value(row, figures)).sum();
+            let cpu = figure(figures, "cpu_us");
+            text.push_str(&format!("| {row} | {cpu:.1} | {model:.1} | {:+.0} % |\n", (model / cpu - 1.0) * 100.0));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, (turns, frames, home): (f64, f64, f64), cpu_us: f64) -> RowRecord {
+        let figures = [("turns", turns), ("frames", frames), ("device_bytes_per_user_byte", home), ("cpu_us", cpu_us)];
+        let medians = figures.map(|(name, value)| (name.to_owned(), value)).into();
+        RowRecord { row: name.into(), mode: "flush".into(), yardstick: String::new(), medians, runs: Vec::new() }
+    }
+
+    #[test]
+    fn constants_are_found_again() {
+        let cost = |turns, frames, nbd, home| 16.0 + 54.0 * turns + 28.0 * frames + 20.0 * nbd + 4.0 * home;
+        let rows = [
+            row("one-pg/randwrite-4k/d1", (8.0, 4.7, 1.9), cost(8.0, 4.7, 0.0, 0.0)),
+            row("one-pg/randwrite-4k/d32", (0.4, 0.2, 1.1), cost(0.4, 0.2, 0.0, 0.0)),
+            row("spread/randwrite-4k/d32", (0.9, 1.3, 1.1), cost(0.9, 1.3, 0.0, 0.0)),
+            row("nbd/randwrite-4k/d32", (0.7, 0.5, 1.1), cost(0.7, 0.5, 1.0, 0.0)),
+            row("one-pg/randwrite-4k/d32/sustained", (0.6, 0.2, 2.1), cost(0.6, 0.2, 0.0, 1.1)),
+            row("spread/randwrite-4k/d32/sustained", (1.0, 1.2, 2.2), cost(1.0, 1.2, 0.0, 1.2)),
+            row("spread/randread-4k/d32", (0.4, 0.2, 0.0), 30.0),
+        ];
+        let text = tables(&rows.iter().collect::<Vec<_>>());
+        let head = "16.0 for each request + 54.0 for each turn of an OSD + 28.0 for each frame between OSDs + 20.0 through NBD + 4.0 for 4 \
+                    KiB written to the home.";
+        assert!(text.contains(head), "{text}");
+        assert_eq!(text.matches("+0 %").count() + text.matches("-0 %").count(), 6, "{text}");
+        assert!(!text.contains("randread"), "one row has no model: {text}");
+        assert_eq!(tables(&[]), "");
+    }
+}
