@@ -29,7 +29,7 @@ struct Block {
     page: &'static str,
     section: &'static str,
     before: &'static [&'static str],
-    /// Each line begins anew: it takes away what the others need.
+    /// Each line begins like the block: it takes away what the others need.
     apart: bool,
 }
 
