@@ -2,6 +2,7 @@
 
 use crate::bytes;
 use crate::dev::{Dev, free_ports};
+use crate::golden;
 use std::os::unix::fs::MetadataExt;
 
 const MIB: usize = 1 << 20;
@@ -43,12 +44,12 @@ fn up_behind(dev: &Dev) {
 pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev: &Dev) {
     let (copy, backup) = (dev.file("copy.redb"), dev.file("backup.jsonl"));
     let _held = free_ports();
-    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    golden::matches("dev.down", &dev.json(&["dev", "down"]));
     std::fs::copy(dev.dir().join("meta.0/meta.redb"), &copy).expect("a copy of the records");
     assert_eq!(dev.run(&["dev", "up"]).code, 0);
     assert_eq!(dev.json(&["meta", "recover", "--dry-run"])["standing"], "sound");
     ["main/back1", "main/back2", "main/back3"].iter().for_each(|volume| filled(dev, volume));
-    assert_eq!(dev.run(&["meta", "backup", &backup]).code, 0);
+    golden::matches("meta.backup", &dev.json(&["meta", "backup", &backup]));
     let last = dev.json(&["volume", "info", "main/back3"])["volume"].as_u64().expect("an id");
 
     put_back(dev, &copy);

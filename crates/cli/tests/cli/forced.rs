@@ -1,6 +1,7 @@
 //! PGs that lose their majority for good, and go on from one replica by command.
 
 use crate::dev::{Dev, FORCED};
+use crate::golden;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
     dev.wait_for("their PGs to be down", WHOLE_MAX, || count(&dev, "down") > 0 && count(&dev, "waiting") == 0);
     let down = count(&dev, "down");
     let dry = dev.json(&["pg", "force-recover", "--all", "--dry-run"]);
+    golden::matches("pg.force-recover", &dry);
     let views = dry["pgs"].as_array().expect("a list");
     assert_eq!((views.len(), count(&dev, "down")), (down, down), "{dry}");
     let loses = |view: &&Value| view["lossless"] == false;
