@@ -81,8 +81,8 @@ pub struct Sharing {
     at: Time,
     asked_at: Time,
     closing: bool,
-    /// Fences that were ordered, each with the life that it fences.
-    fences: BTreeMap<u64, (usize, u32)>,
+    /// Fences that were ordered, each with the life that it fences, and when.
+    fences: BTreeMap<u64, ((usize, u32), Time)>,
     snapshots: Option<Snapshots>,
     counts: SharingCounts,
 }
@@ -243,7 +243,7 @@ impl Sharing {
     fn fence_doubtful(&mut self, doubtful: Vec<(usize, u32, String)>, cluster: &mut Cluster) {
         for (machine, life, name) in doubtful {
             let is_open = self.sessions.values().any(|of| (of.machine, of.life) == (machine, life) && !of.is_fenced);
-            let is_asked = self.fences.values().any(|of| *of == (machine, life));
+            let is_asked = self.fences.values().any(|(of, _)| *of == (machine, life));
             if is_open && !is_asked && self.rng.chance(1, 2) {
                 self.order_fence((machine, life), name, cluster);
             }
@@ -251,9 +251,10 @@ impl Sharing {
     }
 
     fn order_fence(&mut self, of: (usize, u32), name: String, cluster: &mut Cluster) {
+        tracing::info!(name, "a writer is fenced by a command");
         let which = WriterName::Client(name);
         let command = cluster.admin_followed(AdminAsk::VolumeFence { name: NAME.to_owned(), which });
-        self.fences.extend(command.map(|command| (command, of)));
+        self.fences.extend(command.map(|command| (command, (of, cluster.world.now()))));
     }
 
     /// Returns when a command has said that a life is fenced, or that no client of its name writes, if the life has opened nothing since.
@@ -262,9 +263,10 @@ impl Sharing {
         let tells = |code: Option<u32>| code.is_none() || has_ended && code == Some(codes::WRITER_UNKNOWN);
         let its = self.sessions.values().filter(|writer| (writer.machine, writer.life) == of);
         let last = its.map(|writer| writer.since).max().unwrap_or(Time::ZERO);
-        let commands = self.fences.iter().filter(|(_, fenced)| **fenced == of);
+        // A fence says nothing of sessions that the life opens behind its order.
+        let commands = self.fences.iter().filter(|(_, (fenced, ordered))| *fenced == of && *ordered >= last);
         let answers = commands.filter_map(|(command, _)| cluster.meta.answer_to(*command));
-        answers.filter(|(at, code)| tells(*code) && *at >= last).map(|(at, _)| at).min()
+        answers.filter(|(_, code)| tells(*code)).map(|(at, _)| at).min()
     }
 
     /// Notes that a life of a machine, which was a writer, writes nothing after `at`.
@@ -273,6 +275,7 @@ impl Sharing {
         let count = its.map(|writer| writer.is_fenced = true).count();
         if count > 0 {
             self.counts.fenced += 1;
+            tracing::info!(machine = of.0, life = of.1, at = at.0, "a life writes no more");
             cluster.fence_life(of.0, of.1, self.volume, at);
         }
     }
@@ -282,6 +285,7 @@ impl Sharing {
         for (session, _) in named.iter().filter(|(_, of)| of == name) {
             if !self.sessions.contains_key(session) {
                 self.counts.writers += 1;
+                tracing::info!(session = session.0, name, "a life is a writer");
                 self.sessions.insert(*session, Session { machine, life, is_fenced: false, since: now });
             }
         }
