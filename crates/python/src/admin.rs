@@ -16,8 +16,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use types::faults::{Fault, FaultEffect};
+use types::qos::{QosBase, QosChange, RateChange};
 use types::stripe::Stripe;
-use types::{SessionId, WhenFull, codes};
+use types::{LimitKind, SessionId, WhenFull, codes};
+
+/// Rate, burst and seconds of the burst; what is `None` stays.
+type Rate = (Option<u64>, Option<u64>, Option<u32>);
 
 /// The arguments of a request.
 pub struct Arguments<'a, 'py>(pub &'a Bound<'py, PyDict>);
@@ -44,8 +48,25 @@ impl Arguments<'_, '_> {
             removed_labels: self.get::<Option<Vec<String>>>("removed_labels")?.unwrap_or_default(),
             when_full: self.when_full()?,
             multi_writer: self.get("multi_writer")?,
-            ..VolumeText::default()
+            limits: self.limits()?,
         })
+    }
+
+    /// Returns the change of the limits of I/O; meta checks the bounds.
+    fn limits(&self) -> PyResult<QosChange> {
+        let base = match self.get::<Option<String>>("limits_base")?.as_deref() {
+            None => QosBase::Kept,
+            Some("none") => QosBase::Unlimited,
+            Some("pool") => QosBase::Pool,
+            Some(other) => return Err(PyValueError::new_err(format!("limits are not those of {other}"))),
+        };
+        let given = self.get::<Option<BTreeMap<String, Rate>>>("limits")?.unwrap_or_default();
+        let rate = |(name, (rate, burst, burst_seconds)): (String, Rate)| {
+            let kind = LimitKind::ALL.into_iter().find(|kind| kind.name() == name);
+            let kind = kind.ok_or_else(|| PyValueError::new_err(format!("there is no limit {name}")))?;
+            Ok((kind, RateChange { rate, burst, burst_seconds }))
+        };
+        Ok(QosChange { base, rates: given.into_iter().map(rate).collect::<PyResult<_>>()? })
     }
 
     fn writer(&self) -> PyResult<WriterName> {

@@ -3,6 +3,7 @@
 use control::admin::{FaultView, HolderView, PoolView, SnapshotView, Status, TrashView, VolumeView};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use types::QosLimits;
 
 /// Makes a dictionary.
 macro_rules! dict {
@@ -40,6 +41,8 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         description: &view.description,
         labels: view.labels.clone(),
         when_full: view.when_full.name(),
+        limits: limits(py, &view.limits)?,
+        limits_of: &view.limits_of,
         resizing_to: view.resize_bytes,
         shrink_step: view.shrink_step.as_ref(),
         rollback_to: view.rollback_to.as_ref(),
@@ -49,6 +52,17 @@ pub fn volume<'py>(py: Python<'py>, view: &VolumeView) -> PyResult<Bound<'py, Py
         snapshots: view.snapshots,
         clones: view.clones,
     ))
+}
+
+/// Returns rate, burst and seconds of the burst by the name of the limit.
+fn limits<'py>(py: Python<'py>, limits: &QosLimits) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (kind, limit) in limits.iter() {
+        let burst = (limit.burst > 0).then_some((limit.burst, limit.burst_seconds));
+        let (burst, seconds) = (burst.map(|(burst, _)| burst), burst.map(|(_, seconds)| seconds));
+        dict.set_item(kind.name(), (limit.rate, burst, seconds))?;
+    }
+    Ok(dict)
 }
 
 fn writer<'py>(py: Python<'py>, view: &HolderView) -> PyResult<Bound<'py, PyDict>> {

@@ -28,6 +28,22 @@ class Admin(ClusterCase):
         self.assertEqual(other, "main/renamed")
         self.assertEqual(self.cluster.rename_volume(other, name.removeprefix("main/")).id, info.id)
 
+    def test_limits_are_set_shown_and_removed(self) -> None:
+        name = self.volume(8 * MIB, limits={"iops": 500})
+        self.assertEqual(self.cluster.volume(name).limits, {"iops": basalt.Limit(500)})
+        burst = basalt.Limit(64 * MIB, burst=128 * MIB, burst_seconds=30)
+        info = self.cluster.set_volume(name, limits={"write-bandwidth": burst, "iops": 0})
+        self.assertEqual((info.limits, info.limits_of), ({"write-bandwidth": burst}, "volume"))
+        self.assertEqual(self.cluster.set_volume(name, limits_base="pool").limits_of, "none")
+        self.assertEqual(self.cluster.set_volume(name, limits_base="none", limits={"read-iops": 50}).limits, {"read-iops": basalt.Limit(50)})
+        self.assertEqual(self.cluster.set_volume(name).limits, {"read-iops": basalt.Limit(50)}, "what is not given stays")
+        with self.assertRaises(basalt.Error) as refused:
+            self.cluster.set_volume(name, limits={"iops": 1})
+        self.assertEqual(refused.exception.code, 2070)
+        self.assertRaises(ValueError, self.cluster.set_volume, name, limits={"iop": 100})
+        self.assertRaises(ValueError, self.cluster.set_volume, name, limits_base="mine")
+        self.assertRaises(TypeError, self.cluster.set_volume, name, limits={"iops": "many"})
+
     def test_stripes_are_as_asked_for(self) -> None:
         info = self.cluster.volume(self.volume(stripe_count=4, stripe_unit=65536))
         self.assertEqual((info.stripe_count, info.stripe_unit), (4, 65536))

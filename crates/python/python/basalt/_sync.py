@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from basalt import _native
 from basalt._errors import Error, NotFound, _closed
-from basalt._views import Extent, FaultInfo, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
+from basalt._views import Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -25,6 +25,11 @@ _lock = threading.RLock()
 _clusters: WeakSet[Cluster] = WeakSet()
 #: Clusters whose close has begun and has not ended: the interpreter waits for those, dropped or not.
 _closing: set[Cluster] = set()
+
+
+def _rates(limits: Mapping[str, int | Limit] | None) -> dict[str, tuple[int | None, int | None, int | None]]:
+    every = {name: limit if isinstance(limit, Limit) else Limit(limit) for name, limit in (limits or {}).items()}
+    return {name: (limit.rate, limit.burst, limit.burst_seconds) for name, limit in every.items()}
 
 
 def connect(
@@ -188,11 +193,13 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         when_full: Literal["client", "wait", "error"] | None = None,
         multi_writer: bool = False,
+        limits: Mapping[str, int | Limit] | None = None,
     ) -> VolumeInfo:
         """Create ``pool/volume`` with ``size`` bytes: 1 MiB to 64 TiB. Space is taken when it is written.
 
         ``when_full`` says what writes do while the pool is full; ``"client"`` is the setting ``full_wait`` of their client. With
-        ``multi_writer`` several clients may write at a time, as cluster file systems need it.
+        ``multi_writer`` several clients may write at a time, as cluster file systems need it. ``limits`` are those of
+        :meth:`set_volume`.
         """
         raw = self._ask(
             "volume_create",
@@ -204,15 +211,33 @@ class Cluster:
             labels=dict(labels or {}),
             when_full=when_full,
             multi_writer=multi_writer,
+            limits=_rates(limits),
         )
         return VolumeInfo._of(raw)
 
     def clone_volume(
-        self, snapshot: str, name: str, *, description: str = "", labels: Mapping[str, str] | None = None
+        self,
+        snapshot: str,
+        name: str,
+        *,
+        description: str = "",
+        labels: Mapping[str, str] | None = None,
+        when_full: Literal["client", "wait", "error"] | None = None,
+        multi_writer: bool = False,
+        limits: Mapping[str, int | Limit] | None = None,
     ) -> VolumeInfo:
-        """Create ``pool/volume`` with the contents of ``pool/volume@snapshot``, without copying."""
-        labels = dict(labels or {})
-        return VolumeInfo._of(self._ask("volume_clone", snapshot=snapshot, name=name, description=description, labels=labels))
+        """Create ``pool/volume`` with the contents of ``pool/volume@snapshot``, without copying; the others as of :meth:`create_volume`."""
+        raw = self._ask(
+            "volume_clone",
+            snapshot=snapshot,
+            name=name,
+            description=description,
+            labels=dict(labels or {}),
+            when_full=when_full,
+            multi_writer=multi_writer,
+            limits=_rates(limits),
+        )
+        return VolumeInfo._of(raw)
 
     def flatten_volume(self, name: str, *, cancel: bool = False) -> VolumeInfo:
         """Begin to copy into a clone all that it shows of its parent, in the background, or stop that with ``cancel``.
@@ -269,13 +294,28 @@ class Cluster:
         removed_labels: Sequence[str] = (),
         when_full: Literal["client", "wait", "error"] | None = None,
         multi_writer: bool | None = None,
+        limits: Mapping[str, int | Limit] | None = None,
+        limits_base: Literal["none", "pool"] | None = None,
     ) -> VolumeInfo:
-        """Change the description, the labels and the policies of a volume; what is not given stays.
+        """Change the description, the labels, the policies and the limits of a volume; what is not given stays.
 
-        ``multi_writer`` changes only while no client has the volume open for writing.
+        ``multi_writer`` changes only while no client has the volume open for writing. ``limits`` are rates by the names of
+        :attr:`VolumeInfo.limits`, for example ``{"iops": 500, "bandwidth": Limit(100 << 20, burst=200 << 20, burst_seconds=30)}``; a rate of
+        0 removes the limit. With ``limits_base`` all others end: ``"none"`` leaves the volume without them, ``"pool"`` gives it those of
+        its pool. A client that has the volume open hears of it within 2 s.
         """
-        changes = {"description": description, "labels": dict(labels or {}), "removed_labels": list(removed_labels)}
-        return VolumeInfo._of(self._ask("volume_set", name=name, when_full=when_full, multi_writer=multi_writer, **changes))
+        raw = self._ask(
+            "volume_set",
+            name=name,
+            description=description,
+            labels=dict(labels or {}),
+            removed_labels=list(removed_labels),
+            when_full=when_full,
+            multi_writer=multi_writer,
+            limits=_rates(limits),
+            limits_base=limits_base,
+        )
+        return VolumeInfo._of(raw)
 
     def fence_volume(self, name: str, client: str | None = None, *, session: int | None = None) -> VolumeInfo:
         """Take a volume from clients: none of their writes takes effect any more when the call returns.

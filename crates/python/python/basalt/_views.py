@@ -40,6 +40,11 @@ class VolumeInfo:
     labels: dict[str, str]
     #: What writes do while the pool is full: ``client``, ``wait`` or ``error``.
     when_full: str
+    #: Limits of its I/O by name: ``iops``, ``read-iops``, ``write-iops``, ``bandwidth``, ``read-bandwidth``, ``write-bandwidth``,
+    #: ``floor-iops``, ``floor-bandwidth``.
+    limits: dict[str, Limit]
+    #: Whose limits they are: ``volume``, ``pool`` or ``none``.
+    limits_of: str
     #: The size that a resize gives it.
     resizing_to: int | None
     #: While it gets shorter: ``client``, ``search``, ``chunks`` or ``wipe``.
@@ -62,7 +67,21 @@ class VolumeInfo:
         faults = tuple(FaultInfo._of(fault) for fault in raw.pop("faults"))
         writers = tuple(WriterInfo._of(writer) for writer in raw.pop("writers"))
         fenced = tuple(WriterInfo._of(writer) for writer in raw.pop("being_fenced"))
-        return cls(created=_moment(raw.pop("created_ms")), faults=faults, writers=writers, being_fenced=fenced, **raw)
+        limits = {name: Limit(*limit) for name, limit in raw.pop("limits").items()}
+        created = _moment(raw.pop("created_ms"))
+        return cls(created=created, faults=faults, writers=writers, being_fenced=fenced, limits=limits, **raw)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of I/O."""
+
+    #: Operations or bytes per second; 0 removes the limit.
+    rate: int
+    #: A higher rate after a quiet time; 0 removes it.
+    burst: int | None = None
+    #: The time for which it holds.
+    burst_seconds: int | None = None
 
 
 @dataclass(frozen=True)
