@@ -39,7 +39,7 @@ class Admin(ClusterCase):
         self.assertEqual(self.cluster.set_volume(name).limits, {"read-iops": basalt.Limit(50)}, "what is not given stays")
         with self.assertRaises(basalt.Error) as refused:
             self.cluster.set_volume(name, limits={"iops": 1})
-        self.assertEqual(refused.exception.code, 2070)
+        self.assertEqual(refused.exception.code, "BSLT-2070")
         self.assertRaises(ValueError, self.cluster.set_volume, name, limits={"iop": 100})
         self.assertRaises(ValueError, self.cluster.set_volume, name, limits_base="mine")
         self.assertRaises(TypeError, self.cluster.set_volume, name, limits={"iops": "many"})
