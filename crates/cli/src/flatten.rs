@@ -1,7 +1,7 @@
 //! `basalt volume flatten`: orders the copies into a clone, and waits for their end.
 
 use crate::admin::Admin;
-use crate::output::json;
+use crate::output::{self, json};
 use anyhow::{Result, bail};
 use control::admin::VolumeView;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,18 +10,27 @@ use std::time::Duration;
 
 /// Interval between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Percent between two lines of progress.
+const TOLD_EVERY: u32 = 10;
 
 /// Begins, stops or awaits the flatten of a volume.
 #[allow(clippy::disallowed_methods, reason = "a command that follows waits between two looks")]
 pub fn run(admin: &Admin, name: &str, (cancel, no_wait): (bool, bool), as_json: bool) -> Result<()> {
     let mut volume = admin.flatten_volume(name, cancel)?;
     let bar = bar(as_json || cancel || no_wait);
+    let mut told = 0;
     while !cancel && !no_wait && volume.parent.is_some() {
         let Some(flatten) = &volume.flatten else {
             bail!("the flatten of volume {name} was stopped meanwhile: it keeps its parent");
         };
+        let message = format!("{} of {} PGs done", flatten.flat_pgs, flatten.pgs);
+        // Without a terminal a line for each tenth takes the place of the bar.
+        if bar.is_hidden() && !as_json && flatten.percent >= told + TOLD_EVERY {
+            told = flatten.percent;
+            output::remark(&format!("{told} % copied, {message}"));
+        }
         bar.set_position(flatten.percent.into());
-        bar.set_message(format!("{} of {} PGs done", flatten.flat_pgs, flatten.pgs));
+        bar.set_message(message);
         std::thread::sleep(LOOK_EVERY);
         volume = admin.volume_info(name)?;
     }

@@ -5,11 +5,11 @@ use crate::admin::Admin;
 use crate::args::Health;
 use crate::duration;
 use crate::errors::Exit;
-use crate::output::{json, json_line, table};
+use crate::output::{self, json, json_line, table};
 use crate::size::show;
 use anyhow::Result;
 use control::admin::{EventsPage, Moves, Recovery, Status};
-use control::events::Event;
+use control::events::{EVENTS_MAX, Event};
 use control::health::Check;
 use serde_json::{json, to_value};
 use std::io::Write;
@@ -209,14 +209,21 @@ fn names(event: &Event, of: &str) -> bool {
     event.subject.split_whitespace().chain(event.text.split_whitespace()).any(is_it)
 }
 
+/// Whether events of the time that was asked for may be gone: its oldest one is the oldest that is kept.
+fn is_cut(oldest: Option<u64>, last: u64) -> bool {
+    oldest.is_some_and(|seq| seq > 1 && seq + EVENTS_MAX <= last + 1)
+}
+
 /// Runs `basalt events`. Following continues over changes of the leading meta.
 pub fn events(admin: &Admin, (since, of): (Duration, Option<&str>), follow: bool, as_json: bool) -> Result<()> {
     if follow {
         return follow_events(admin, (since, of), as_json);
     }
     let (mut all, mut after) = (EventsPage { events: Vec::new(), last: 0 }, 0);
+    let mut oldest = None;
     loop {
         let page = admin.events(after, Some(since))?;
+        oldest = oldest.or(page.events.first().map(|event| event.seq));
         let is_last = page.events.last().is_none_or(|event| event.seq >= page.last);
         all.last = page.last;
         after = page.events.last().map_or(after, |event| event.seq);
@@ -227,6 +234,9 @@ pub fn events(admin: &Admin, (since, of): (Duration, Option<&str>), follow: bool
     }
     if as_json {
         return json("events", to_value(&all)?);
+    }
+    if is_cut(oldest, all.last) {
+        output::remark(&format!("older events of this time are gone: the newest {EVENTS_MAX} are kept"));
     }
     all.events.iter().for_each(|event| out!("{}", event_line(event)));
     Ok(())
@@ -262,8 +272,14 @@ fn follow_events(admin: &Admin, (since, of): (Duration, Option<&str>), as_json: 
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use super::{is_cut, names};
     use control::events::{Event, Level};
+
+    #[test]
+    fn a_listing_that_reaches_the_oldest_kept_event_may_be_cut() {
+        assert!(!is_cut(None, 50_000) && !is_cut(Some(1), 10_000) && !is_cut(Some(40_002), 50_000));
+        assert!(is_cut(Some(40_001), 50_000) && is_cut(Some(2), 10_001));
+    }
 
     #[test]
     fn events_are_found_by_what_they_name() {

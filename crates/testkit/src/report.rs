@@ -47,6 +47,11 @@ impl Outcome {
         }
     }
 
+    /// Notes that a part was not run: that shows nothing, so no aim is met.
+    pub fn skip(&mut self, why: impl Into<String>) {
+        self.missed.push(format!("SKIPPED: {}", why.into()));
+    }
+
     pub fn passed(&self) -> bool {
         self.faults.is_empty()
     }

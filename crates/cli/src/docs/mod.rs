@@ -77,18 +77,21 @@ fn the_manual_names_no_flag_and_no_command_that_is_not_there() {
     }
 }
 
-/// Returns the words of the first command of a line of shell.
+/// Returns the words of the first command of a line of shell. A comment, or a wide gap, ends it.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut quoted) = (vec![String::new()], false);
-    for c in line.chars() {
+    let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
+    for c in line.split("  ").next().unwrap_or_default().chars() {
         match c {
-            '\'' => quoted = !quoted,
+            '\'' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
             '#' | '|' | '>' | '<' | ';' | '&' if !quoted => break,
-            c if c.is_whitespace() && !quoted => words.push(String::new()),
-            c => words.last_mut().expect("it begins with one").push(c),
+            c if c.is_whitespace() && !quoted => words.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
         }
     }
-    words.retain(|word| !word.is_empty());
+    words.extend(word);
     words
 }
 

@@ -36,7 +36,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let mut repos = vec![Repo { address: directory.display().to_string(), env: Vec::new(), _server: None }];
     match bucket(settings) {
         Ok(repo) => repos.push(repo),
-        Err(error) => outcome.figure(format!("S3 SKIPPED: {error:#}")),
+        Err(error) => outcome.skip(format!("S3: {error:#}")),
     }
     let shape = Shape { device_bytes: 4 << 30, ..Shape::default() };
     let mut cluster = Cluster::up(&settings.base, "backups", shape.clone())?;

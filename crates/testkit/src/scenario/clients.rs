@@ -55,7 +55,7 @@ fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()>
 
 fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     if !mounted::are_possible()? {
-        outcome.figure("SKIPPED: ext4 through nbdfuse and loop needs root and /dev/fuse".to_owned());
+        outcome.skip("ext4 through nbdfuse and loop needs root and /dev/fuse");
         return Ok(());
     }
     let volume = cluster.volume("fs", VOLUME)?;

@@ -19,7 +19,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     if !mounted::are_possible()? || !Path::new(BIN).join("pg_amcheck").exists() {
-        outcome.figure("SKIPPED: it needs root, /dev/fuse and PostgreSQL 15".to_owned());
+        outcome.skip("it needs root, /dev/fuse and PostgreSQL 15");
         return Ok(());
     }
     let shape = Shape { device_bytes: 6 << 30, ..Shape::default() };
