@@ -7,24 +7,27 @@
 //! nothing (R15).
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
+use crate::destage::Destage;
 use crate::disks::Disks;
 use crate::drops::Drops;
 use crate::home::Home;
 use crate::home_api::{HOME_KEY_BIT, HomeStats};
-use crate::install::Install;
-use crate::keep::Relic;
+use crate::ids::Ids;
+use crate::install::Streams;
+use crate::keep::Removed;
 use crate::lineage::Decoded;
 use crate::log::{Done, Kept, Log, RESERVED, Work, lens, next_block_len};
-use crate::mount::Mount;
+use crate::mount::{Mount, MountNotes};
 use crate::overlay::Overlay;
 use crate::read::Reads;
+use crate::reclaim::Tail;
 use crate::replica::{Replaced, Replica, ReplicaState};
-use crate::round::RoundStep;
+use crate::replicas::Replicas;
 use bytes::Bytes;
-use env::{DiskError, DiskId, Event, Op, Token};
+use env::{DiskError, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, RECORDS_MAX, STATE_BATCH_MAX};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use types::limits::PART_MAX;
@@ -68,78 +71,22 @@ pub struct Engine {
     pub(crate) disks: Disks,
     pub(crate) identity: (ClusterId, OsdId, OsdUuid),
     pub(crate) state: State,
+    pub(crate) mount: MountNotes,
     /// Log and home exist from the moment that the superblock was read.
     pub(crate) log: Option<Log>,
+    pub(crate) tail: Tail,
     pub(crate) home: Option<Home>,
-    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
-    pub(crate) tombstones: BTreeSet<ReplicaId>,
-    /// Every replica below this id that meta has for this OSD was created here: an unknown one is gone (ADR 0015).
-    pub(crate) floor: ReplicaId,
-    /// The floor that meta sent last. It is above `floor` while a replica below it has no create record in the log.
-    pub(crate) floor_told: ReplicaId,
-    /// The OSD's last cluster map, opaque here.
-    pub(crate) map: Bytes,
+    pub(crate) destage: Destage,
+    pub(crate) replicas: Replicas,
+    pub(crate) ids: Ids,
+    pub(crate) removed: Removed,
+    pub(crate) streams: Streams,
     pub(crate) reads: Reads,
-    pub(crate) round: RoundStep,
-    pub(crate) merges: crate::merge::Merges,
-    /// Destroyed replicas that no checkpoint has dropped yet.
-    pub(crate) destroyed: BTreeSet<ReplicaId>,
-    /// Removed replicas whose contents stay at home for a while. They are in `destroyed`, too.
-    pub(crate) relics: BTreeMap<ReplicaId, Relic>,
     /// Lineages of contents at home alone.
     pub(crate) home_lineages: RefCell<Decoded>,
-    /// Orphaned replicas: home holds them, and the log does not identify them, because their create records are lost.
-    pub(crate) nameless: BTreeSet<ReplicaId>,
-    /// Number of replicas that the next round takes: fewer than all after a round that did not fit.
-    pub(crate) round_replicas_max: usize,
-    /// The replica that the next round begins with.
-    pub(crate) round_from: ReplicaId,
-    /// The last round did not fit into home.
-    pub(crate) round_refused: bool,
-    /// The OSD's loop holds rounds back now, so none is due.
-    pub(crate) rounds_held: bool,
-    /// Number of the oldest live segments that nothing keeps: the next one is what stands in the way.
-    pub(crate) passed: usize,
-    /// Number of the oldest live segments that may be freed at once; at most `passed`.
-    pub(crate) freeable: usize,
-    /// Segments opened before this batch were filled before the last round began.
-    pub(crate) horizon: u64,
-    /// Payload bytes of all overlays; below, their blocks that are covered in part.
-    pub(crate) overlay_bytes: u64,
-    pub(crate) partial_blocks: u64,
-    /// Number of log reads that the mount has repeated after an error that is none of the medium.
-    pub(crate) mount_retries: u32,
-    /// The copies of superblocks that the mount rewrites: disk, offset, bytes.
-    pub(crate) bad_superblocks: Vec<(DiskId, u64, IoBuf)>,
-    /// The log may have lost create records of replicas below this id. The highest id: of any replica.
-    pub(crate) creates_lost: ReplicaId,
-    /// The log gap that this mount found, in words.
-    pub(crate) hole: Option<String>,
-    /// Something was applied since the last round began.
-    pub(crate) k_lags: bool,
-    /// The log is full, and replicas that take no part hold its tail.
-    pub(crate) no_room: bool,
-    /// Applied data or destroyed replicas may wait for a round.
-    pub(crate) maybe_dirty: bool,
-    /// The newest segment when the last round began, and the number of rounds of no replica that have begun in it
-    /// since.
-    pub(crate) empty_rounds: (u64, u32),
-    /// A round of the dirty data may free space: it holds zeros, unmaps or destroyed replicas.
-    pub(crate) releasing: bool,
-    /// The same, of the data in the running round.
-    pub(crate) round_releases: bool,
-    /// The OSD's loop has no space left to grant.
-    pub(crate) space_wanted: bool,
-    pub(crate) progress: crate::progress::Progress,
-    pub(crate) pacing: crate::pacing::Pacing,
-    pub(crate) last_apply: Time,
-    pub(crate) last_round: Time,
-    /// End of the last round that was not one of merges alone.
-    pub(crate) last_destage: Time,
+    /// The OSD's last cluster map, opaque here.
+    pub(crate) map: Bytes,
     pub(crate) now: Time,
-    /// Replicas whose log is to begin behind the index of a stream, and installations that wait for their round (R12, R16).
-    pub(crate) fills: VecDeque<DecisionState>,
-    pub(crate) installs: VecDeque<Install>,
     /// Operations and events created outside `end_turn` and `handle_event`; the next of these calls returns them.
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
@@ -155,48 +102,19 @@ impl Engine {
             disks: disks.into(),
             identity,
             state: State::New,
+            mount: MountNotes::default(),
             log: None,
+            tail: Tail::default(),
             home: None,
-            replicas: BTreeMap::new(),
-            tombstones: BTreeSet::new(),
-            floor: ReplicaId(0),
-            floor_told: ReplicaId(0),
-            map: Bytes::new(),
+            destage: Destage::default(),
+            replicas: Replicas::default(),
+            ids: Ids::default(),
+            removed: Removed::default(),
+            streams: Streams::default(),
             reads: Reads::default(),
-            round: RoundStep::Idle,
-            merges: crate::merge::Merges::default(),
-            destroyed: BTreeSet::new(),
-            relics: BTreeMap::new(),
             home_lineages: RefCell::default(),
-            nameless: BTreeSet::new(),
-            round_replicas_max: usize::MAX,
-            round_from: ReplicaId(0),
-            round_refused: false,
-            rounds_held: false,
-            passed: 0,
-            freeable: 0,
-            horizon: 0,
-            overlay_bytes: 0,
-            partial_blocks: 0,
-            mount_retries: 0,
-            bad_superblocks: Vec::new(),
-            creates_lost: ReplicaId(0),
-            hole: None,
-            k_lags: false,
-            no_room: false,
-            maybe_dirty: false,
-            empty_rounds: (0, 0),
-            releasing: false,
-            round_releases: false,
-            space_wanted: false,
-            progress: crate::progress::Progress::default(),
-            pacing: crate::pacing::Pacing::default(),
-            last_apply: Time::ZERO,
-            last_round: Time::ZERO,
-            last_destage: Time::ZERO,
+            map: Bytes::new(),
             now: Time::ZERO,
-            fills: VecDeque::new(),
-            installs: VecDeque::new(),
             ops: Vec::new(),
             events: Vec::new(),
             stats: EngineStats::default(),
@@ -312,10 +230,10 @@ impl Engine {
         }
         let id = identity.replica;
         assert!(matches!(self.state, State::Running), "{id} is created before the mount");
-        assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
+        assert!(!self.ids.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
         assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
         let mut replica = Replica::new(identity, decision.bytes);
-        let is_at_home = self.nameless.remove(&id);
+        let is_at_home = self.ids.nameless.remove(&id);
         if is_at_home || self.may_have_been_here(id) {
             let failure = Failure { reason: CREATE_LOST.to_owned(), is_past: false };
             replica.turn(ReplicaState::Failed(failure));
@@ -329,20 +247,13 @@ impl Engine {
         if matches!(self.state, State::Stopped) {
             return;
         }
-        if let Some(gone) = self.replicas.remove(&replica) {
-            if !gone.has_failed() {
-                self.overlay_bytes -= gone.overlay.bytes();
-                self.partial_blocks -= gone.overlay.partial_blocks();
-            }
-            self.drops.add_replica(gone);
-        }
+        self.replicas.remove(&replica).into_iter().for_each(|gone| self.drops.add_replica(gone));
         self.unstage(replica);
         self.note_heirs(replica);
-        self.fills.retain(|decision| decision.replica != replica);
-        self.tombstones.insert(replica);
-        self.destroyed.insert(replica);
-        self.maybe_dirty = true;
-        self.releasing = true;
+        self.streams.fills.retain(|decision| decision.replica != replica);
+        self.ids.tombstones.insert(replica);
+        self.removed.destroyed.insert(replica);
+        self.destage.changed(true);
         self.queue(Work::Destroy { replica });
         self.raise_floor();
     }
@@ -365,73 +276,12 @@ impl Engine {
         &self.map
     }
 
-    /// Whether this replica, which is unknown here, may have been created, and may have voted, before the log lost its create
-    /// record (R4, ADR 0017).
-    pub fn may_have_been_here(&self, replica: ReplicaId) -> bool {
-        replica < self.creates_lost
-    }
-
-    /// Tells the lowest replica id that meta has not drawn yet. Replicas from there on were never here: an id is drawn once.
-    pub fn set_next_replica(&mut self, next: ReplicaId) {
-        if matches!(self.state, State::Running) && self.creates_lost == ANY_REPLICA {
-            self.creates_lost = next;
-            self.queue(Work::CreatesLost);
-        }
-    }
-
-    /// Names the durable log batches that this mount did not find; `None`: no batch is missing.
-    pub fn lost_records(&self) -> Option<&str> {
-        self.hole.as_deref()
-    }
-
-    /// Whether an unknown replica was here and is gone for good: it has a tombstone, or its id is below the floor
-    /// (ADR 0015). The check refuses orders of meta that are older than the end of the replica. A store that may have lost
-    /// create records ignores the floor.
-    pub fn is_gone(&self, replica: ReplicaId) -> bool {
-        self.tombstones.contains(&replica)
-            || (replica < self.floor && !self.may_have_been_here(replica) && !self.replicas.contains_key(&replica))
-    }
-
-    /// Number of tombstones that the log has to carry.
-    pub fn tombstone_count(&self) -> usize {
-        self.tombstones.len()
-    }
-
-    /// Raises the floor: meta reports that every replica below `floor` that it has for this OSD was created here.
-    /// Tombstones below the floor are dropped once a checkpoint no longer names their replicas. The floor passes a
-    /// replica only when its create record is in the log: a state block may put a floor before records that were queued
-    /// earlier (ADR 0015).
-    pub fn set_replica_floor(&mut self, floor: ReplicaId) {
-        if matches!(self.state, State::Running) {
-            self.floor_told = self.floor_told.max(floor);
-            self.raise_floor();
-        }
-    }
-
-    fn raise_floor(&mut self) {
-        if self.floor_told <= self.floor {
-            return;
-        }
-        let unborn = self.replicas.iter().find(|(_, r)| !r.born).map(|(id, _)| *id);
-        let floor = unborn.map_or(self.floor_told, |id| id.min(self.floor_told));
-        if floor > self.floor {
-            self.floor = floor;
-            self.queue(Work::Floor);
-            self.prune_tombstones();
-        }
-    }
-
-    pub(crate) fn prune_tombstones(&mut self) {
-        let (floor, destroyed) = (self.floor, &self.destroyed);
-        self.tombstones.retain(|id| *id >= floor || destroyed.contains(id));
-    }
-
     /// Whether the state blocks of the log have room for one more replica. A block takes half of a segment at most, and leaves
     /// room for the largest entry and the copy of its own last batch.
     pub fn has_room_for_replica(&self) -> bool {
         let Some(log) = &self.log else { return false };
         let batch_max = self.config.state_batch_max.min(STATE_BATCH_MAX);
-        let len = next_block_len(batch_max, lens(self.replicas.values()), self.tombstones.len());
+        let len = next_block_len(batch_max, lens(self.replicas.values()), self.ids.tombstones.len());
         // From the second such segment on, the first copy is that of a state batch, as is the copy behind the block.
         let entry = PART_MAX + (2 * STATE_BATCH_MAX + 2 * BATCH_ALIGN) as u64;
         let segment = log.ring.segment_bytes();
@@ -451,7 +301,7 @@ impl Engine {
             return;
         }
         let Persist { replica, ticket, hard_state, entries } = persist;
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         assert!(r.may_take_part(), "{replica} takes no part and appends");
         let mut queued = Vec::with_capacity(entries.len());
         let mut replaced = VecDeque::new();
@@ -472,6 +322,7 @@ impl Engine {
         if replaces {
             r.replaced.push_back(Replaced { entries: replaced, begun: false });
         }
+        drop(r);
         self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces, revives });
     }
 
@@ -493,12 +344,11 @@ impl Engine {
     /// # Panics
     /// When the index does not ascend, or a write's payload is not its entry's.
     pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.may_take_part(), "{replica} takes no part and applies");
         r.applied = index;
-        self.k_lags = true;
-        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        self.destage.k_lags = true;
         let mut judged = None;
         let mut frees = !matches!(effect, Effect::Write { .. });
         match effect {
@@ -521,11 +371,8 @@ impl Engine {
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
             Effect::Unmap { generation, from_chunk } => r.unmap(generation, from_chunk),
         }
-        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-        self.maybe_dirty = true;
-        self.releasing |= frees;
-        self.last_apply = self.now;
+        drop(r);
+        self.destage.applied(self.now, frees);
         if let Some(chunk) = judged {
             self.judge_space(replica, chunk);
         }
@@ -536,13 +383,12 @@ impl Engine {
     /// # Panics
     /// When the index does not ascend.
     pub fn set_tree(&mut self, replica: ReplicaId, index: Index, tree: Arc<Tree>, changes: &[Change]) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.may_take_part(), "{replica} takes no part and applies");
         (r.applied, r.tree_index) = (index, index);
         let before = r.reaches();
         let gone = Arc::make_mut(&mut r.lineage).apply(tree, changes);
-        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
         for generation in &gone {
             r.overlay.unmap(*generation, 0);
         }
@@ -555,10 +401,9 @@ impl Engine {
         }
         // A bad block that nothing shows keeps the replica from no round.
         r.bad.retain(|(chunk, _)| !gone.contains(&chunk.generation));
-        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-        (self.k_lags, self.maybe_dirty, self.last_apply) = (true, true, self.now);
-        self.releasing |= cut || !gone.is_empty();
+        drop(r);
+        self.destage.k_lags = true;
+        self.destage.applied(self.now, cut || !gone.is_empty());
         self.judge_reached(replica, &before);
         if !changes.is_empty() {
             self.judge_heirs(replica, changes);
@@ -568,10 +413,8 @@ impl Engine {
 
     /// Takes the overlay of a replica that has not failed: the pressure counts no others.
     pub(crate) fn take_overlay(&mut self, replica: ReplicaId) -> Overlay {
-        let Some(r) = self.replicas.get_mut(&replica) else { return Overlay::default() };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return Overlay::default() };
         let overlay = std::mem::take(&mut r.overlay);
-        self.overlay_bytes -= overlay.bytes();
-        self.partial_blocks -= overlay.partial_blocks();
         overlay
     }
 
@@ -585,8 +428,8 @@ impl Engine {
     pub(crate) fn log_use(&self) -> Option<(u64, u64)> {
         let log = self.log.as_ref()?;
         // Bytes that freeing will append: a block, its record and the copy of that for each block that is covered in part (R9).
-        let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 200);
-        let used = log.ring.used_from(self.freeable) + completing;
+        let completing = self.replicas.footprint().partial_blocks * (BATCH_ALIGN as u64 + 200);
+        let used = log.ring.used_from(self.tail.freeable) + completing;
         Some((used, (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes()))
     }
 
@@ -595,7 +438,7 @@ impl Engine {
         let (true, State::Running) = (self.config.hdd_home, &self.state) else { return None };
         let progress = self.home.as_ref().map_or(0.0, Home::round_progress);
         let log = self.log_use()?;
-        self.pacing.rate(now, log, progress)
+        self.destage.pacing.rate(now, log, progress)
     }
 
     /// Returns how near the limits are; see [`Pressure`].
@@ -607,8 +450,8 @@ impl Engine {
             log: used as f32 / usable as f32,
             // AUs that a round exchanges for logged ones were taken before.
             pending_free: home.pending_free_bytes.saturating_sub(home.exchanged_bytes) as f32 / pending_free_max as f32,
-            dissolved: self.merges.level(),
-            full: home.full || self.round_refused,
+            dissolved: self.destage.merges.level(),
+            full: home.full || self.destage.refused,
         }
     }
 
@@ -633,11 +476,14 @@ impl Engine {
         self.log.as_ref().map_or(0, |log| log.ring.count() as u64 * log.ring.segment_bytes())
     }
 
-    /// Checks the space accounting of home; does nothing before the mount.
+    /// Checks the sums over the replicas, and the space accounting of home.
     ///
     /// # Errors
     /// Describes the first contradiction.
     pub fn audit(&self) -> Result<(), String> {
+        if !self.replicas.adds_up() {
+            return Err("the sums over the replicas are not theirs".to_owned());
+        }
         self.home.as_ref().map_or(Ok(()), |home| home.audit())
     }
 
@@ -659,7 +505,7 @@ impl Engine {
             stats.segments = log.ring.count() as u32;
             stats.segments_in_use = log.ring.live().len() as u32;
         }
-        stats.overlay_bytes = self.overlay_bytes;
+        stats.overlay_bytes = self.replicas.footprint().bytes;
         stats.drops_waiting = self.drops.len() as u64;
         stats.entries_retained = self.replicas.values().map(|r| r.log.len() as u64).sum();
         stats.device_read_bytes += home.read_bytes;
@@ -704,15 +550,16 @@ impl Engine {
             Done::Mounted => self.mount_recorded(),
             Done::Copied { replica, index, term, segment, whole } => {
                 self.stats.copied_entries += 1;
-                if let Some(r) = self.replicas.get_mut(&replica) {
-                    r.note_place(index, term, segment);
-                    if whole && r.log.get(index).is_some_and(|kept| kept.term == term) {
-                        self.refill_durable(replica, index);
-                    }
+                let Some(mut r) = self.replicas.get_mut(&replica) else { return };
+                r.note_place(index, term, segment);
+                let is_it = r.log.get(index).is_some_and(|kept| kept.term == term);
+                drop(r);
+                if whole && is_it {
+                    self.refill_durable(replica, index);
                 }
             }
             Done::Replaced(replica) => {
-                let oldest = self.replicas.get_mut(&replica).and_then(|r| r.replaced.pop_front());
+                let oldest = self.replicas.get_mut(&replica).and_then(|mut r| r.replaced.pop_front());
                 assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
             Done::Filling(decision) => self.log_begun(decision),

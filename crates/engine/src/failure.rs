@@ -39,7 +39,7 @@ impl Engine {
     }
 
     fn fail_as(&mut self, replica: ReplicaId, mut failure: Failure, from: Option<Index>) {
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
         tracing::error!(replica = replica.0, reason = failure.reason, "a replica has failed");
         let (mut replaces, mut keeps_blocks) = (false, false);
         if let Some(from) = from {
@@ -54,18 +54,19 @@ impl Engine {
             r.written_hard_state = r.hard_state;
         }
         let tells = r.born && matches!(self.state, State::Running);
+        drop(r);
         let last = from.filter(|_| failure.is_past).map(|from| Index(from.0 - 1));
         // A failed replica is not read or destaged any more. Its past may need blocks that a round was to redo.
         let overlay = self.take_overlay(replica);
         match self.replicas.get_mut(&replica).filter(|_| keeps_blocks) {
-            Some(r) => r.overlay = overlay,
+            Some(mut r) => r.overlay = overlay,
             None => self.drops.add_overlay(overlay),
         }
         if tells && !on(Bug::FailureNotLogged) {
             self.queue(Work::Failed { replica, last, replaces });
         }
-        let r = self.replicas.get_mut(&replica).expect("it was just there");
-        r.turn(ReplicaState::Failed(failure.clone()));
+        let r = self.replicas.get_mut(&replica);
+        r.expect("it was just there").turn(ReplicaState::Failed(failure.clone()));
         self.note_heirs(replica);
         self.unstage(replica);
         self.events.push(EngineEvent::Failed { replica, failure });
@@ -73,8 +74,9 @@ impl Engine {
 
     /// Gives up the entries of a failed replica above its checkpoint index: the log needs the room. What it has at home stays.
     pub(crate) fn shorten_past(&mut self, replica: ReplicaId) {
-        let r = self.replicas.get_mut(&replica).expect("the caller saw it");
+        let mut r = self.replicas.get_mut(&replica).expect("the caller saw it");
         if r.shows > r.checkpoint.0 {
+            drop(r);
             return self.end_past(replica);
         }
         let last = r.checkpoint.0;
@@ -82,15 +84,17 @@ impl Engine {
         r.hard_state.commit = r.checkpoint.0;
         r.written_hard_state = r.hard_state;
         r.overlay = Overlay::default();
+        drop(r);
         self.queue(Work::Failed { replica, last: Some(last), replaces });
     }
 
     /// Ends the past of a failed replica, parts of whose home go over to a successor: what is left is no state that it had.
     pub(crate) fn end_past(&mut self, replica: ReplicaId) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         if let ReplicaState::Failed(failure) = &mut r.state
             && std::mem::take(&mut failure.is_past)
         {
+            drop(r);
             self.queue(Work::Failed { replica, last: None, replaces: false });
         }
     }
@@ -107,11 +111,9 @@ impl Engine {
     /// revival back. `None`: its contents are no state that it had.
     pub fn revive(&mut self, replica: ReplicaId) -> Option<Recovered> {
         self.past_end(replica).filter(|_| matches!(self.state, State::Running))?;
-        let r = self.replicas.get_mut(&replica).filter(|r| !r.held_decision.is_empty())?;
+        let mut r = self.replicas.get_mut(&replica).filter(|r| !r.held_decision.is_empty())?;
         r.revived = r.failure().cloned();
         r.turn(ReplicaState::Running);
-        self.overlay_bytes += r.overlay.bytes();
-        self.partial_blocks += r.overlay.partial_blocks();
         let (index, term) = r.checkpoint;
         let recovered = Recovered {
             identity: r.identity.clone(),
@@ -123,18 +125,17 @@ impl Engine {
             failure: None,
             fills: false,
         };
+        drop(r);
         self.note_heirs(replica);
         Some(recovered)
     }
 
     /// Takes a revival back, before anything was appended.
     pub fn fail_again(&mut self, replica: ReplicaId) {
-        if let Some(r) = self.replicas.get_mut(&replica)
-            && let Some(failure) = r.revived.take()
-        {
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
+        if let Some(failure) = r.revived.take() {
             r.turn(ReplicaState::Failed(failure));
-            self.overlay_bytes -= r.overlay.bytes();
-            self.partial_blocks -= r.overlay.partial_blocks();
+            drop(r);
             self.note_heirs(replica);
         }
     }

@@ -40,14 +40,14 @@ impl Engine {
     /// neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::FillRefused`]. A replica that is being
     /// filled already drops the entries up to that index, and keeps the later ones that are in the log.
     pub fn fill(&mut self, decision: DecisionState) {
-        self.fills.push_back(decision);
+        self.streams.fills.push_back(decision);
     }
 
     /// Begins what was asked for, unless the running round takes the replica.
     pub(crate) fn begin_fills(&mut self) {
-        for decision in std::mem::take(&mut self.fills) {
-            match self.round.takes(decision.replica) {
-                true => self.fills.push_back(decision),
+        for decision in std::mem::take(&mut self.streams.fills) {
+            match self.destage.round.takes(decision.replica) {
+                true => self.streams.fills.push_back(decision),
                 false => self.begin_fill(decision),
             }
         }
@@ -84,11 +84,12 @@ impl Engine {
         if overlay.bytes() > OLDER_MAX {
             self.drops.add_overlay(std::mem::take(&mut overlay));
         }
-        let r = self.replicas.get_mut(&replica).expect("it was just there");
+        let mut r = self.replicas.get_mut(&replica).expect("it was just there");
         if !r.is_filling() {
             r.bad.clear();
             r.set_older(overlay);
         }
+        drop(r);
         self.note_heirs(replica);
         let log = self.log.as_mut().expect("a running engine has a log");
         log.drop_work_of(replica);
@@ -99,7 +100,7 @@ impl Engine {
     pub(crate) fn is_beginning(&self, id: ReplicaId) -> bool {
         let of = |decision: &DecisionState| decision.replica == id;
         let log = self.log.as_ref().expect("a running engine has a log");
-        self.fills.iter().any(of) || log.begins(id)
+        self.streams.fills.iter().any(of) || log.begins(id)
     }
 
     /// Notes that the log begins there, durably.

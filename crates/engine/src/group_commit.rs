@@ -44,10 +44,10 @@ impl Engine {
         let placer = home.map(|home| Placer::new(home, min.map_or(AU, |min| min.max(AU)), log_bytes, log.align));
         let mut parts = BuildParts {
             replicas: &mut self.replicas,
-            tombstones: &self.tombstones,
+            tombstones: &self.ids.tombstones,
             map: &self.map,
-            creates_lost: self.creates_lost,
-            floor: self.floor,
+            creates_lost: self.ids.creates_lost,
+            floor: self.ids.floor,
             mounting: matches!(self.state, State::Mounting(_)),
             state_batch_max: self.config.state_batch_max.min(STATE_BATCH_MAX),
             placer,

@@ -16,6 +16,7 @@ use crate::home_api::{BlockData, ChunkDirty, Round, RoundState};
 use crate::lineage::Lineage;
 use crate::log::{Log, Work};
 use crate::replica::{Replica, ReplicaState, Stages};
+use crate::replicas::ReplicaMut;
 use crate::round::{RoundStep, Run};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,20 +35,28 @@ pub(crate) struct Install {
     begins: Option<DecisionState>,
 }
 
+/// Orders that concern the contents of streams and wait for the running round (R12, R16).
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Replicas whose log is to begin behind the index of a stream.
+    pub fills: VecDeque<DecisionState>,
+    pub installs: VecDeque<Install>,
+}
+
 impl Engine {
     /// Whether a destage round is running: from its begin to its flip.
     pub fn is_round_running(&self) -> bool {
-        !matches!(self.round, RoundStep::Idle)
+        !matches!(self.destage.round, RoundStep::Idle)
     }
 
     /// Whether the running round replaces a replica's contents with those of a stream.
     pub fn is_installing_for_tools(&self) -> bool {
-        self.round.installs().is_some()
+        self.destage.round.installs().is_some()
     }
 
     /// Returns the replica whose installation was requested and has not begun.
     pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
-        self.installs.front().map(|install| install.replica)
+        self.streams.installs.front().map(|install| install.replica)
     }
 
     /// Stages whole blocks beside the contents of the replica: `payload` with one CRC a block, or zeros. Ends with
@@ -102,7 +111,7 @@ impl Engine {
         if let Some(home) = &mut self.home {
             home.unstage(replica);
         }
-        self.replicas.get_mut(&replica).into_iter().for_each(|r| r.stages = Stages::default());
+        self.replicas.get_mut(&replica).into_iter().for_each(|mut r| r.stages = Stages::default());
         self.look_for_merges();
         if self.cancel_install(replica) {
             self.events.push(EngineEvent::InstallRefused { replica });
@@ -112,39 +121,39 @@ impl Engine {
     /// Cancels an installation that has not begun: without the staged blocks it would leave an empty replica. True when
     /// there was one.
     pub(crate) fn cancel_install(&mut self, replica: ReplicaId) -> bool {
-        let count = self.installs.len();
-        self.installs.retain(|install| install.replica != replica);
-        self.installs.len() < count
+        let count = self.streams.installs.len();
+        self.streams.installs.retain(|install| install.replica != replica);
+        self.streams.installs.len() < count
     }
 
     /// Makes the staged blocks the contents of a replica that is being filled, as of its checkpoint index. All of them were reported
     /// staged, and what they show of later entries is applied here: the overlay lies above it. Ends with
     /// [`EngineEvent::Installed`] or [`EngineEvent::InstallRefused`]; the group goes on meanwhile.
     pub fn install(&mut self, replica: ReplicaId) {
-        self.installs.push_back(Install { replica, begins: None });
+        self.streams.installs.push_back(Install { replica, begins: None });
     }
 
     /// Makes the staged blocks the contents of a replica, exactly as of `decision.index`, and has its log begin there; until then its
     /// present log counts. The group neither appends nor applies until [`EngineEvent::Begun`] or [`EngineEvent::InstallRefused`].
     pub fn install_as_of(&mut self, decision: DecisionState) {
-        self.installs.push_back(Install { replica: decision.replica, begins: Some(decision) });
+        self.streams.installs.push_back(Install { replica: decision.replica, begins: Some(decision) });
     }
 
     /// Begins the next installation, unless a round runs or work of its replica is queued for the log.
     pub(crate) fn begin_install(&mut self) {
-        if !matches!(self.round, RoundStep::Idle) {
+        if !matches!(self.destage.round, RoundStep::Idle) {
             return;
         }
-        let Some(Install { replica, begins }) = self.installs.front().cloned() else { return };
+        let Some(Install { replica, begins }) = self.streams.installs.front().cloned() else { return };
         if begins.is_some() && self.log.as_ref().is_some_and(|log| log.has_work_of(replica)) {
             return;
         }
-        self.installs.pop_front();
+        self.streams.installs.pop_front();
         let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
         let first = self.replicas.get(&replica).map(|r| &r.first_decision);
         let tree = begins.as_ref().map(|decision| &decision.bytes).or(first).map(|bytes| Tree::of_decision(bytes));
         let Some(Ok(tree)) = tree else { return self.refuse_install(replica) };
-        let fits = |r: &&mut Replica| match (&begins, &r.state) {
+        let fits = |r: &ReplicaMut<'_>| match (&begins, &r.state) {
             _ if !r.stages.fit(&tree) => false,
             (None, _) => r.is_filling() && r.fills_from.is_some(),
             (Some(decision), ReplicaState::Running) => decision.index > r.hard_state.commit,
@@ -155,7 +164,7 @@ impl Engine {
             _ => false,
         };
         let usable = !spoiled && !self.is_beginning(replica);
-        let Some(r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| usable) else {
+        let Some(mut r) = self.replicas.get_mut(&replica).filter(fits).filter(|_| usable) else {
             return self.refuse_install(replica);
         };
         pass(Point::InstallBegun);
@@ -168,12 +177,14 @@ impl Engine {
             None => (DecisionState { replica, index, term, bytes }, r.written_hard_state.commit.max(r.applied)),
         };
         let is_older = begins.is_none() && r.written_hard_state.commit < commit;
+        let fills = r.is_filling();
+        drop(r);
         let aside = match begins {
             None => Vec::new(),
             Some(_) => {
-                if !r.is_filling() {
+                if !fills {
                     let overlay = self.take_overlay(replica);
-                    let r = self.replicas.get_mut(&replica).expect("it was just there");
+                    let mut r = self.replicas.get_mut(&replica).expect("it was just there");
                     r.bad.clear();
                     r.set_older(overlay);
                 }
@@ -192,7 +203,7 @@ impl Engine {
         // A stream brings the blocks of live generations.
         let round = RoundState { decision, commit, dissolved: bytes::Bytes::new() };
         let begins = begins.is_some().then_some(aside);
-        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, begins) };
+        self.destage.round = RoundStep::Home { run: Run::install(round.clone(), self.destage.horizon, begins) };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
@@ -214,7 +225,7 @@ impl Engine {
     pub fn stage_as_of(&mut self, replica: ReplicaId, decision: &[u8]) -> bool {
         let lineage = Lineage::decode(decision, &[]).ok().map(Arc::new);
         let is_one = lineage.is_some();
-        if let (Some(r), Some(lineage)) = (self.replicas.get_mut(&replica), lineage) {
+        if let (Some(mut r), Some(lineage)) = (self.replicas.get_mut(&replica), lineage) {
             r.stages.lineage = Some(lineage);
         }
         is_one
@@ -227,13 +238,11 @@ impl Engine {
             let log = self.log.as_mut().expect("a running engine has a log");
             aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
             // One that was being filled goes on so.
-            if let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && r.fills_from.is_none()) {
+            if let Some(mut r) = self.replicas.get_mut(&replica).filter(|r| r.is_filling() && r.fills_from.is_none()) {
                 let ReplicaState::Filling { older, .. } = std::mem::replace(&mut r.state, ReplicaState::Running) else {
                     unreachable!("seen above")
                 };
                 (r.overlay, r.lineage) = (older.overlay, older.lineage);
-                self.overlay_bytes += r.overlay.bytes();
-                self.partial_blocks += r.overlay.partial_blocks();
             }
         }
         self.copy_forward();
@@ -246,14 +255,15 @@ impl Engine {
     /// index of `state`. `begun`: its log began with it.
     pub(crate) fn installed(&mut self, state: RoundState, begun: bool) {
         let RoundState { decision, commit, .. } = state;
-        let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&decision.replica) else { return };
         (r.fills_from, r.first_decision, r.shows) = (None, bytes::Bytes::new(), commit);
         if r.has_failed() {
             return;
         }
         r.turn(ReplicaState::Running);
+        drop(r);
         // A round can free the log of it now.
-        self.k_lags = true;
+        self.destage.k_lags = true;
         let replica = decision.replica;
         match begun {
             true => {
@@ -272,7 +282,7 @@ impl Engine {
         let evicted = home.evict_staged();
         let some = !evicted.is_empty();
         for replica in evicted {
-            let is_awaited = self.installs.iter().any(|install| install.replica == replica);
+            let is_awaited = self.streams.installs.iter().any(|install| install.replica == replica);
             let awaited = is_awaited && !on(Bug::InstallOfNothing) && self.cancel_install(replica);
             self.events.push(match awaited {
                 true => EngineEvent::InstallRefused { replica },

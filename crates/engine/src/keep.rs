@@ -13,6 +13,7 @@ use crate::overlay::Source;
 use crate::read::Asker;
 use crate::replica::Replica;
 use crate::resolve::Sources;
+use std::collections::{BTreeMap, BTreeSet};
 use types::{ChunkKey, PgId, ReplicaId, SectorRange, Time};
 
 /// Contents of a removed replica, which stay at home until then, or until the space is needed.
@@ -20,6 +21,15 @@ use types::{ChunkKey, PgId, ReplicaId, SectorRange, Time};
 pub(crate) struct Relic {
     pg: PgId,
     until: Time,
+}
+
+/// Destroyed replicas of which something is left at home.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    /// Those that no checkpoint has dropped yet.
+    pub destroyed: BTreeSet<ReplicaId>,
+    /// Those whose contents stay for a while. They are in `destroyed`, too.
+    pub relics: BTreeMap<ReplicaId, Relic>,
 }
 
 impl Engine {
@@ -30,13 +40,13 @@ impl Engine {
         self.destroy_replica(replica);
         let is_whole = self.home.as_ref().is_some_and(|home| home.can_be_base(replica));
         if let Some(pg) = pg.filter(|_| is_whole && matches!(self.state, State::Running)) {
-            self.relics.insert(replica, Relic { pg, until });
+            self.removed.relics.insert(replica, Relic { pg, until });
         }
     }
 
     /// Returns the destroyed replicas that the next round drops.
     pub(crate) fn dropped(&self) -> impl Iterator<Item = ReplicaId> {
-        self.destroyed.iter().copied().filter(|id| !self.relics.contains_key(id))
+        self.removed.destroyed.iter().copied().filter(|id| !self.removed.relics.contains_key(id))
     }
 
     /// Gives up all contents of removed replicas. True when there were any.
@@ -55,18 +65,19 @@ impl Engine {
     }
 
     fn retain_relics(&mut self, stays: impl Fn(&Relic) -> bool) -> bool {
-        let count = self.relics.len();
-        self.relics.retain(|_, relic| stays(relic));
-        let dropped = self.relics.len() < count;
-        self.maybe_dirty |= dropped;
-        self.releasing |= dropped;
+        let count = self.removed.relics.len();
+        self.removed.relics.retain(|_, relic| stays(relic));
+        let dropped = self.removed.relics.len() < count;
+        if dropped {
+            self.destage.changed(true);
+        }
         dropped
     }
 
     /// Forgets relics that an installation has taken over.
     pub(crate) fn forget_taken_relics(&mut self) {
         let home = self.home.as_ref().expect("a running engine has a home");
-        self.relics.retain(|id, _| home.can_be_base(*id));
+        self.removed.relics.retain(|id, _| home.can_be_base(*id));
     }
 
     /// Returns the replica here whose contents a stream to `replica` may keep in part: the replica itself, or an older
@@ -75,14 +86,14 @@ impl Engine {
         let (home, r) = (self.home.as_ref()?, self.replicas.get(&replica)?);
         let pg = r.identity.pg;
         let failed = self.replicas.iter().filter(|(_, old)| old.identity.pg == pg && old.has_failed());
-        let removed = self.relics.iter().filter(|(_, relic)| relic.pg == pg).map(|(id, _)| *id);
+        let removed = self.removed.relics.iter().filter(|(_, relic)| relic.pg == pg).map(|(id, _)| *id);
         let older = failed.map(|(id, _)| *id).chain(removed).filter(|id| *id < replica && home.can_be_base(*id));
         if home.can_be_base(replica) { Some(replica) } else { older.max() }
     }
 
     /// Whether home alone counts of this base: it has failed, or is removed.
     pub(crate) fn is_only_home(&self, base: ReplicaId) -> bool {
-        self.replicas.get(&base).map_or(self.relics.contains_key(&base), Replica::has_failed)
+        self.replicas.get(&base).map_or(self.removed.relics.contains_key(&base), Replica::has_failed)
     }
 
     /// Reads the base's contents as they are now: of a failed replica, its home. [`EngineEvent::ReadDone`] follows, perhaps
@@ -120,7 +131,7 @@ impl Engine {
         };
         match self.replicas.get(&base) {
             Some(old) if !old.has_failed() => alone(old.base_sources(home)),
-            None if !self.relics.contains_key(&base) => false,
+            None if !self.removed.relics.contains_key(&base) => false,
             _ => self.home_lineage(base).is_ok_and(|lineage| alone(self.home_sources(base, &lineage))),
         }
     }

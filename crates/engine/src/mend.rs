@@ -82,9 +82,9 @@ impl Engine {
     /// Notes that a block reported bad was read well since, is not needed any more, or is to be found again by the next read of it.
     pub fn forget_bad(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         self.zero_hidden(replica, chunk, block);
-        if let Some(r) = self.replicas.get_mut(&replica) {
+        if let Some(mut r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));
-            self.maybe_dirty = true;
+            self.destage.changed(false);
         }
     }
 
@@ -167,13 +167,11 @@ impl Engine {
 
     /// Puts a block, or zeros, into the overlay.
     fn put_mended(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, payload: Option<Arc<Payload>>) {
-        let r = self.replicas.get_mut(&replica).expect("the caller has looked");
-        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        let mut r = self.replicas.get_mut(&replica).expect("the caller has looked");
         let judge = r.overlay.write(chunk, range, payload.clone());
-        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         let index = r.applied;
         let commits = r.written_hard_state.commit < index;
+        drop(r);
         if judge {
             self.judge_space(replica, chunk);
         }
@@ -186,7 +184,7 @@ impl Engine {
             let block = (range.start / SECTORS_PER_BLOCK) as u16;
             self.queue(Work::Block { replica, chunk, block, index, payload });
         }
-        (self.maybe_dirty, self.last_apply) = (true, self.now);
+        self.destage.applied(self.now, false);
         self.stats.mended_blocks += 1;
     }
 
@@ -199,8 +197,9 @@ impl Engine {
                 ((range.start / SECTORS_PER_BLOCK) as u16..=last).map(|block| (*chunk, block)).collect()
             }
         };
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return };
         r.bad.extend(blocks.iter().copied());
+        drop(r);
         let completing = matches!(asker, Asker::Completion);
         if completing {
             self.leave_round(replica);
@@ -245,19 +244,16 @@ impl Engine {
 
     /// Takes the replica out of the running round; it keeps its checkpoint index.
     fn leave_round(&mut self, replica: ReplicaId) {
-        let RoundStep::Completing { run, left, .. } = &mut self.round else { return };
+        let RoundStep::Completing { run, left, .. } = &mut self.destage.round else { return };
         if !run.leave(replica) {
             return;
         }
         left.retain(|(id, ..)| *id != replica);
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
-        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         r.overlay.thaw();
-        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        drop(r);
         self.judge_all_space(replica);
-        self.maybe_dirty = true;
-        self.releasing |= self.round_releases;
+        self.destage.changed(self.destage.round_releases);
     }
 }
 

@@ -167,7 +167,7 @@ impl Engine {
     /// Sets whether the OSD's loop holds merges back: a stream of some replica runs. A plan that was made waits. While the loop lacks space
     /// to grant, merges go on.
     pub fn hold_merges(&mut self, held: bool) {
-        self.merges.held = held && !self.space_wanted;
+        self.destage.merges.held = held && !self.destage.space_wanted;
     }
 
     /// Notes that the lists of dissolved generations of a replica may have changed, or whether they count.
@@ -175,16 +175,16 @@ impl Engine {
         let counts = self.replicas.get(&replica).filter(|r| r.destages() && r.lineage.has_dissolved());
         match counts {
             Some(r) => {
-                self.merges.due = true;
-                self.merges.lists.insert(replica, r.lineage.dissolved_len());
+                self.destage.merges.due = true;
+                self.destage.merges.lists.insert(replica, r.lineage.dissolved_len());
             }
-            None => drop(self.merges.lists.remove(&replica)),
+            None => drop(self.destage.merges.lists.remove(&replica)),
         }
     }
 
     /// Takes generations of which the store keeps nothing from the lists of a replica. True when there were any.
     pub(crate) fn forget_merged(&mut self, replica: ReplicaId) -> bool {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return false };
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return false };
         if !r.lineage.has_dissolved() {
             return false;
         }
@@ -194,6 +194,7 @@ impl Engine {
         }
         let before = r.reaches();
         std::sync::Arc::make_mut(&mut r.lineage).forget(|id| gone.binary_search(&id).is_ok());
+        drop(r);
         self.judge_reached(replica, &before);
         self.note_heirs(replica);
         true
@@ -205,11 +206,11 @@ impl Engine {
     }
 
     fn may_merge(&self) -> bool {
-        self.merges.due
-            && !self.merges.held
-            && !self.rounds_held
+        self.destage.merges.due
+            && !self.destage.merges.held
+            && !self.destage.held
             && self.is_round_idle()
-            && self.now >= self.merges.not_before
+            && self.now >= self.destage.merges.not_before
             && self.pressure().log < LOG_MAX
     }
 
@@ -218,31 +219,31 @@ impl Engine {
         if !self.may_merge() {
             return;
         }
-        if self.merges.plan.is_empty() && !self.merges.forgets {
+        if self.destage.merges.plan.is_empty() && !self.destage.merges.forgets {
             self.plan_merges();
         }
-        while self.merges.reading < self.reads_max()
-            && let Some((replica, chunk, range)) = self.merges.left.pop_front()
+        while self.destage.merges.reading < self.reads_max()
+            && let Some((replica, chunk, range)) = self.destage.merges.left.pop_front()
         {
             // M3: a block that was repaired meanwhile is in the overlay.
             let whole = |r: &Replica| !r.has_failed() && !r.overlay.has_chunk(chunk);
             let home = self.home.as_ref().expect("a running engine has a home");
             if self.replicas.get(&replica).is_some_and(whole) && home.has_data(replica, chunk, range) {
-                self.merges.reading += 1;
-                self.read_for_merge(self.merges.number, replica, chunk, range);
+                self.destage.merges.reading += 1;
+                self.read_for_merge(self.destage.merges.number, replica, chunk, range);
             }
         }
     }
 
     /// Time at which a plan has a step to do, while no completion begins it.
     pub(crate) fn merge_deadline(&self) -> Time {
-        let merges = &self.merges;
-        if merges.is_ready() && self.is_round_idle() && !self.rounds_held {
+        let merges = &self.destage.merges;
+        if merges.is_ready() && self.is_round_idle() && !self.destage.held {
             return self.merge_round_at();
         }
         let plans = merges.plan.is_empty() && !merges.forgets;
         let reads = !merges.left.is_empty() && merges.reading < self.reads_max();
-        match merges.due && !merges.held && !self.rounds_held && self.is_round_idle() && (plans || reads) {
+        match merges.due && !merges.held && !self.destage.held && self.is_round_idle() && (plans || reads) {
             true if self.pressure().log < LOG_MAX => merges.not_before.max(self.now),
             _ => Time::NEVER,
         }
@@ -250,12 +251,12 @@ impl Engine {
 
     /// Time of the next round that only merges.
     pub(crate) fn merge_round_at(&self) -> Time {
-        self.last_round + GAP
+        self.destage.last_round + GAP
     }
 
     /// Whether a round that only merges is to begin.
     pub(crate) fn is_merge_round_due(&self, now: Time) -> bool {
-        self.merges.is_ready() && now >= self.merge_round_at()
+        self.destage.merges.is_ready() && now >= self.merge_round_at()
     }
 
     /// Walks over the chunks of dissolved generations, and makes a plan of what it finds.
@@ -264,7 +265,7 @@ impl Engine {
         let chunks = (home.free_slots() / SLOTS_SHARE / CHUNK_SLOTS).max(1) as usize;
         let blocks = (self.config.steps.merge_bytes / BLOCK).max(1) as usize;
         let mut budget = Budget { blocks, chunks: chunks.min(CHUNKS_MAX), walk: WALK_MAX };
-        let from = self.merges.walked;
+        let from = self.destage.merges.walked;
         let first = from.map_or(ReplicaId(0), |(id, _)| id);
         let mut found = Found::default();
         let mut stopped = None;
@@ -278,16 +279,16 @@ impl Engine {
             }
         }
         let Found { plan, left, forgets } = found;
-        self.merges.end_plan();
-        let merges = &mut self.merges;
+        self.destage.merges.end_plan();
+        let merges = &mut self.destage.merges;
         let (began, found_now) = (from.is_none(), !plan.is_empty() || forgets);
         merges.is_whole_walk |= began;
         merges.has_found = found_now || (merges.has_found && !began);
         // A walk that began in the middle, or found something, is followed by another one. Else nothing is merged before a round ends.
         merges.due = stopped.is_some() || merges.has_found || !merges.is_whole_walk;
         merges.is_whole_walk &= stopped.is_some();
-        (self.merges.plan, self.merges.left, self.merges.forgets) = (plan, left, forgets);
-        self.merges.walked = stopped;
+        (self.destage.merges.plan, self.destage.merges.left, self.destage.merges.forgets) = (plan, left, forgets);
+        self.destage.merges.walked = stopped;
     }
 
     /// Takes blocks that home has read for a plan.
@@ -300,7 +301,7 @@ impl Engine {
         data: ReadData,
     ) {
         let is_it = |planned: &&mut Planned| planned.replica == replica && planned.from == chunk;
-        let planned = self.merges.plan.iter_mut().find(is_it).filter(|_| plan == self.merges.number);
+        let planned = self.destage.merges.plan.iter_mut().find(is_it).filter(|_| plan == self.destage.merges.number);
         if let (Some(planned), ReadData::Bytes { payload, .. }) = (planned, data) {
             let first = (range.start / SECTORS_PER_BLOCK) as u16;
             let slice = |n: usize| payload.slice(n * BLOCK as usize..(n + 1) * BLOCK as usize);
@@ -311,18 +312,18 @@ impl Engine {
 
     /// Notes that a read for a plan has ended, with or without the blocks.
     pub(crate) fn merge_read_ended(&mut self, plan: u64) {
-        if plan == self.merges.number {
-            self.merges.reading -= 1;
+        if plan == self.destage.merges.number {
+            self.destage.merges.reading -= 1;
         }
     }
 
     /// Returns the merges of the round that is handed over now, and ends the plan.
     pub(crate) fn take_merges(&mut self, run: &Run) -> Vec<ChunkMerge> {
-        if !self.merges.is_ready() {
+        if !self.destage.merges.is_ready() {
             return Vec::new();
         }
         let home = self.home.as_ref().expect("a running engine has a home");
-        let mut plan = std::mem::take(&mut self.merges.plan);
+        let mut plan = std::mem::take(&mut self.destage.merges.plan);
         plan.retain(|planned| self.replicas.get(&planned.replica).is_some_and(|r| r.merges(home)));
         // The plan may have become ready after the round began without the replica.
         let (taken, rest): (Vec<_>, Vec<_>) = plan.into_iter().partition(|p| run.lineage_of(p.replica).is_some());
@@ -331,31 +332,31 @@ impl Engine {
             planned.merge(r, lineage)
         };
         let merges: Vec<ChunkMerge> = taken.into_iter().filter_map(fits).collect();
-        (self.merges.plan, self.merges.forgets) = (rest, false);
+        (self.destage.merges.plan, self.destage.merges.forgets) = (rest, false);
         let heirs: Vec<_> = merges.iter().map(|merge| (merge.replica, merge.into)).collect();
-        self.merges.running = (!heirs.is_empty()).then(|| (heirs, self.home_stats().merged_aus));
+        self.destage.merges.running = (!heirs.is_empty()).then(|| (heirs, self.home_stats().merged_aus));
         merges
     }
 
     /// Lets the walk begin again, when there are dissolved generations: what kept a chunk waiting may be over.
     pub(crate) fn look_for_merges(&mut self) {
-        self.merges.due = self.replicas.values().any(|r| r.lineage.has_dissolved());
-        self.merges.is_whole_walk = false;
+        self.destage.merges.due = self.replicas.values().any(|r| r.lineage.has_dissolved());
+        self.destage.merges.is_whole_walk = false;
     }
 
     /// Notes that a round has ended. Returns the chunks of heirs into which it merged.
     pub(crate) fn merges_committed(&mut self) -> Vec<(ReplicaId, ChunkKey)> {
         self.look_for_merges();
-        let Some((heirs, before)) = self.merges.running.take() else { return Vec::new() };
+        let Some((heirs, before)) = self.destage.merges.running.take() else { return Vec::new() };
         if self.home_stats().merged_aus == before {
-            self.merges.not_before = self.now + PAUSE;
+            self.destage.merges.not_before = self.now + PAUSE;
         }
         heirs
     }
 
     /// Forgets bad blocks that home does not hold any more: their chunk is merged, or dropped.
     pub(crate) fn forget_bad_of_gone(&mut self, replica: ReplicaId) {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         r.bad.retain(|(chunk, block)| home.hash_of(replica, *chunk, *block).is_some());
     }
 }

@@ -13,6 +13,7 @@ use crate::log::scan::{Candidate, Found, Verdict, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
 use crate::mount_places::Placing;
+use crate::replicas::Replicas;
 use env::{DiskError, DiskId, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader, PlacedRun};
 use layout::poison::{POISON_AT, POISON_LEN};
@@ -65,6 +66,15 @@ pub(crate) enum Mount {
     Home {
         replay: Box<Replay>,
     },
+}
+
+/// Facts that the phases of a mount share.
+#[derive(Debug, Default)]
+pub(crate) struct MountNotes {
+    /// Number of log reads that were repeated after an error that is none of the medium.
+    retries: u32,
+    /// The copies of superblocks that are to be rewritten: disk, offset, bytes.
+    bad_superblocks: Vec<(DiskId, u64, IoBuf)>,
 }
 
 impl Engine {
@@ -132,7 +142,7 @@ impl Engine {
                             Some((disk.id, Superblock::offsets(disk.size_bytes)[nth], bytes))
                         })
                         .collect();
-                    self.bad_superblocks = bad;
+                    self.mount.bad_superblocks = bad;
                     self.superblocks_read(chosen);
                 }
             }
@@ -244,8 +254,8 @@ impl Engine {
 
     /// Repeats a read of the log, or gives up the mount: nothing was written, so the next start loses nothing.
     fn read_again(&mut self, token: Token, len: usize, source: DiskError) {
-        self.mount_retries += 1;
-        if self.mount_retries > RETRIES_MAX {
+        self.mount.retries += 1;
+        if self.mount.retries > RETRIES_MAX {
             return self.fail_mount(MountError::Disk { during: "reading the log", source });
         }
         let log = self.log.as_ref().expect("made with the superblock");
@@ -380,7 +390,7 @@ impl Engine {
             self.erase_mark();
             left += self.disks.each().len();
         }
-        for (disk, offset, bytes) in std::mem::take(&mut self.bad_superblocks) {
+        for (disk, offset, bytes) in std::mem::take(&mut self.mount.bad_superblocks) {
             tracing::warn!(offset, "a copy of the superblock is damaged: it is rewritten from the other one");
             let token = self.token(key::MOUNT_REWRITE, u32::MAX - 1);
             self.ops.push(Op::DiskWrite { token, disk, offset, bufs: vec![bytes], flush: false });
@@ -446,24 +456,24 @@ impl Engine {
         (log.durable_seq, log.found) = (replay.last_seq, replay.last_seq);
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;
-        self.creates_lost = replay.creates_lost();
+        self.ids.creates_lost = replay.creates_lost();
         if let Some(reason) = replay.store_damage() {
             tracing::error!(%reason, "every replica of this store has failed");
         }
-        self.hole.clone_from(&replay.hole);
+        self.ids.lost_records.clone_from(&replay.hole);
         if let Some(reason) = &replay.hole {
-            tracing::error!(%reason, creates = self.creates_lost > ReplicaId(0), "records of the log are lost");
+            tracing::error!(%reason, creates = self.ids.creates_lost > ReplicaId(0), "records of the log are lost");
             if replay.ends_in_hole {
                 // The damaged batch stays as evidence: the log does not overwrite it before its segment is reused.
                 log.ring.close_newest();
             }
         }
-        self.tombstones = std::mem::take(&mut replay.tombstones);
-        self.destroyed = self.tombstones.clone();
-        self.floor = replay.floor;
+        self.ids.tombstones = std::mem::take(&mut replay.tombstones);
+        self.removed.destroyed = self.ids.tombstones.clone();
+        self.ids.floor = replay.floor;
         self.map = std::mem::take(&mut replay.map);
         // The mount record may open a segment, whose state block names these replicas.
-        self.replicas = replay.provisional();
+        self.replicas = replay.provisional().into();
         self.state = State::Mounting(Box::new(Mount::Record { replay }));
         self.queue(Work::Mount);
         self.start_batch();
@@ -474,7 +484,7 @@ impl Engine {
 
     pub(crate) fn mount_recorded(&mut self) {
         pass(Point::MountRecorded);
-        self.replicas.clear();
+        self.replicas = Replicas::default();
         let mut replay = self.take_replay();
         let checkpoint = replay.checkpoint.parts.take();
         self.state = State::Mounting(Box::new(Mount::Home { replay }));
@@ -494,30 +504,25 @@ impl Engine {
         let home = self.home.as_mut().expect("made with the superblock");
         let mut claim = |replica, runs: &[PlacedRun]| on(Bug::PlaceNotClaimed) || home.claim_placed(replica, runs);
         let (replicas, recovered, untold) = replay.finish(states, &mut claim);
-        let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
+        let known = |id: &ReplicaId| replicas.contains_key(id) || self.ids.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
-        let is_gone = |id: &ReplicaId| *id < self.floor && !self.may_have_been_here(*id);
+        let is_gone = |id: &ReplicaId| *id < self.ids.floor && !self.may_have_been_here(*id);
         let unnamed = at_home.into_iter().filter(|id| !known(id));
         let (gone, nameless): (BTreeSet<_>, BTreeSet<_>) = unnamed.partition(is_gone);
-        self.destroyed.extend(gone);
-        self.nameless = nameless;
-        self.replicas = replicas;
+        self.removed.destroyed.extend(gone);
+        self.ids.nameless = nameless;
+        self.replicas = replicas.into();
         let whole = recovered.iter().filter(|found| found.failure.is_none());
         self.stats.lost_payloads = whole.map(|found| found.lost.len() as u64).sum();
         self.tell(untold);
         // No later checkpoint names what is left of these at home. The records of their failures precede each of them.
         let home = self.home.as_mut().expect("a running engine has a home");
         lost.into_iter().for_each(|replica| home.empty(replica));
-        let counts = || self.replicas.values().filter(|r| !r.has_failed());
-        self.overlay_bytes = counts().map(|r| r.overlay.bytes()).sum();
-        self.partial_blocks = counts().map(|r| r.overlay.partial_blocks()).sum();
-        self.maybe_dirty = self.find_dirty();
-        self.releasing = self.maybe_dirty;
+        self.destage.mounted(self.now, self.find_dirty());
         let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
         ids.iter().for_each(|id| self.judge_all_space(*id));
         ids.into_iter().for_each(|id| self.note_heirs(id));
         self.state = State::Running;
-        (self.last_round, self.last_destage) = (self.now, self.now);
         self.find_freeable();
         self.events.push(EngineEvent::Mounted(recovered));
     }
@@ -534,7 +539,7 @@ impl Engine {
             );
             self.queue(Work::Failed { replica, last, replaces: false });
         }
-        if self.creates_lost == ANY_REPLICA {
+        if self.ids.creates_lost == ANY_REPLICA {
             self.queue(Work::CreatesLost);
         }
     }

@@ -51,12 +51,12 @@ impl Engine {
     /// Returns why destaging makes no progress; `None`: it does, or nothing waits for it.
     pub fn destage_stuck(&self) -> Option<&str> {
         // A poisoned store destages nothing, and reports that itself.
-        self.progress.stuck.as_deref().filter(|_| matches!(self.state, State::Running))
+        self.destage.progress.stuck.as_deref().filter(|_| matches!(self.state, State::Running))
     }
 
     fn round_left(&self) -> RoundLeft {
         let durable = self.log.as_ref().map_or(0, |log| log.durable_seq);
-        Some(match &self.round {
+        Some(match &self.destage.round {
             RoundStep::Idle => return None,
             RoundStep::Completing { left, reading, .. } => [1, left.len() as u64, *reading as u64, 0],
             RoundStep::Marking { .. } => [2, durable, 0, 0],
@@ -72,26 +72,26 @@ impl Engine {
     }
 
     pub(crate) fn look_at_progress(&mut self) {
-        if self.now < self.progress.looked + LOOK_EVERY {
+        if self.now < self.destage.progress.looked + LOOK_EVERY {
             return;
         }
-        self.progress.looked = self.now;
+        self.destage.progress.looked = self.now;
         let is_pressed = self.pressure().log >= self.config.round_pressure.max(0.5);
         let waits = |r: &Replica| is_pressed && r.destages() && r.applied > r.checkpoint.0;
         let (now, rounds) = (self.now, self.stats.rounds);
         let round = (rounds, self.round_left());
-        if self.progress.round != round {
-            (self.progress.round, self.progress.moved) = (round, now);
+        if self.destage.progress.round != round {
+            (self.destage.progress.round, self.destage.progress.moved) = (round, now);
         }
-        let moved = self.progress.moved;
+        let moved = self.destage.progress.moved;
         // A round that home has refused is tried again, and moves no checkpoint index.
-        let moves = round.1.is_some() && now < moved + STUCK_AFTER && !self.round_refused;
+        let moves = round.1.is_some() && now < moved + STUCK_AFTER && !self.destage.refused;
         let mut seen = BTreeMap::new();
         for (id, r) in self.replicas.iter().filter(|(_, r)| waits(r)) {
             let k = r.checkpoint.0;
-            let before = self.progress.seen.get(id).filter(|seen| seen.k == k);
+            let before = self.destage.progress.seen.get(id).filter(|seen| seen.k == k);
             let mut this = before.copied().unwrap_or(Seen { k, since: now, rounds });
-            let is_taken = self.round.takes(*id);
+            let is_taken = self.destage.round.takes(*id);
             if moves && is_taken {
                 this.rounds = rounds;
             }
@@ -104,8 +104,8 @@ impl Engine {
         let late = seen.iter().filter(|(_, seen)| now >= seen.since + STUCK_AFTER);
         let worst = late.max_by_key(|(id, _)| self.replicas[id].overlay.bytes());
         let stuck = worst.map(|(id, seen)| self.why_stuck(*id, seen.k));
-        self.progress.seen = seen;
-        match (&self.progress.stuck, &stuck) {
+        self.destage.progress.seen = seen;
+        match (&self.destage.progress.stuck, &stuck) {
             (None, Some(reason)) => {
                 let stats = self.stats();
                 tracing::warn!(
@@ -120,7 +120,7 @@ impl Engine {
             (Some(_), None) => tracing::info!("destaging makes progress again"),
             _ => {}
         }
-        self.progress.stuck = stuck;
+        self.destage.progress.stuck = stuck;
     }
 
     fn why_stuck(&self, id: ReplicaId, k: Index) -> String {
@@ -128,11 +128,11 @@ impl Engine {
         let (pg, mib) = (r.identity.pg, r.overlay.bytes() >> 20);
         let why = if self.needs_bad_block(id) {
             "a block that it needs cannot be read"
-        } else if self.round_refused {
+        } else if self.destage.refused {
             "the device has too little space for a destage round"
-        } else if self.round.takes(id) {
+        } else if self.destage.round.takes(id) {
             "its destage round makes no progress"
-        } else if self.rounds_held {
+        } else if self.destage.held {
             "backfills delay destage rounds"
         } else {
             "destage rounds do not include it"

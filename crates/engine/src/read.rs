@@ -136,7 +136,7 @@ impl Engine {
             Asker::Loop(_) | Asker::Merge(_) => self.sources_of(r),
             // R2: the lineage is as of the checkpoint index, as is the frozen layer.
             Asker::Completion => {
-                let lineage = self.round.lineage_of(replica).unwrap_or(&r.lineage);
+                let lineage = self.destage.round.lineage_of(replica).unwrap_or(&r.lineage);
                 Sources { frozen: true, lineage, ..self.sources_of(r) }
             }
         }))

@@ -48,6 +48,17 @@ fn blocks_pin<'a>(
     all.filter(move |(id, index)| replicas.get(id).is_some_and(|r| pins(r, **index))).map(|(id, _)| *id)
 }
 
+/// The oldest segments of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    /// Number of the oldest live segments that nothing keeps: the next one is what stands in the way.
+    pub passed: usize,
+    /// Number of the oldest live segments that may be freed at once; at most `passed`.
+    pub freeable: usize,
+    /// The log is full, and replicas that take no part hold its tail.
+    pub no_room: bool,
+}
+
 impl Engine {
     /// Counts the oldest segments that nothing keeps, and those of them that may be freed.
     pub(crate) fn find_freeable(&mut self) {
@@ -59,16 +70,16 @@ impl Engine {
                 && blocks_pin(&self.replicas, segment).next().is_none()
                 && pinned(&self.replicas, segment).next().is_none()
         });
-        self.passed = passed.count();
+        self.tail.passed = passed.count();
         // A crash may leave a segment without a whole state block. The log never begins there: a mount would not know the
         // replicas of its records.
         let begins = |n: &usize| live.get(*n).is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
-        self.freeable = (1..=self.passed).rev().find(begins).unwrap_or(0);
+        self.tail.freeable = (1..=self.tail.passed).rev().find(begins).unwrap_or(0);
     }
 
     /// Returns how many segments are free, or may be freed at once.
     pub(crate) fn free_segments(&self) -> usize {
-        self.freeable + self.log.as_ref().map_or(0, |log| log.ring.free())
+        self.tail.freeable + self.log.as_ref().map_or(0, |log| log.ring.free())
     }
 
     /// Frees segments that may be freed, until half of the ring is free: one after the other, as their entries are dropped,
@@ -80,16 +91,16 @@ impl Engine {
             return;
         }
         let begins = |ring: &Ring| ring.live().front().is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
-        while self.freeable > 0 && (log.ring.free() < log.ring.count() / 2 || !begins(&log.ring)) {
+        while self.tail.freeable > 0 && (log.ring.free() < log.ring.count() / 2 || !begins(&log.ring)) {
             if !self.drops.is_empty() && log.ring.free() > RESERVED && begins(&log.ring) {
                 return;
             }
-            self.freeable -= 1;
-            self.passed -= 1;
+            self.tail.freeable -= 1;
+            self.tail.passed -= 1;
             let segment = log.ring.free_oldest();
             let mut freed = Vec::new();
             for (id, highest) in segment.entries {
-                let Some(r) = self.replicas.get_mut(&id) else { continue };
+                let Some(mut r) = self.replicas.get_mut(&id) else { continue };
                 let covered = if r.keeps_log() { highest.min(r.checkpoint.0.0) } else { highest };
                 self.drops.add_entries(r.log.take_below(Index(covered + 1)));
                 freed.push(id);
@@ -116,11 +127,11 @@ impl Engine {
     /// payloads were to be repaired fails. It runs at the end of a turn, so that the OSD's loop is told before it changes them
     /// again.
     pub(crate) fn make_room(&mut self) {
-        if !std::mem::take(&mut self.no_room) || self.free_segments() > RESERVED {
+        if !std::mem::take(&mut self.tail.no_room) || self.free_segments() > RESERVED {
             return;
         }
         let log = self.log.as_ref().expect("a running engine has a log");
-        let Some(tail) = log.ring.live().get(self.passed) else { return };
+        let Some(tail) = log.ring.live().get(self.tail.passed) else { return };
         for replica in self.held(tail).collect::<Vec<_>>() {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
@@ -142,14 +153,14 @@ impl Engine {
         if self.free_segments() >= log.ring.count() / 2 {
             return;
         }
-        let Some(tail) = log.ring.live().get(self.passed) else { return };
-        if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
+        let Some(tail) = log.ring.live().get(self.tail.passed) else { return };
+        if tail.opened >= self.destage.horizon || on(Bug::NoCopyForward) {
             return;
         }
         // A replica that takes no part holds its entries above the checkpoint index, and no round moves them. Such replicas
         // are truncated before anything is copied.
-        self.no_room = self.free_segments() <= RESERVED && self.held(tail).next().is_some();
-        if self.no_room {
+        self.tail.no_room = self.free_segments() <= RESERVED && self.held(tail).next().is_some();
+        if self.tail.no_room {
             return;
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)

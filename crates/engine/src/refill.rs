@@ -43,10 +43,11 @@ impl Engine {
     /// Takes a payload that was lost. [`EngineEvent::Refilled`] follows when it was the last one, and all are durable.
     /// False: nothing was taken, because the bytes do not match, or no payload is missing there.
     pub fn refill(&mut self, replica: ReplicaId, index: Index, term: Term, buf: IoBuf) -> bool {
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return false };
+        let Some(mut r) = self.replicas.get_mut(&replica).filter(|r| !r.has_failed()) else { return false };
         let Some(kept) = r.log.get_mut(index).filter(|kept| kept.term == term) else { return false };
         let Some(lost) = kept.lost.take_if(|lost| lost.is(&buf)) else { return false };
         kept.payload = Some(Arc::new(Payload::new(buf, lost.crcs.clone())));
+        drop(r);
         self.queue(Work::Copy { replica, index, term });
         true
     }
@@ -59,7 +60,7 @@ impl Engine {
 
     /// Notes that a copy with its payload is durable; the entry may be one whose payload was repaired.
     pub(crate) fn refill_durable(&mut self, replica: ReplicaId, index: Index) {
-        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let Some(mut r) = self.replicas.get_mut(&replica) else { return };
         let ReplicaState::Repairing(lost) = &mut r.state else { return };
         if lost.remove(&index) {
             self.stats.refilled_entries += 1;

@@ -22,16 +22,10 @@ use bytes::Bytes;
 use layout::log::CheckpointPart;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, Index, ReplicaId, SectorRange, Time};
-
-/// Pause between two rounds: a level that no round lowers must not keep the device busy.
-const ROUND_GAP: Duration = Duration::from_millis(20);
-/// Pause after a round that did not fit into home: only a cut, a destroyed replica or a smaller share helps.
-const REFUSED_GAP: Duration = Duration::from_millis(100);
 
 /// Most rounds of no replica in a row while the log opens no segment.
 const EMPTY_ROUNDS_MAX: u32 = 2;
@@ -144,38 +138,35 @@ impl Run {
 
 impl Engine {
     pub(crate) fn is_round_idle(&self) -> bool {
-        matches!((&self.state, &self.round), (State::Running, RoundStep::Idle))
+        matches!((&self.state, &self.destage.round), (State::Running, RoundStep::Idle))
     }
 
     /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
+        debug_assert!(self.replicas.adds_up(), "all changes of a replica are counted");
         self.dropped().next().is_some() || self.replicas.values().any(|r| r.destages() && r.is_dirty())
     }
 
-    fn round_gap(&self) -> Duration {
-        if self.round_refused { REFUSED_GAP } else { ROUND_GAP }
-    }
-
     fn is_pressed(&self) -> bool {
-        self.pressure().log >= self.config.round_pressure && (self.maybe_dirty || self.frees_log())
+        self.pressure().log >= self.config.round_pressure && (self.destage.maybe_dirty || self.frees_log())
     }
 
     /// Whether a round would free the tail: the last round did not pass it, or entries were applied since.
     fn frees_log(&self) -> bool {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
-        let Some(tail) = live.get(self.passed).filter(|_| self.passed + 1 < live.len()) else { return false };
-        self.k_lags || tail.opened >= log.checkpoint_segment.min(self.horizon)
+        let Some(tail) = live.get(self.tail.passed).filter(|_| self.tail.passed + 1 < live.len()) else { return false };
+        self.destage.k_lags || tail.opened >= log.checkpoint_segment.min(self.destage.horizon)
     }
 
     /// Sets whether the OSD's loop holds rounds back. While it does, no round is wanted and none sets a deadline.
     pub fn hold_rounds(&mut self, held: bool) {
-        self.rounds_held = held;
+        self.destage.held = held;
     }
 
     /// Whether the OSD's loop should collect the decision states of all groups and call [`Engine::begin_round`].
     pub fn wants_round(&self, now: Time) -> bool {
-        if self.rounds_held || !self.is_round_idle() || now < self.last_round + self.round_gap() {
+        if self.destage.held || !self.is_round_idle() || now < self.destage.last_round + self.destage.gap() {
             return false;
         }
         self.wants_destage(now) || self.is_merge_round_due(now)
@@ -183,19 +174,19 @@ impl Engine {
 
     /// Whether all dirty replicas are due.
     fn wants_destage(&self, now: Time) -> bool {
-        let since = self.last_apply.max(self.last_destage);
+        let since = self.destage.idle_since();
         self.is_pressed()
-            || (now >= since + self.config.round_idle && self.maybe_dirty)
+            || (now >= since + self.config.round_idle && self.destage.maybe_dirty)
             || (now >= self.freeing_at() && self.frees_space())
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
-        match &self.round {
-            RoundStep::Idle if self.rounds_held => Time::NEVER,
-            RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
+        match &self.destage.round {
+            RoundStep::Idle if self.destage.held => Time::NEVER,
+            RoundStep::Idle if self.is_pressed() => self.destage.last_round + self.destage.gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
-            RoundStep::Idle if self.maybe_dirty => (self.last_apply.max(self.last_destage) + self.config.round_idle)
-                .max(self.last_round + self.round_gap()),
+            RoundStep::Idle if self.destage.maybe_dirty => (self.destage.idle_since() + self.config.round_idle)
+                .max(self.destage.last_round + self.destage.gap()),
             // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,
             RoundStep::Home { .. } if self.home.as_ref().is_some_and(Home::wants_step) => self.now,
@@ -221,11 +212,11 @@ impl Engine {
         }
         let (mut kept, mut lineages) = (BTreeMap::new(), BTreeMap::new());
         // After a round that did not fit, merges come first: they take no space, and free some.
-        let only_merges = self.is_merge_round_due(now) && (self.round_refused || !self.wants_destage(now));
+        let only_merges = self.is_merge_round_due(now) && (self.destage.refused || !self.wants_destage(now));
         // After a round that did not fit, a smaller share of the replicas is taken, in turn.
-        let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
+        let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.destage.from);
         for decision in from.into_iter().chain(before) {
-            if kept.len() == self.round_replicas_max {
+            if kept.len() == self.destage.replicas_max {
                 break;
             }
             if self.needs_bad_block(decision.replica) {
@@ -234,7 +225,7 @@ impl Engine {
             if !self.replicas.get(&decision.replica).is_some_and(Replica::destages) {
                 continue;
             }
-            let merges = self.forget_merged(decision.replica) || self.merges.takes(decision.replica);
+            let merges = self.forget_merged(decision.replica) || self.destage.merges.takes(decision.replica);
             let r = &self.replicas[&decision.replica];
             assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
             let is_clean = decision.index == r.checkpoint.0 && r.overlay.active().is_empty();
@@ -247,42 +238,42 @@ impl Engine {
             kept.insert(replica, as_it_is.unwrap_or_else(|| self.freeze(decision)));
         }
         if self.brings_nothing(kept.is_empty()) {
-            (self.last_round, self.last_destage) = (now, now);
-            return self.merges.give_up();
+            (self.destage.last_round, self.destage.last_destage) = (now, now);
+            return self.destage.merges.give_up();
         }
         if on(Bug::LogReusedEarly) {
             let log = self.log.as_mut().expect("a running engine has a log");
             log.checkpoint_segment = log.ring.newest().map_or(0, |s| s.opened);
             self.find_freeable();
         }
-        let (mut horizon, newest) = (self.horizon, self.log.as_ref().and_then(|log| log.ring.newest()));
+        let (mut horizon, newest) = (self.destage.horizon, self.log.as_ref().and_then(|log| log.ring.newest()));
         if !only_merges {
             horizon = newest.map_or(0, |segment| segment.opened);
-            (self.maybe_dirty, self.k_lags) = (false, false);
-            self.round_releases = self.releasing;
-            self.releasing &= self.round_replicas_max != usize::MAX;
+            self.destage.takes_all();
         }
         if let Some((used, _)) = self.log_use().filter(|_| !only_merges) {
-            self.pacing.begin(now, used);
+            self.destage.pacing.begin(now, used);
         }
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());
         let run =
             Run { states: kept, lineages, destroyed, horizon, released, install: None, only_merges, begins: None };
-        self.round = RoundStep::Completing { run, left, reading: 0 };
+        self.destage.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
     /// Freezes what a replica has applied; returns its state for the round.
     fn freeze(&mut self, decision: DecisionState) -> RoundState {
         let replica = decision.replica;
-        let r = self.replicas.get_mut(&replica).expect("the round takes it");
+        let mut r = self.replicas.get_mut(&replica).expect("the round takes it");
         r.overlay.freeze();
         if on(Bug::LogReusedEarly) {
             r.checkpoint = (decision.index, decision.term);
         }
         let commit = r.written_hard_state.commit.max(decision.index);
         let dissolved = r.lineage.dissolved_bytes();
-        if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
+        let commits = r.written_hard_state.commit < decision.index;
+        drop(r);
+        if commits && !on(Bug::CommitNotLogged) {
             // R2: a commit at or above the new checkpoint index is durable before home is touched.
             self.queue(Work::Commit { replica, commit });
         }
@@ -301,13 +292,13 @@ impl Engine {
     /// previous round. Another one only writes records, which would take the log's room from useful ones.
     fn brings_nothing(&mut self, empty: bool) -> bool {
         let newest = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
-        let (in_segment, count) = self.empty_rounds;
-        self.empty_rounds = match empty && self.dropped().next().is_none() {
+        let (in_segment, count) = self.destage.empty_rounds;
+        self.destage.empty_rounds = match empty && self.dropped().next().is_none() {
             false => (newest, 0),
             true if in_segment != newest => (newest, 1),
             true => (newest, (count + 1).min(EMPTY_ROUNDS_MAX + 1)),
         };
-        self.empty_rounds.1 > EMPTY_ROUNDS_MAX
+        self.destage.empty_rounds.1 > EMPTY_ROUNDS_MAX
     }
 
     /// Returns the blocks of the frozen layer that are covered in part.
@@ -319,7 +310,7 @@ impl Engine {
 
     /// Does one bounded step.
     pub(crate) fn step_round(&mut self) {
-        match &self.round {
+        match &self.destage.round {
             RoundStep::Completing { .. } => self.step_completing(),
             RoundStep::HandingOver { .. } => self.step_handing_over(),
             RoundStep::Home { .. } => {
@@ -338,7 +329,7 @@ impl Engine {
         let queued = first.filter(|w| matches!(w, Work::Block { .. })).count();
         let mut room = steps.completed_queue_max.saturating_sub(queued);
         while room > 0 {
-            let RoundStep::Completing { left, reading, .. } = &mut self.round else { return };
+            let RoundStep::Completing { left, reading, .. } = &mut self.destage.round else { return };
             if *reading >= self.config.completing_max() {
                 return;
             }
@@ -347,13 +338,13 @@ impl Engine {
             room -= 1;
             self.read_for_completion(replica, chunk, block_range(block));
         }
-        let RoundStep::Completing { left, reading, .. } = &self.round else { return };
+        let RoundStep::Completing { left, reading, .. } = &self.destage.round else { return };
         if left.is_empty() && *reading == 0 {
-            let RoundStep::Completing { mut run, .. } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            let RoundStep::Completing { mut run, .. } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
                 unreachable!("seen above")
             };
             run.released = self.unnamed(&run);
-            self.round = RoundStep::Marking { run };
+            self.destage.round = RoundStep::Marking { run };
             if on(Bug::HomeBeforeDurable) {
                 return self.round_marked();
             }
@@ -363,16 +354,15 @@ impl Engine {
 
     /// Takes a block that was read whole for completion.
     pub(crate) fn block_read(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: ReadData) {
-        let RoundStep::Completing { run, reading, .. } = &mut self.round else {
+        let RoundStep::Completing { run, reading, .. } = &mut self.destage.round else {
             panic!("a completion outside its phase")
         };
         *reading -= 1;
         let index = run.states.get(&replica).map(|s| s.decision.index);
-        let (Some(r), Some(index)) = (self.replicas.get_mut(&replica), index) else { return };
+        let (Some(mut r), Some(index)) = (self.replicas.get_mut(&replica), index) else { return };
         if r.has_failed() {
             return;
         }
-        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
         let payload = match data {
             ReadData::Zeros => None,
             ReadData::Bytes { crcs, payload } => {
@@ -381,8 +371,7 @@ impl Engine {
             }
         };
         r.overlay.complete(chunk, range, payload.clone());
-        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        drop(r);
         if let Some(payload) = payload.filter(|_| !on(Bug::CompletedBlockNotLogged)) {
             self.stats.completed_blocks += 1;
             let block = (range.start / types::units::SECTORS_PER_BLOCK) as u16;
@@ -393,14 +382,14 @@ impl Engine {
     /// Notes that a block could not be read: its replica has left the round or is gone, and the round goes on without
     /// it.
     pub(crate) fn block_unreadable(&mut self) {
-        if let RoundStep::Completing { reading, .. } = &mut self.round {
+        if let RoundStep::Completing { reading, .. } = &mut self.destage.round {
             *reading -= 1;
         }
     }
 
     /// Begins the hand-over: everything that the round needs in the log is durable.
     pub(crate) fn round_marked(&mut self) {
-        let RoundStep::Marking { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+        let RoundStep::Marking { run } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
             panic!("a mark outside its phase")
         };
         let mut left = VecDeque::new();
@@ -408,13 +397,13 @@ impl Engine {
             let frozen = self.replicas.get(id).filter(|r| !r.has_failed()).and_then(|r| r.overlay.frozen());
             left.extend(frozen.into_iter().flat_map(|layer| layer.chunks.keys()).map(|chunk| (*id, *chunk, 0)));
         }
-        self.round = RoundStep::HandingOver { run, left, chunks: Vec::new() };
+        self.destage.round = RoundStep::HandingOver { run, left, chunks: Vec::new() };
     }
 
     fn step_handing_over(&mut self) {
         let mut budget = self.config.steps.round_blocks;
         while budget > 0 {
-            let RoundStep::HandingOver { run, left, chunks } = &mut self.round else { return };
+            let RoundStep::HandingOver { run, left, chunks } = &mut self.destage.round else { return };
             let Some((replica, chunk, from)) = left.pop_front() else { return self.hand_over() };
             let r = self.replicas.get(&replica).filter(|r| !r.has_failed());
             let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
@@ -438,7 +427,7 @@ impl Engine {
     }
 
     fn hand_over(&mut self) {
-        let RoundStep::HandingOver { mut run, mut chunks, .. } = std::mem::replace(&mut self.round, RoundStep::Idle)
+        let RoundStep::HandingOver { mut run, mut chunks, .. } = std::mem::replace(&mut self.destage.round, RoundStep::Idle)
         else {
             unreachable!("the caller saw it")
         };
@@ -465,7 +454,7 @@ impl Engine {
         let destroyed = run.destroyed.iter().copied().collect();
         let (installs, released) = (Vec::new(), std::mem::take(&mut run.released).into_iter().collect());
         let merges = self.take_merges(&run);
-        self.round = RoundStep::Home { run };
+        self.destage.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         home.begin_round(
@@ -478,7 +467,7 @@ impl Engine {
 
     /// Logs home's records as the checkpoint.
     pub(crate) fn round_ready(&mut self, mut records: Vec<Bytes>) {
-        let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+        let RoundStep::Home { run } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
             panic!("records outside their phase")
         };
         if records.is_empty() {
@@ -492,49 +481,39 @@ impl Engine {
             let begins = begins.clone().filter(|_| part + 1 == parts);
             self.queue(Work::Checkpoint { part: CheckpointPart { id, part, parts, bytes }, begins });
         }
-        self.round = RoundStep::Recording { run, begun: None };
+        self.destage.round = RoundStep::Recording { run, begun: None };
     }
 
     /// Gives up a round that does not fit: its layers thaw, and the next try takes fewer replicas.
     pub(crate) fn round_full(&mut self) {
-        let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+        let RoundStep::Home { run } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
             panic!("a verdict outside its phase")
         };
-        self.merges.round_full();
-        self.pacing.end(self.now, false);
+        self.destage.merges.round_full();
+        self.destage.pacing.end(self.now, false);
         if let Some(replica) = run.install {
             return self.install_full(replica, run.begins);
         }
         for id in run.states.keys() {
-            let Some(r) = self.replicas.get_mut(id) else { continue };
-            let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+            let Some(mut r) = self.replicas.get_mut(id) else { continue };
             r.overlay.thaw();
-            self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-            self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-        }
-        if run.states.len() <= 1 {
-            self.round_from = run.states.keys().next().map_or(ReplicaId(0), |id| ReplicaId(id.0 + 1));
         }
         run.states.keys().for_each(|id| self.judge_all_space(*id));
-        (self.releasing, self.round_releases) = (true, false);
-        self.last_destage = self.now;
-        self.round_replicas_max = (run.states.len() / 2).max(1);
         // Contents of removed replicas are dropped first, then staged blocks of streams; only without both the device counts
         // as full.
-        self.round_refused = !(self.drop_relics() || self.evict_staged());
-        self.maybe_dirty = true;
-        self.last_round = self.now;
+        let stuck = !(self.drop_relics() || self.evict_staged());
+        self.destage.did_not_fit(self.now, run.states.len(), run.states.keys().next().copied(), stuck);
     }
 
     /// Notes the segment in which the first part of the checkpoint is durable.
     pub(crate) fn checkpoint_begun(&mut self, segment: u64) {
-        let RoundStep::Recording { begun, .. } = &mut self.round else { panic!("a checkpoint outside its phase") };
+        let RoundStep::Recording { begun, .. } = &mut self.destage.round else { panic!("a checkpoint outside its phase") };
         *begun = Some(segment);
     }
 
     /// Flips: the checkpoint is durable.
     pub(crate) fn checkpointed(&mut self, id: u64) {
-        let RoundStep::Recording { run, begun } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+        let RoundStep::Recording { run, begun } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
             panic!("a checkpoint outside its phase")
         };
         pass(if run.install.is_some() { Point::InstallDurable } else { Point::CheckpointDurable });
@@ -549,45 +528,43 @@ impl Engine {
                 self.installed(state, run.begins.is_some());
                 continue;
             }
-            let Some(r) = self.replicas.get_mut(&replica) else { continue };
+            let Some(mut r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
             (r.shows, r.first_decision) = (state.commit, Bytes::new());
-            let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
             let frozen = r.overlay.take_frozen();
             rebased.extend(frozen.iter().flat_map(|layer| r.overlay.over(layer)).map(|chunk| (replica, chunk)));
             frozen.into_iter().for_each(|layer| self.drops.add_layer(layer));
-            self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
-            self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
             // Their heirs inherit less, or more, than while dissolved generations had blocks in the frozen layer.
             if r.lineage.has_dissolved() {
                 rebased.extend(r.overlay.active().chunks.keys().map(|chunk| (replica, *chunk)));
             }
+            drop(r);
             advanced.push((replica, state.decision.index));
             self.forget_bad_of_gone(replica);
         }
-        self.round_releases = false;
+        self.destage.round_releases = false;
         rebased.extend(self.merges_committed());
         rebased.into_iter().for_each(|(replica, chunk)| self.judge_space(replica, chunk));
         for gone in run.destroyed {
-            self.destroyed.remove(&gone);
+            self.removed.destroyed.remove(&gone);
         }
         self.forget_taken_relics();
         self.prune_tombstones();
-        self.pacing.end(self.now, run.install.is_none() && !run.only_merges);
-        self.horizon = run.horizon;
-        self.maybe_dirty = self.find_dirty();
-        self.last_round = self.now;
+        self.destage.pacing.end(self.now, run.install.is_none() && !run.only_merges);
+        self.destage.horizon = run.horizon;
+        self.destage.maybe_dirty = self.find_dirty();
+        self.destage.last_round = self.now;
         self.stats.rounds += 1;
         match run.install {
             Some(replica) => self.note_heirs(replica),
             None if run.only_merges => {}
-            None => (self.round_replicas_max, self.round_refused) = (usize::MAX, false),
+            None => (self.destage.replicas_max, self.destage.refused) = (usize::MAX, false),
         }
         match run.only_merges {
             // It has dropped what was destroyed.
-            true => self.releasing &= self.maybe_dirty,
-            false => self.last_destage = self.now,
+            true => self.destage.releasing &= self.destage.maybe_dirty,
+            false => self.destage.last_destage = self.now,
         }
         self.find_freeable();
         self.copy_forward();

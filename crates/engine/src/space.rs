@@ -164,16 +164,14 @@ impl Engine {
     /// Returns the space that is left, exact as of the applied index.
     pub fn space(&self) -> Space {
         let room = self.home.as_ref().map(Home::room).unwrap_or_default();
-        let mut need = Need::default();
-        self.replicas.values().for_each(|r| need.add(r.overlay.need()));
-        need.aus += self.replicas.values().map(Replica::aus_of_dissolved).sum::<u64>();
+        let need = self.replicas.need();
         let slots = room.slots.saturating_sub(need.slots);
         Space {
             free_aus: room.aus,
             dirty_new_aus: need.aus,
             available_aus: room.aus.saturating_sub(need.aus).min(slots / SLOTS_PER_AU_MAX),
-            releasing: self.releasing || self.round_releases || self.merges.may_free(),
-            refused: self.round_refused && self.round_replicas_max == 1,
+            releasing: self.destage.releasing || self.destage.round_releases || self.destage.merges.may_free(),
+            refused: self.destage.refused && self.destage.replicas_max == 1,
         }
     }
 
@@ -198,12 +196,12 @@ impl Engine {
     /// Reports whether the OSD's loop lacks space to grant. Rounds that free space are then wanted soon, until none
     /// would free any.
     pub fn want_space(&mut self, wanted: bool) {
-        self.space_wanted = wanted || (self.space_wanted && self.releasing);
+        self.destage.space_wanted = wanted || (self.destage.space_wanted && self.destage.releasing);
     }
 
     /// Whether space is wanted and a round would free some.
     pub(crate) fn frees_space(&self) -> bool {
-        self.space_wanted && self.maybe_dirty && (self.releasing || self.are_slots_short())
+        self.destage.space_wanted && self.destage.maybe_dirty && (self.destage.releasing || self.are_slots_short())
     }
 
     fn are_slots_short(&self) -> bool {
@@ -212,22 +210,22 @@ impl Engine {
     }
 
     pub(crate) fn freeing_at(&self) -> Time {
-        self.last_round + FREEING_GAP
+        self.destage.last_round + FREEING_GAP
     }
 
     /// Counts again what the active layer of one chunk needs.
     pub(crate) fn judge_space(&mut self, replica: ReplicaId, chunk: ChunkKey) {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
-        let held = held(home, r, chunk);
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let held = held(home, &r, chunk);
         r.overlay.judge(chunk, held);
     }
 
     /// Counts again what a replica's active layer needs.
     pub(crate) fn judge_all_space(&mut self, replica: ReplicaId) {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         let keys: Vec<ChunkKey> = r.overlay.active().chunks.keys().copied().collect();
         for chunk in keys {
-            let held = held(home, r, chunk);
+            let held = held(home, &r, chunk);
             r.overlay.judge(chunk, held);
         }
     }
@@ -235,23 +233,23 @@ impl Engine {
     /// Counts again what those chunks of a replica's active layer need that show more older generations than before, or fewer. A tree
     /// changes few of them: a new head has no chunk, and its parent shows what it did.
     pub(crate) fn judge_reached(&mut self, replica: ReplicaId, before: &[(GenerationId, u32)]) {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         for (generation, reach) in before {
             let now = r.lineage.reach(*generation);
             if now == *reach {
                 continue;
             }
-            judge_range(r, home, *generation, now.min(*reach)..=now.max(*reach));
+            judge_range(&mut r, home, *generation, now.min(*reach)..=now.max(*reach));
         }
     }
 
     /// Counts again what chunks of merged generations and of their heirs in a replica's active layer need: they inherit from others than
     /// before.
     pub(crate) fn judge_heirs(&mut self, replica: ReplicaId, changes: &[Change]) {
-        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let (Some(mut r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         for change in changes {
             if let Change::Merge { from, into, .. } = change {
-                [*from, *into].into_iter().for_each(|id| judge_range(r, home, id, 0..=u32::MAX));
+                [*from, *into].into_iter().for_each(|id| judge_range(&mut r, home, id, 0..=u32::MAX));
             }
         }
     }
@@ -271,9 +269,7 @@ impl Engine {
     /// Returns the needs as counted.
     #[cfg(test)]
     pub(crate) fn counted_space(&self) -> Need {
-        let mut need = Need::default();
-        self.replicas.values().for_each(|r| need.add(r.overlay.need()));
-        need
+        self.replicas.footprint().need
     }
 }
 

@@ -10,14 +10,14 @@
 use super::placing::{PlacedWrite, Placer};
 use super::{Kept, Log, RESERVED, StateBlock};
 use crate::payload::Payload;
-use crate::replica::Replica;
+use crate::replicas::Replicas;
 use bytes::Bytes;
 use layout::log::{
     BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, PlacedRun, REASON_MAX, RECORDS_MAX,
     RUNS_MAX, Record,
 };
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState};
@@ -165,7 +165,7 @@ impl InFlight {
 
 /// State of the engine that a batch is built from.
 pub(crate) struct BuildParts<'a> {
-    pub replicas: &'a mut BTreeMap<ReplicaId, Replica>,
+    pub replicas: &'a mut Replicas,
     pub tombstones: &'a BTreeSet<ReplicaId>,
     pub map: &'a Bytes,
     /// Create records may be lost.
@@ -294,9 +294,9 @@ impl Fill {
         &mut self,
         replica: ReplicaId,
         hard_state: HardState,
-        replicas: &mut BTreeMap<ReplicaId, Replica>,
+        replicas: &mut Replicas,
     ) {
-        let Some(r) = replicas.get_mut(&replica) else { return };
+        let Some(mut r) = replicas.get_mut(&replica) else { return };
         // An engine's own commit may have overtaken this hard state. The term, vote and commit in the log never go
         // back.
         let written = r.written_hard_state;
@@ -310,15 +310,15 @@ impl Fill {
     }
 
     /// Marks the replica's oldest pending removal as begun, if `some`: the last record put performs it.
-    fn note_removed(&mut self, replica: ReplicaId, some: bool, replicas: &mut BTreeMap<ReplicaId, Replica>) {
-        let Some(r) = replicas.get_mut(&replica).filter(|_| some) else { return };
+    fn note_removed(&mut self, replica: ReplicaId, some: bool, replicas: &mut Replicas) {
+        let Some(mut r) = replicas.get_mut(&replica).filter(|_| some) else { return };
         let oldest = r.replaced.iter_mut().find(|replaced| !replaced.begun);
         oldest.expect("it is kept until the record is durable").begun = true;
         self.done.push(Done::Replaced(replica));
     }
 
     /// Puts the records of a failure: the end of the past, and the state, which later mounts build on.
-    fn put_failed(&mut self, replica: ReplicaId, last: Option<Index>, replicas: &BTreeMap<ReplicaId, Replica>) {
+    fn put_failed(&mut self, replica: ReplicaId, last: Option<Index>, replicas: &Replicas) {
         let Some(r) = replicas.get(&replica) else { return };
         if let Some(last) = last {
             self.put(Record::Past { replica, last });
@@ -328,9 +328,9 @@ impl Fill {
 
     /// Puts the records with which a replica's log begins behind an index: what goes before is void from here on. A log that has the
     /// entry goes on with those that follow it.
-    fn put_fill(&mut self, decision: &DecisionState, replicas: &mut BTreeMap<ReplicaId, Replica>) {
+    fn put_fill(&mut self, decision: &DecisionState, replicas: &mut Replicas) {
         let DecisionState { replica, index, term, .. } = *decision;
-        let Some(r) = replicas.get_mut(&replica).filter(|r| r.is_filling()) else { return };
+        let Some(mut r) = replicas.get_mut(&replica).filter(|r| r.is_filling()) else { return };
         if !r.begin_at(decision) {
             self.put(Record::Reset { replica, index, term });
         }
@@ -343,11 +343,11 @@ impl Fill {
         &mut self,
         part: &CheckpointPart,
         begins: Option<&DecisionState>,
-        replicas: &mut BTreeMap<ReplicaId, Replica>,
+        replicas: &mut Replicas,
     ) {
         self.put(Record::Checkpoint(part.clone()));
         if let Some(decision) = begins
-            && let Some(r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())
+            && let Some(mut r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())
         {
             let DecisionState { replica, index, term, .. } = *decision;
             let goes_on = r.begin_at(decision);
@@ -521,7 +521,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             }
         }
         Work::Create { replica } => {
-            if let Some(r) = parts.replicas.get_mut(&replica) {
+            if let Some(mut r) = parts.replicas.get_mut(&replica) {
                 fill.put(Record::Create(r.record()));
                 r.born = true;
                 fill.done.push(Done::Created(replica));
@@ -594,12 +594,12 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
             placer.place(*replica, kept, aus, &mut fill.writes);
         }
         fill.put_entry(*replica, kept, false);
-        let r = parts.replicas.get_mut(replica).expect("checked above");
-        r.note_place(kept.index, kept.term, fill.segment);
+        let r = parts.replicas.get_mut(replica);
+        r.expect("checked above").note_place(kept.index, kept.term, fill.segment);
         fill.note_removed(*replica, std::mem::take(replaces), parts.replicas);
         *from += 1;
         if *revives && *from == entries.len() {
-            let r = parts.replicas.get_mut(replica).expect("checked above");
+            let mut r = parts.replicas.get_mut(replica).expect("checked above");
             (r.revived, r.held_decision) = (None, Bytes::new());
             fill.put(Record::Revived { replica: *replica });
         }

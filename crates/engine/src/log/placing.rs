@@ -8,8 +8,7 @@
 use super::Kept;
 use crate::home::Home;
 use crate::payload::Place;
-use crate::replica::Replica;
-use std::collections::BTreeMap;
+use crate::replicas::Replicas;
 use types::units::SECTORS_PER_AU;
 use types::{AU, IoBuf, ReplicaId, entry_hash};
 
@@ -42,7 +41,7 @@ impl Placer<'_> {
     }
 
     /// Returns the number of AUs that the entry's payload takes at home; `None`: it goes inline.
-    pub fn aus_of(&mut self, kept: &Kept, replicas: &BTreeMap<ReplicaId, Replica>) -> Option<u32> {
+    pub fn aus_of(&mut self, kept: &Kept, replicas: &Replicas) -> Option<u32> {
         let payload = kept.payload.as_ref().filter(|payload| payload.place().is_none())?;
         let range = payload.range();
         let is_of_aus = range.start.is_multiple_of(SECTORS_PER_AU) && range.count.is_multiple_of(SECTORS_PER_AU);
@@ -50,7 +49,7 @@ impl Placer<'_> {
             return None;
         }
         let (home, log_bytes) = (&*self.home, self.log_bytes);
-        let needed = || replicas.values().map(|r| r.overlay.need().aus).sum();
+        let needed = || replicas.footprint().need.aus;
         let room = *self.room.get_or_insert_with(|| home.aus_for_placing(needed(), log_bytes));
         let aus = range.count / SECTORS_PER_AU;
         (room >= u64::from(aus)).then_some(aus)

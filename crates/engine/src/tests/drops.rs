@@ -72,8 +72,8 @@ fn round_and_freed_segments_are_dropped_a_bounded_part_in_each_turn() {
     let max = turn_max(&rig);
     rig.round();
     let mut turns = 0;
-    while !matches!(rig.engine.round, RoundStep::Home { .. }) {
-        turns += usize::from(matches!(rig.engine.round, RoundStep::HandingOver { .. }));
+    while !matches!(rig.engine.destage.round, RoundStep::Home { .. }) {
+        turns += usize::from(matches!(rig.engine.destage.round, RoundStep::HandingOver { .. }));
         rig.turn(4);
     }
     assert!(turns >= BLOCKS / ROUND_BLOCKS, "{BLOCKS} blocks were handed over in {turns} turns");

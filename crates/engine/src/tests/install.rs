@@ -150,9 +150,10 @@ fn succeed(rig: &mut Rig) -> (Model, Model) {
     rig.settle();
     let old = rig.models.remove(&TARGET).expect("created");
     drop(rig.engine.take_overlay(TARGET));
-    let r = rig.engine.replicas.get_mut(&TARGET).expect("created");
+    let mut r = rig.engine.replicas.get_mut(&TARGET).expect("created");
     let last = Some(r.log.last());
     r.turn(ReplicaState::Failed(Failure { reason: "for this test".to_owned(), is_past: true }));
+    drop(r);
     rig.engine.queue(Work::Failed { replica: TARGET, last, replaces: false });
     rig.settle();
     assert!(rig.engine.past_end(TARGET).is_some());

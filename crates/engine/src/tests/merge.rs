@@ -17,11 +17,11 @@ fn prepare(rig: &mut Rig) {
     rig.engine.hold_merges(false);
     for _ in 0..40 {
         rig.turn(16);
-        if rig.engine.merges.is_ready() {
+        if rig.engine.destage.merges.is_ready() {
             return;
         }
     }
-    panic!("nothing is merged: {:?}", rig.engine.merges);
+    panic!("nothing is merged: {:?}", rig.engine.destage.merges);
 }
 
 /// Begins a store that merges nothing until [`prepare`].
@@ -389,7 +389,7 @@ fn held_merges_wait_and_flat_lineages_have_none() {
     finish_merges(&mut rig);
     order(&mut rig, Order::Begin { volume: VolumeId(9), parent: None });
     branch(&mut rig, 10);
-    assert!(!rig.engine.merges.may_free(), "a snapshot alone has nothing to merge");
+    assert!(!rig.engine.destage.merges.may_free(), "a snapshot alone has nothing to merge");
     check_space(&rig);
 }
 
@@ -406,7 +406,7 @@ fn round_that_only_merges_leaves_other_data_in_the_log() {
     destage(&mut rig);
     let r = &rig.engine.replicas[&R1];
     assert_eq!((r.checkpoint, rig.engine.stats().rounds), (before.0, before.1 + 1), "no index moves");
-    assert!(r.overlay.active().has_blocks_of(GenerationId(2)) && rig.engine.maybe_dirty);
+    assert!(r.overlay.active().has_blocks_of(GenerationId(2)) && rig.engine.destage.maybe_dirty);
     assert!(rig.engine.stats().home.merged_aus > 0);
     rig.check_all_sectors();
     rig.disk.power_cut();

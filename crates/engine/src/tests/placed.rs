@@ -338,7 +338,7 @@ fn near_a_full_device_payloads_go_inline_and_none_is_refused() {
         (misses, at, written) = (0, at + 1, written + 1);
         put_wide(&mut rig, vec![Effect::Write { chunk: key, range }]);
         placed = rig.engine.stats().placed_bytes / AU;
-        assert!(!rig.engine.round_refused, "what was promised fits: {:?}", rig.engine.space());
+        assert!(!rig.engine.destage.refused, "what was promised fits: {:?}", rig.engine.space());
         rig.engine.audit().expect("the books balance");
     }
     let capacity = rig.engine.stats().home.capacity_bytes / AU;
@@ -351,7 +351,7 @@ fn near_a_full_device_payloads_go_inline_and_none_is_refused() {
         put_wide(&mut rig, vec![Effect::Write { chunk: key, range }]);
         rig.now = rig.now + Duration::from_millis(5);
         rig.turn(16);
-        assert!(!rig.engine.round_refused, "{:?}", rig.engine.space());
+        assert!(!rig.engine.destage.refused, "{:?}", rig.engine.space());
     }
     rig.engine.audit().expect("the books balance");
 }

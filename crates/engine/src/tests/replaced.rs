@@ -54,7 +54,7 @@ fn a_replaced_entry_is_there_until_what_replaced_it_is_durable() {
     while rig.engine.stats().rounds == 0 {
         rig.turn(0);
         let log = rig.engine.log.as_ref().expect("mounted");
-        let checkpointing = matches!(rig.engine.round, RoundStep::Recording { .. }) && log.in_flight.is_some();
+        let checkpointing = matches!(rig.engine.destage.round, RoundStep::Recording { .. }) && log.in_flight.is_some();
         if checkpointing && log.pending.is_empty() && rig.models[&R1].made[0].term.0 == 1 {
             rig.append(R1, 1, vec![write(0, 160)]);
         }

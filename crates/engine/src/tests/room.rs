@@ -122,21 +122,21 @@ fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
 fn segments_that_may_be_freed_are_room_in_the_log() {
     let (mut rig, _) = repaired_in_a_full_log(17);
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
-    while !rig.engine.no_room {
+    while !rig.engine.tail.no_room {
         rig.extend(OTHER, vec![effect]);
         rig.turn(8);
         rig.commit(OTHER, u64::MAX);
         assert!(rig.seen.failed.is_empty(), "the log was full unseen");
     }
     // The entries of a segment that was freed are being dropped, and the next one waits for them.
-    rig.engine.freeable += 1;
+    rig.engine.tail.freeable += 1;
     rig.engine.make_room();
-    assert!(!rig.engine.no_room && !rig.engine.replicas[&R].has_failed(), "it was decided before");
+    assert!(!rig.engine.tail.no_room && !rig.engine.replicas[&R].has_failed(), "it was decided before");
     rig.engine.copy_forward();
-    assert!(!rig.engine.no_room, "there is room");
-    rig.engine.freeable -= 1;
+    assert!(!rig.engine.tail.no_room, "there is room");
+    rig.engine.tail.freeable -= 1;
     rig.engine.copy_forward();
-    assert!(rig.engine.no_room);
+    assert!(rig.engine.tail.no_room);
 }
 
 #[test]
@@ -169,12 +169,13 @@ fn full_log_truncates_a_replica_that_holds_it_by_a_completed_block() {
     let log = rig.engine.log.as_mut().expect("mounted");
     log.ring.oldest_mut().note_block(R, 2);
     let newest = log.ring.newest_mut().opened;
-    let r = rig.engine.replicas.get_mut(&R).expect("it is there");
+    let mut r = rig.engine.replicas.get_mut(&R).expect("it is there");
     r.hard_state.commit = Index(2);
     for index in r.log.first().0..=r.log.last().0 {
         r.log.get_mut(Index(index)).expect("it is kept").segment = newest;
         log.ring.newest_mut().note_entry(R, index);
     }
+    drop(r);
     wrap_log(&mut rig, OTHER);
     assert!(!rig.seen.failed.is_empty(), "its entries had to go");
     assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");

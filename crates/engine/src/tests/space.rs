@@ -16,7 +16,7 @@ const R1: ReplicaId = ReplicaId(1);
 
 fn check(rig: &Rig) {
     // Home's map is ahead of the frozen layers from the first staged chunk to the flip.
-    if !matches!(rig.engine.round, RoundStep::Home { .. } | RoundStep::Recording { .. }) {
+    if !matches!(rig.engine.destage.round, RoundStep::Home { .. } | RoundStep::Recording { .. }) {
         assert_eq!(rig.engine.counted_space(), rig.engine.recount_space());
     }
 }
@@ -94,7 +94,7 @@ fn fill(rig: &mut Rig, rng: &mut Rng, chunk_count: u32) -> u32 {
             put_wide(rig, vec![Effect::Write { chunk: key, range }]);
             admitted += need;
         }
-        assert!(!rig.engine.round_refused, "what was promised fits: {:?}", rig.engine.space());
+        assert!(!rig.engine.destage.refused, "what was promised fits: {:?}", rig.engine.space());
         check(rig);
     }
     admitted

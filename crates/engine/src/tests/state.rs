@@ -138,7 +138,7 @@ fn tombstones_below_the_floor_are_dropped_and_their_ids_stay_refused() {
     rig.restart_and_check();
     assert!((3..next).all(|id| rig.engine.is_gone(ReplicaId(id))), "a late order is refused");
     assert!(!rig.engine.is_gone(ReplicaId(1)) && !rig.engine.is_gone(ReplicaId(next)));
-    rig.engine.creates_lost = crate::engine::ANY_REPLICA;
+    rig.engine.ids.creates_lost = crate::engine::ANY_REPLICA;
     assert!(!rig.engine.is_gone(ReplicaId(3)), "a store that lacks births does not go by the floor");
 }
 
@@ -178,15 +178,15 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
         rig.create(unborn.0);
         rig.engine.set_replica_floor(ReplicaId(101));
         rig.settle();
-        assert_eq!(rig.engine.floor, ReplicaId(101), "a birth lets the floor rise");
+        assert_eq!(rig.engine.ids.floor, ReplicaId(101), "a birth lets the floor rise");
         // A replica destroyed before its create record is written does not hold the floor.
         let bytes = decision_bytes(ReplicaId(102), Index(0));
         let decision = DecisionState { replica: ReplicaId(102), index: Index(0), term: Term(0), bytes };
         rig.engine.create_replica(identity(ReplicaId(102), 1), decision);
         rig.engine.set_replica_floor(ReplicaId(103));
-        assert_eq!(rig.engine.floor, ReplicaId(102));
+        assert_eq!(rig.engine.ids.floor, ReplicaId(102));
         rig.engine.destroy_replica(ReplicaId(102));
-        assert_eq!(rig.engine.floor, ReplicaId(103));
+        assert_eq!(rig.engine.ids.floor, ReplicaId(103));
         rig.settle();
         rig.disk.power_cut();
         rig.restart_and_check();
@@ -216,7 +216,7 @@ fn replica_destroyed_in_a_round_keeps_its_tombstone_until_a_checkpoint() {
         wrap_log(&mut rig, ReplicaId(1));
         rig.disk.power_cut();
         rig.restart_and_check();
-        assert!(rig.engine.is_gone(ReplicaId(2)) && rig.engine.nameless.is_empty());
+        assert!(rig.engine.is_gone(ReplicaId(2)) && rig.engine.ids.nameless.is_empty());
         assert_eq!(rig.engine.first_index(ReplicaId(2)), Index(0), "it is not there");
     }
 }
