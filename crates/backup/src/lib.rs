@@ -35,7 +35,7 @@ pub use index::{Index, Place};
 pub use prune::{Retention, Swept, sweep};
 pub use record::{Record, Subject};
 pub use repository::Repository;
-pub use restore::restore;
+pub use restore::Restore;
 pub use stream::{Base, Decoder, Encoder, Frame, Head, Totals, export, import};
 pub use verify::{Fault, Verified, verify};
 pub use volume::{Source, Target, VolumeFailure};

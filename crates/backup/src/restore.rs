@@ -1,6 +1,7 @@
-//! Writing the contents of a backup to a volume that reads as zeros.
+//! Writing the contents of a backup to a volume that reads as zeros, segment by segment.
 //!
-//! Invariant: bytes are written only when their piece has passed its check.
+//! Invariant: bytes are written only when their piece has passed its check. A segment counts as done when all of it is written; written again,
+//! it gets the same bytes.
 
 use crate::create::{PIECES_AT_ONCE, Progress};
 use crate::error::Error;
@@ -14,31 +15,50 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::units::{BLOCK, SEGMENT};
 
-/// Restores a backup. `tell` learns the progress.
-///
-/// # Errors
-/// The failure of the repository or of the volume; the volume has a part of the contents then.
-pub async fn restore(
-    repository: &Repository,
-    record: &Record,
+/// A restore of a backup.
+pub struct Restore<'a> {
+    repository: &'a Repository,
+    record: &'a Record,
     target: Arc<dyn Target>,
-    tell: &(dyn Fn(Progress) + Sync),
-) -> Result<(), Error> {
-    let mut progress = Progress::default();
-    for (n, id) in (0..).zip(&record.segments) {
-        let index = repository.index(*id).await?;
-        let start = n * SEGMENT;
+    /// Number of segments that are done.
+    done: u64,
+    progress: Progress,
+}
+
+impl<'a> Restore<'a> {
+    /// Prepares a restore to a volume that has the first `done` segments of it already. The others read as zeros, or have what an interrupted
+    /// restore of the same backup wrote.
+    pub fn new(repository: &'a Repository, record: &'a Record, target: Arc<dyn Target>, done: u64) -> Restore<'a> {
+        let done_bytes = done.saturating_mul(SEGMENT).min(record.subject.len_bytes);
+        let progress = Progress { done_bytes, ..Progress::default() };
+        Restore { repository, record, target, done, progress }
+    }
+
+    /// Number of segments that the volume has.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Writes one segment. False: the volume has all of them. `tell` learns the progress.
+    ///
+    /// # Errors
+    /// The failure of the repository or of the volume; the volume has a part of the segment then.
+    pub async fn step(&mut self, tell: &(dyn Fn(Progress) + Sync)) -> Result<bool, Error> {
+        let Some(id) = self.record.segments.get(self.done as usize) else { return Ok(false) };
+        let index = self.repository.index(*id).await?;
+        let (start, len_bytes) = (self.done * SEGMENT, self.record.subject.len_bytes);
         let mut moved = stream::iter(by_piece(&index))
-            .map(|(piece, runs)| put(repository, (piece, runs), (start, record.subject.len_bytes), Arc::clone(&target)))
+            .map(|(piece, runs)| put(self.repository, (piece, runs), (start, len_bytes), Arc::clone(&self.target)))
             .buffer_unordered(PIECES_AT_ONCE);
         while let Some(bytes) = moved.try_next().await? {
-            progress.moved_bytes += bytes;
-            tell(progress);
+            self.progress.moved_bytes += bytes;
+            tell(self.progress);
         }
-        progress.done_bytes = (start + SEGMENT).min(record.subject.len_bytes);
-        tell(progress);
+        self.done += 1;
+        self.progress.done_bytes = (start + SEGMENT).min(len_bytes);
+        tell(self.progress);
+        Ok(true)
     }
-    Ok(())
 }
 
 /// Runs of each piece of a segment.

@@ -232,7 +232,8 @@ impl Rig {
 
     fn restored(&self, record: &Record) -> Result<Blocks, Error> {
         let target = Arc::new(Restored::default());
-        self.runtime.block_on(crate::restore(&self.repository, record, target.clone(), &|_| {}))?;
+        let mut restore = crate::Restore::new(&self.repository, record, target.clone(), 0);
+        while self.runtime.block_on(restore.step(&|_| {}))? {}
         Ok(std::mem::take(&mut target.0.lock().expect("no test panicked")))
     }
 

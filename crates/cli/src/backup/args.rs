@@ -45,7 +45,7 @@ pub enum Backup {
         #[command(flatten)]
         repo: Repo,
     },
-    /// Make a volume with the contents of a backup
+    /// Make a volume with the contents of a backup; an interrupted restore goes on
     #[command(after_help = "Examples:\n  basalt backup restore main/vm1 main/vm1-old --repo /srv/backups\n  \
         basalt backup restore main/vm1 main/vm1 --id 20261127T020000Z-41 --repo s3://backups/cluster1")]
     Restore(Restore),

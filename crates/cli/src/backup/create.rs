@@ -136,7 +136,7 @@ fn save(
         salt: uuid::Uuid::new_v4().as_u64_pair().0,
         draft_bytes: backup::DRAFT_BYTES,
     };
-    let made = opened.until_interrupted(create.run(&advance(&bar, "read")));
+    let made = opened.until_interrupted(create.run(&advance(&bar, "read")))?;
     bar.finish_and_clear();
     if made.is_none() {
         // Reads that are in flight end with it. The backup is not complete, whatever the close says.

@@ -8,6 +8,7 @@ mod create;
 mod export;
 mod import;
 mod prune;
+mod restore;
 pub mod volume;
 
 use crate::admin::Admin;
@@ -16,7 +17,7 @@ use crate::errors::{Exit, UserError};
 use crate::output::{json, remark, table};
 use crate::size::show;
 use anyhow::Result;
-use args::{Backup, Restore};
+use args::Backup;
 use backup::{Progress, Record, Repository, Subject, Verified};
 use clientthread::{Access, Cluster, Failure, Settings};
 use control::admin::{SnapshotView, VolumeText};
@@ -25,8 +26,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use types::codes;
-use volume::New;
 
 /// Label of a volume whose restore or import has not ended.
 const RESTORING: &str = "restoring";
@@ -41,7 +42,7 @@ pub fn run(
     match command {
         Backup::Create(args) => create::run(&admin()?, metas()?, args, as_json),
         Backup::Ls { volume, repo } => list(&repo.address()?, volume.as_deref(), as_json),
-        Backup::Restore(args) => restore(&admin()?, metas()?, args, as_json),
+        Backup::Restore(args) => restore::run(&admin()?, metas()?, args, as_json),
         Backup::Verify { volume, id, repo } => verify(&repo.address()?, (volume.as_deref(), id.as_deref()), as_json),
         Backup::Prune(args) => prune::run(args, as_json),
         Backup::Export(args) => export::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
@@ -183,11 +184,22 @@ impl Opened {
     }
 
     /// Runs work until it ends or SIGINT comes; `None`: that came first.
-    fn until_interrupted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    fn until_interrupted<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>> {
+        Ok(self.until(&mut self.interrupts()?, work))
+    }
+
+    /// Takes SIGINT from here on.
+    fn interrupts(&self) -> Result<Signal> {
+        let _in_runtime = self.runtime.enter();
+        Ok(signal(SignalKind::interrupt())?)
+    }
+
+    /// Runs work until it ends or a signal has come since [`Opened::interrupts`]; `None`: that came first.
+    fn until<T>(&self, interrupts: &mut Signal, work: impl Future<Output = T>) -> Option<T> {
         self.runtime.block_on(async {
             tokio::select! {
                 done = work => Some(done),
-                Ok(()) = tokio::signal::ctrl_c() => None,
+                Some(()) = interrupts.recv() => None,
             }
         })
     }
@@ -267,50 +279,6 @@ fn view(record: &Record) -> Value {
         "read_bytes": record.read_bytes,
         "written_bytes": record.written_bytes,
     })
-}
-
-fn restore(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> Result<Exit> {
-    check_volume(&args.volume)?;
-    let opened = Opened::to_read(&args.repo.address()?)?;
-    opened.fault.iter().for_each(|what| remark(what));
-    let record = opened.record(&args.volume, args.id.as_deref())?;
-    let subject = &record.subject;
-    // The mark alone: the labels of the volume may be as many as one can have.
-    let labels = BTreeMap::from([(RESTORING.to_owned(), record.id.clone())]);
-    let text = VolumeText { labels, ..VolumeText::default() };
-    admin.create_volume(&args.new, subject.len_bytes, subject.stripe.unwrap_or_default(), text)?;
-    let filled = fill(&opened, metas, args, &record, as_json);
-    if !matches!(filled, Ok(true)) {
-        remark(&format!(
-            "{0} has a part of the contents: basalt volume rm {0} --now --snapshots, then again",
-            args.new
-        ));
-    }
-    if !filled? {
-        return Ok(Exit::Interrupted);
-    }
-    let volume = admin.set_volume(&args.new, text_of(subject))?;
-    if as_json {
-        json("backup.restore", json!({ "backup": view(&record), "volume": volume }))?;
-        return Ok(Exit::Done);
-    }
-    out!("volume {} has the contents of {} at {}", args.new, record.volume(), moment(subject.created_ms));
-    Ok(Exit::Done)
-}
-
-/// Writes the contents. Returns whether the volume has all: SIGINT ends it before.
-fn fill(opened: &Opened, metas: Vec<String>, args: &Restore, record: &Record, as_json: bool) -> Result<bool> {
-    let cluster = connect(metas)?;
-    let target = Arc::new(New(cluster.open(&args.new, Access::Write).map_err(refused)?));
-    let bar = bar(record.subject.len_bytes, as_json);
-    let tell = advance(&bar, "written");
-    let restored = opened.until_interrupted(backup::restore(&opened.repository, record, target.clone(), &tell));
-    bar.finish_and_clear();
-    // The next command need not wait for the lease of this one, whatever the result is.
-    let closed = target.0.close();
-    let is_whole = restored.transpose().map_err(failed)?.is_some();
-    closed.map_err(refused)?;
-    Ok(is_whole)
 }
 
 fn verify(address: &str, (volume, id): (Option<&str>, Option<&str>), as_json: bool) -> Result<Exit> {

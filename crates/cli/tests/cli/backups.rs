@@ -71,6 +71,7 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
 
     full_repository_gets_no_snapshots(dev, &repo);
     volume_with_all_labels_comes_back(dev, &repo);
+    restore_that_failed_goes_on(dev);
     pool_says_whether_backups_are_compressed(dev, &repo);
 
     // After a rollback no snapshot can be compared with: everything is read.
@@ -126,6 +127,43 @@ fn full_repository_gets_no_snapshots(dev: &Dev, repo: &str) {
         failed.says("BSLT-7001", "Check --repo");
     }
     assert_eq!(snapshots(), before);
+}
+
+/// The second segment cannot be read at first. The first one is not written again, and a later backup does not count.
+fn restore_that_failed_goes_on(dev: &Dev) {
+    let repo = dev.file("cut");
+    let backup = |words: &[&str]| dev.run(&[&["backup"][..], words, &["--repo", &repo]].concat());
+    assert_eq!(dev.run(&["volume", "create", "main/cut", "1500MiB", "--label", "tier=back"]).code, 0);
+    write(dev, "main/cut", 0..2, 3);
+    assert_eq!(backup(&["create", "main/cut"]).code, 0);
+    let mut before = Vec::new();
+    files(&Path::new(&repo).join("objects"), &mut before);
+    write(dev, "main/cut", 7..8, 4);
+    let saved = dev.json(&["backup", "create", "main/cut", "--repo", &repo]);
+    let mut objects = Vec::new();
+    files(&Path::new(&repo).join("objects"), &mut objects);
+    objects.retain(|object| !before.contains(object));
+    let whole: Vec<Vec<u8>> = objects.iter().map(|object| std::fs::read(object).expect("an object")).collect();
+    let piece = (0..objects.len()).max_by_key(|n| whole[*n].len()).expect("it has saved something");
+    std::fs::write(&objects[piece], &whole[piece][..10]).expect("it can be written");
+
+    let failed = backup(&["restore", "main/cut", "main/cut2"]);
+    assert!(failed.code != 0 && failed.err.contains("the same command goes on"), "{failed:?}");
+    let label = dev.json(&["volume", "info", "main/cut2"])["labels"]["restoring"].clone();
+    assert_eq!(label, format!("{}+1", saved["id"].as_str().expect("an id")));
+    std::fs::write(&objects[piece], &whole[piece]).expect("it can be written");
+    write(dev, "main/cut2", 1..2, 77);
+    write(dev, "main/cut", 0..1, 5);
+    assert_eq!(backup(&["create", "main/cut"]).code, 0);
+    let restored = backup(&["restore", "main/cut", "main/cut2"]);
+    assert!(restored.code == 0 && restored.err.contains("going on behind 1 GiB"), "{restored:?}");
+    assert_eq!(read(dev, "main/cut2"), [3, 77, 0, 0, 0, 0, 0, 4]);
+    assert_eq!(dev.json(&["volume", "du", "main/cut2"])["allocated_bytes"], 3 * 65536);
+    assert_eq!(dev.json(&["volume", "info", "main/cut2"])["labels"], serde_json::json!({ "tier": "back" }));
+    backup(&["restore", "main/cut", "main/cut2"]).says("BSLT-2013", "choose another name");
+    for name in ["main/cut", "main/cut2"] {
+        assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
+    }
 }
 
 fn volume_with_all_labels_comes_back(dev: &Dev, repo: &str) {
