@@ -414,8 +414,7 @@ impl Engine {
     /// Takes the overlay of a replica that has not failed: the pressure counts no others.
     pub(crate) fn take_overlay(&mut self, replica: ReplicaId) -> Overlay {
         let Some(mut r) = self.replicas.get_mut(&replica) else { return Overlay::default() };
-        let overlay = std::mem::take(&mut r.overlay);
-        overlay
+        std::mem::take(&mut r.overlay)
     }
 
     /// Returns for how long the batch in flight has waited for the device; zero without one.

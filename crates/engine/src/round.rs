@@ -185,8 +185,9 @@ impl Engine {
             RoundStep::Idle if self.destage.held => Time::NEVER,
             RoundStep::Idle if self.is_pressed() => self.destage.last_round + self.destage.gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
-            RoundStep::Idle if self.destage.maybe_dirty => (self.destage.idle_since() + self.config.round_idle)
-                .max(self.destage.last_round + self.destage.gap()),
+            RoundStep::Idle if self.destage.maybe_dirty => {
+                (self.destage.idle_since() + self.config.round_idle).max(self.destage.last_round + self.destage.gap())
+            }
             // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,
             RoundStep::Home { .. } if self.home.as_ref().is_some_and(Home::wants_step) => self.now,
@@ -340,7 +341,8 @@ impl Engine {
         }
         let RoundStep::Completing { left, reading, .. } = &self.destage.round else { return };
         if left.is_empty() && *reading == 0 {
-            let RoundStep::Completing { mut run, .. } = std::mem::replace(&mut self.destage.round, RoundStep::Idle) else {
+            let RoundStep::Completing { mut run, .. } = std::mem::replace(&mut self.destage.round, RoundStep::Idle)
+            else {
                 unreachable!("seen above")
             };
             run.released = self.unnamed(&run);
@@ -427,7 +429,8 @@ impl Engine {
     }
 
     fn hand_over(&mut self) {
-        let RoundStep::HandingOver { mut run, mut chunks, .. } = std::mem::replace(&mut self.destage.round, RoundStep::Idle)
+        let RoundStep::HandingOver { mut run, mut chunks, .. } =
+            std::mem::replace(&mut self.destage.round, RoundStep::Idle)
         else {
             unreachable!("the caller saw it")
         };
@@ -507,7 +510,9 @@ impl Engine {
 
     /// Notes the segment in which the first part of the checkpoint is durable.
     pub(crate) fn checkpoint_begun(&mut self, segment: u64) {
-        let RoundStep::Recording { begun, .. } = &mut self.destage.round else { panic!("a checkpoint outside its phase") };
+        let RoundStep::Recording { begun, .. } = &mut self.destage.round else {
+            panic!("a checkpoint outside its phase")
+        };
         *begun = Some(segment);
     }
 

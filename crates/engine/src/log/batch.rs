@@ -290,12 +290,7 @@ impl Fill {
         self.entries.push((replica, index.0));
     }
 
-    fn put_hard_state(
-        &mut self,
-        replica: ReplicaId,
-        hard_state: HardState,
-        replicas: &mut Replicas,
-    ) {
+    fn put_hard_state(&mut self, replica: ReplicaId, hard_state: HardState, replicas: &mut Replicas) {
         let Some(mut r) = replicas.get_mut(&replica) else { return };
         // An engine's own commit may have overtaken this hard state. The term, vote and commit in the log never go
         // back.
@@ -339,12 +334,7 @@ impl Fill {
     }
 
     /// Puts a part of a checkpoint. Behind the last part come the records of a log that begins there.
-    fn put_checkpoint(
-        &mut self,
-        part: &CheckpointPart,
-        begins: Option<&DecisionState>,
-        replicas: &mut Replicas,
-    ) {
+    fn put_checkpoint(&mut self, part: &CheckpointPart, begins: Option<&DecisionState>, replicas: &mut Replicas) {
         self.put(Record::Checkpoint(part.clone()));
         if let Some(decision) = begins
             && let Some(mut r) = replicas.get_mut(&decision.replica).filter(|r| r.is_filling())

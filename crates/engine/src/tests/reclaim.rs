@@ -168,7 +168,8 @@ fn ending(end: impl FnOnce(&mut Rig)) -> Rig {
     rig.round();
     loop {
         rig.turn(0);
-        let is_recording = matches!(rig.engine.destage.round, RoundStep::Recording { .. }) && log(&rig).in_flight.is_some();
+        let is_recording =
+            matches!(rig.engine.destage.round, RoundStep::Recording { .. }) && log(&rig).in_flight.is_some();
         if is_recording && log(&rig).pending.is_empty() {
             break;
         }
