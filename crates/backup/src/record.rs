@@ -51,10 +51,19 @@ impl Subject {
         format!("{}-{}", moment.format("%Y%m%dT%H%M%SZ"), self.snapshot_id)
     }
 
+    /// Names the snapshot for good, whatever is renamed: cluster, volume, number and moment.
+    pub fn key(&self) -> String {
+        self.key_of(self.snapshot_id, self.created_ms)
+    }
+
+    /// Names another snapshot of the volume so.
+    pub(crate) fn key_of(&self, snapshot_id: u64, created_ms: u64) -> String {
+        format!("{}.{}.{snapshot_id}.{created_ms}", self.cluster, self.volume_id)
+    }
+
     /// Whether both are one snapshot, whatever was renamed since.
     pub fn is_same_snapshot(&self, other: &Subject) -> bool {
-        let key = |of: &Subject| (of.cluster.clone(), of.volume_id, of.snapshot_id, of.created_ms);
-        key(self) == key(other)
+        self.key() == other.key()
     }
 }
 

@@ -72,18 +72,14 @@ impl Head {
         Head { subject, block_bytes: BLOCK, compression, base }
     }
 
-    /// Names the snapshot for good, whatever is renamed: cluster, volume, number and moment.
+    /// Names the snapshot for good ([`Subject::key`]).
     pub fn key(&self) -> String {
-        self.key_of(self.subject.snapshot_id, self.subject.created_ms)
+        self.subject.key()
     }
 
     /// Names the snapshot with which an increment begins.
     pub fn base_key(&self) -> Option<String> {
-        self.base.as_ref().map(|base| self.key_of(base.snapshot_id, base.created_ms))
-    }
-
-    fn key_of(&self, snapshot_id: u64, created_ms: u64) -> String {
-        format!("{}.{}.{snapshot_id}.{created_ms}", self.subject.cluster, self.subject.volume_id)
+        self.base.as_ref().map(|base| self.subject.key_of(base.snapshot_id, base.created_ms))
     }
 
     fn check(&self) -> Result<(), String> {
