@@ -117,7 +117,7 @@ impl Destage {
         if self.refused { REFUSED_GAP } else { GAP }
     }
 
-    /// Time from which on dirty data has waited for `idle`.
+    /// Time since which nothing was applied and no round has destaged.
     pub fn idle_since(&self) -> Time {
         self.last_apply.max(self.last_destage)
     }

@@ -46,14 +46,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
             text(mark(subject, 0)),
         )?;
     }
-    let filled = fill(&opened, (admin, metas), args, &record, as_json);
-    if !matches!(filled, Ok(true)) {
-        remark(&format!(
-            "{0} has a part of the contents: the same command goes on; to give it up: basalt volume rm {0} --now --snapshots",
-            args.new
-        ));
-    }
-    if !filled? {
+    if !fill(&opened, (admin, metas), args, &record, as_json)? {
         return Ok(Exit::Interrupted);
     }
     let volume = admin.set_volume(&args.new, text_of(subject))?;
@@ -78,6 +71,12 @@ fn another(name: &str) -> anyhow::Error {
     let what = format!("{name} has a part of the contents of another backup");
     let next = format!("restore that one with its --id, or: basalt volume rm {name} --now --snapshots, then again");
     UserError::new(codes::VOLUME_BUSY, what, next).into()
+}
+
+/// Returns the error for a volume that another command has restored meanwhile. It may be whole, so the advice is not to remove it.
+fn ended_elsewhere(name: &str) -> anyhow::Error {
+    let what = format!("{name} is not being restored from this backup any more: another command came before");
+    UserError::new(codes::VOLUME_BUSY, what, format!("basalt volume info {name}   # it may be whole")).into()
 }
 
 /// Returns the label of a volume that has the first `done` segments of a backup.
@@ -149,7 +148,7 @@ fn fill(
     // From here on no other restore writes to it. One may have come before.
     let found = admin.volume_info(&args.new).and_then(|volume| match begun(&volume, record) {
         Some(done) => Ok((volume, done)),
-        None => Err(another(&args.new)),
+        None => Err(ended_elsewhere(&args.new)),
     });
     let (volume, done) = match found {
         Ok(found) => found,
@@ -184,6 +183,8 @@ fn fill(
     bar.finish_and_clear();
     if !matches!(ended, Ok(true)) {
         label.note(restore.done());
+        let what = "has a part of the contents: the same command goes on; to give it up: basalt volume rm";
+        remark(&format!("{0} {what} {0} --now --snapshots", args.new));
     }
     // The next command need not wait for the lease of this one, whatever the result is.
     let closed = target.0.close();
