@@ -48,8 +48,8 @@ impl Pairs {
         }
     }
 
-    /// Returns the peers that are due, and whether their renewal is full. The loop sends each [`Pairs::renewal`] now,
-    /// also when it is empty.
+    /// Returns the peers that are due, and whether their renewal is full. The loop sends all [`Pairs::renewals`] now,
+    /// also those that are empty.
     pub fn poll(&mut self, now: Time, out: &mut Vec<(OsdId, bool)>) {
         for (osd, pair) in self.pairs.iter_mut().filter(|(_, pair)| pair.next_at <= now) {
             out.push((*osd, pair.sent.is_multiple_of(u64::from(self.timing.full_every))));
@@ -60,10 +60,21 @@ impl Pairs {
         }
     }
 
-    /// Makes the lease renewal for `osd` from all groups of this OSD.
-    pub fn renewal<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> LeaseRenewal {
-        let items = groups.filter_map(|group| group.renewal_item_for(now, osd)).filter(|(_, active)| full || *active);
-        LeaseRenewal { sent_at: now.0, full, spent_aus: 0, items: items.map(|(item, _)| item).collect() }
+    /// Makes the lease renewals for `due`, in its order, in one pass over the groups of this OSD.
+    pub fn renewals<'a>(
+        now: Time,
+        due: &[(OsdId, bool)],
+        groups: impl Iterator<Item = &'a Group>,
+    ) -> Vec<LeaseRenewal> {
+        let empty = |(_, full): &_| LeaseRenewal { sent_at: now.0, full: *full, spent_aus: 0, items: Vec::new() };
+        let mut renewals: Vec<LeaseRenewal> = due.iter().map(empty).collect();
+        for group in groups.filter(|group| group.is_leader()) {
+            for ((osd, _), renewal) in due.iter().zip(&mut renewals) {
+                let item = group.renewal_item_for(now, *osd).filter(|(_, active)| renewal.full || *active);
+                renewal.items.extend(item.map(|(item, _)| item));
+            }
+        }
+        renewals
     }
 
     /// Notes a received lease renewal. Its items then go to `Group::handle_renewal_item`, and the renewed ones into

@@ -303,9 +303,12 @@ impl Osd {
     pub(crate) fn renew_promises(&mut self) {
         let mut due = Vec::new();
         self.pairs.poll(self.now, &mut due);
-        for (osd, full) in due {
+        if due.is_empty() {
+            return;
+        }
+        let renewals = Pairs::renewals(self.now, &due, self.pgs.groups());
+        for ((osd, _), mut renewal) in due.into_iter().zip(renewals) {
             let Some(link) = self.bus.link_to(osd) else { continue };
-            let mut renewal = Pairs::renewal(self.now, osd, full, self.pgs.groups());
             renewal.spent_aus = self.space.spent(self.now, osd);
             self.bus.send(link, Message::LeaseRenewal(renewal));
         }

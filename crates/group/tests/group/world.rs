@@ -298,9 +298,8 @@ impl World {
         let node = self.nodes.get_mut(&id).expect("it exists");
         let mut due = Vec::new();
         node.pairs.poll(now, &mut due);
-        let renewals: Vec<_> =
-            due.into_iter().map(|(osd, full)| (osd, Pairs::renewal(now, osd, full, node.group.iter()))).collect();
-        for (osd, renewal) in renewals {
+        let renewals = Pairs::renewals(now, &due, node.group.iter());
+        for ((osd, _), renewal) in due.into_iter().zip(renewals) {
             self.send(id, osd.0, Message::LeaseRenewal(renewal));
         }
     }
