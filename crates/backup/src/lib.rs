@@ -6,7 +6,7 @@
 //! Each backup names all that it needs by itself, so any other may be deleted. Blocks that have not changed are stored once:
 //! its index of a segment takes the places of the older one over.
 //!
-//! A stream ([`export`], [`import`]) has the same contents for a file or a pipe, without a repository.
+//! A stream ([`export`], [`Import`]) has the same contents for a file or a pipe, without a repository.
 //!
 //! Invariants:
 //! - A backup is there when its record is, and the record comes last. An interrupted one goes on where it was.
@@ -22,6 +22,7 @@ mod prune;
 mod record;
 mod repository;
 mod restore;
+mod steps;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use prune::{Retention, Swept, sweep};
 pub use record::{Record, Subject};
 pub use repository::Repository;
 pub use restore::Restore;
-pub use stream::{Base, Decoder, Encoder, Frame, Head, Totals, export, import};
+pub use steps::Steps;
+pub use stream::{Base, Decoder, Encoder, Frame, Head, Import, StreamPlace, Totals, export};
 pub use verify::{Fault, Verified, verify};
 pub use volume::{Source, Target, VolumeFailure};

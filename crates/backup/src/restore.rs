@@ -9,6 +9,7 @@ use crate::format::ObjectId;
 use crate::index::{Index, Place};
 use crate::record::Record;
 use crate::repository::Repository;
+use crate::steps::Steps;
 use crate::volume::Target;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::collections::BTreeMap;
@@ -33,18 +34,19 @@ impl<'a> Restore<'a> {
         let progress = Progress { done_bytes, ..Progress::default() };
         Restore { repository, record, target, done, progress }
     }
+}
+
+impl Steps for Restore<'_> {
+    type End = ();
 
     /// Number of segments that the volume has.
-    pub fn done(&self) -> u64 {
+    fn done(&self) -> u64 {
         self.done
     }
 
-    /// Writes one segment. False: the volume has all of them. `tell` learns the progress.
-    ///
-    /// # Errors
-    /// The failure of the repository or of the volume; the volume has a part of the segment then.
-    pub async fn step(&mut self, tell: &(dyn Fn(Progress) + Sync)) -> Result<bool, Error> {
-        let Some(id) = self.record.segments.get(self.done as usize) else { return Ok(false) };
+    /// Writes one segment. After a failure the volume has a part of it.
+    async fn step(&mut self, tell: &(dyn Fn(Progress) + Sync)) -> Result<Option<()>, Error> {
+        let Some(id) = self.record.segments.get(self.done as usize) else { return Ok(Some(())) };
         let index = self.repository.index(*id).await?;
         let (start, len_bytes) = (self.done * SEGMENT, self.record.subject.len_bytes);
         let mut moved = stream::iter(by_piece(&index))
@@ -57,7 +59,7 @@ impl<'a> Restore<'a> {
         self.done += 1;
         self.progress.done_bytes = (start + SEGMENT).min(len_bytes);
         tell(self.progress);
-        Ok(true)
+        Ok(None)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Backups of a volume that is written, zeroed and made longer, against a map of its blocks.
 
+use crate::Steps;
 use crate::create::DRAFT_BYTES;
 use crate::{Create, Error, ObjectId, Record, Repository, Retention, Source, Subject, Target, VolumeFailure};
 use object_store::ObjectStoreExt;
@@ -233,7 +234,7 @@ impl Rig {
     fn restored(&self, record: &Record) -> Result<Blocks, Error> {
         let target = Arc::new(Restored::default());
         let mut restore = crate::Restore::new(&self.repository, record, target.clone(), 0);
-        while self.runtime.block_on(restore.step(&|_| {}))? {}
+        while self.runtime.block_on(restore.step(&|_| {}))?.is_none() {}
         Ok(std::mem::take(&mut target.0.lock().expect("no test panicked")))
     }
 

@@ -14,7 +14,7 @@ use telemetry::ops::{OpId, OpKind, OpReport, Recorder, Station};
 use types::codes;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
-use types::{ClusterId, Errno, Incarnation, OsdId, Time};
+use types::{ClusterId, Errno, Incarnation, OsdId, SessionId, Time};
 use volume::{OnUnavailable, Volume, VolumeConfig, VolumeFill, VolumeOut};
 use wire::{Message, Peer};
 
@@ -205,6 +205,11 @@ impl Client {
     /// Returns the device of an open volume; `None` when it is closed.
     pub fn device(&mut self, volume: VolumeKey) -> Option<&mut dyn BlockDevice> {
         self.find(volume).map(|open| open as &mut dyn BlockDevice)
+    }
+
+    /// Returns the session of an open volume; `None` when it is closed.
+    pub fn session(&mut self, volume: VolumeKey) -> Option<SessionId> {
+        self.find(volume).map(|open| open.volume.session())
     }
 
     pub(crate) fn find(&mut self, key: VolumeKey) -> Option<&mut OpenVolume> {

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use types::{Errno, IoBuf, SnapshotId, codes};
+use types::{Errno, IoBuf, SessionId, SnapshotId, codes};
 
 /// Longest time of [`Cluster::begin_stop`]: that of a close, and some for the thread itself.
 pub const STOP_MAX: Duration = DRAIN_MAX.saturating_add(PART_MAX).saturating_add(Duration::from_millis(500));
@@ -61,6 +61,7 @@ pub struct Connecting<T = u64> {
 pub struct Volume<T = u64> {
     mailbox: Arc<Mailbox<T>>,
     key: VolumeKey,
+    session: SessionId,
     info: DeviceInfo,
     /// `None` when it was closed.
     counted: Mutex<Option<Counted<T>>>,
@@ -214,8 +215,19 @@ impl<T> Drop for Connecting<T> {
 }
 
 impl<T: Send + 'static> Volume<T> {
-    pub(crate) fn new(mailbox: Arc<Mailbox<T>>, key: VolumeKey, info: DeviceInfo, counted: Counted<T>) -> Volume<T> {
-        Volume { mailbox, key, info, counted: Mutex::new(Some(counted)) }
+    pub(crate) fn new(
+        mailbox: Arc<Mailbox<T>>,
+        (key, session): (VolumeKey, SessionId),
+        info: DeviceInfo,
+        counted: Counted<T>,
+    ) -> Volume<T> {
+        Volume { mailbox, key, session, info, counted: Mutex::new(Some(counted)) }
+    }
+
+    /// Returns the session under which the volume is open for writing; 0 when it is open for reading. While the metadata server names it, no
+    /// other client has had the volume.
+    pub fn session(&self) -> SessionId {
+        self.session
     }
 
     /// Returns the properties of the volume as of its open.

@@ -244,10 +244,12 @@ impl<T: Send + 'static> IoThread<T> {
     fn opened(&mut self, now: Time, ask: AskId, volume: VolumeKey, info: DeviceInfo) {
         let waiter = self.take_opening(ask).filter(Opening::is_awaited).and_then(|opening| opening.waiter);
         let served = self.volumes.entry(volume).or_default();
+        let session = self.turns.client.session(volume).unwrap_or_default();
         match waiter {
             // When the program does not wait any more, the drop of the handle closes the volume.
             Some((reply, counted)) => {
-                let _ = reply.try_send(Ok(Volume::new(Arc::clone(&self.mailbox), volume, info, counted)));
+                let opened = Volume::new(Arc::clone(&self.mailbox), (volume, session), info, counted);
+                let _ = reply.try_send(Ok(opened));
             }
             None => served.close(now, None, None),
         }

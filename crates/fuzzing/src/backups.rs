@@ -6,8 +6,8 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use backup::{
-    Base, Decoder, Encoder, Error, Frame, Head, Index, ObjectId, Place, Record, Subject, decode_index, decode_piece,
-    encode_index, encode_piece,
+    Base, Decoder, Encoder, Error, Frame, Head, Index, ObjectId, Place, Record, StreamPlace, Subject, decode_index,
+    decode_piece, encode_index, encode_piece,
 };
 use std::collections::BTreeMap;
 use types::Compression;
@@ -30,6 +30,8 @@ const INDEX_MEMORY: u64 = 96 << 20;
 pub fn stream(data: &[u8]) -> Verdict {
     let decoded = meter::bounded(data.len(), 64, STREAM_MEMORY, || all(data));
     let Ok((head, frames)) = &decoded else { return Verdict::Refused };
+    let place = StreamPlace::last(data, head).expect("bytes in memory").expect("it has this head");
+    assert_eq!(place.done_bytes(), frames.last().map_or(0, |frame| frame.offset + frame.len));
     let mut encoder = Encoder::begin(Vec::new(), head).expect("memory");
     for frame in frames {
         encoder.frame(frame).expect("memory");

@@ -29,22 +29,26 @@ struct Export<W> {
     has_base: bool,
 }
 
-/// Writes a stream. Returns the totals, the bytes that were written, and the place where they went. `tell` learns the progress.
+/// Writes what a stream lacks of the contents, and its end. Returns the totals and the bytes of the stream, and the place where it went.
+/// `tell` learns the progress.
 ///
 /// # Errors
 /// `Incomparable`: the snapshot does not descend from the older one. `Volume`, `File`.
 pub async fn export<W: Write + Send + 'static>(
     source: Arc<dyn Source>,
     head: &Head,
-    out: W,
+    encoder: Encoder<W>,
     tell: &(dyn Fn(Progress) + Sync),
 ) -> Result<(Totals, u64, W), Error> {
-    let encoder = Encoder::begin(out, head)?;
+    let from = encoder.done_bytes();
     let mut export = Export { source, encoder, compression: head.compression, has_base: head.base.is_some() };
     let len = head.subject.len_bytes;
     let mut moved_bytes = 0;
     for start in (0..len).step_by(SEGMENT as usize) {
-        let range = start..(start + SEGMENT).min(len);
+        let range = start.max(from)..(start + SEGMENT).min(len);
+        if range.is_empty() {
+            continue;
+        }
         (export, moved_bytes) = export.segment(range.clone(), moved_bytes).await?;
         tell(Progress { done_bytes: range.end, moved_bytes });
     }
@@ -53,7 +57,7 @@ pub async fn export<W: Write + Send + 'static>(
 }
 
 impl<W: Write + Send + 'static> Export<W> {
-    /// Writes a segment. Returns the sum of the bytes that were read.
+    /// Writes a segment, or the rest of one. Returns the sum of the bytes that were read.
     async fn segment(mut self, range: Range<u64>, mut read: u64) -> Result<(Export<W>, u64), Error> {
         let parts = self.parts(range.clone()).await?;
         let (source, compression, has_base) = (Arc::clone(&self.source), self.compression, self.has_base);

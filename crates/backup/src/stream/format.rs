@@ -199,12 +199,53 @@ fn chained(before: &[u8], parts: [&[u8]; 2]) -> [u8; HASH] {
     *hasher.finalize().as_bytes()
 }
 
+/// The place behind a frame, where a stream can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPlace {
+    chain: [u8; HASH],
+    totals: Totals,
+    /// End of the last frame in the volume.
+    end: u64,
+    /// Bytes of the stream.
+    at: u64,
+}
+
+impl StreamPlace {
+    /// Returns the place behind the last whole frame of a stream that may be cut or damaged; `None`: it has another head.
+    ///
+    /// # Errors
+    /// `File`.
+    pub fn last(input: impl Read, head: &Head) -> Result<Option<StreamPlace>, Error> {
+        let mut decoder = match Decoder::begin(input) {
+            Ok(decoder) if decoder.head == *head => decoder,
+            Ok(_) | Err(Error::Stream { .. } | Error::Newer(_)) => return Ok(None),
+            Err(other) => return Err(other),
+        };
+        loop {
+            let place = decoder.place;
+            match decoder.read_frame() {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) | Err(Error::Stream { .. }) => return Ok(Some(place)),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Returns the bytes of the stream up to here.
+    pub fn stream_bytes(&self) -> u64 {
+        self.at
+    }
+
+    /// Returns the end of the last frame: its place in the volume.
+    pub fn done_bytes(&self) -> u64 {
+        self.end
+    }
+}
+
 /// Writes a stream.
 pub struct Encoder<W> {
     out: W,
-    chain: [u8; HASH],
-    totals: Totals,
-    written: u64,
+    place: StreamPlace,
 }
 
 impl<W: Write> Encoder<W> {
@@ -220,9 +261,19 @@ impl<W: Write> Encoder<W> {
         prefix[8..12].copy_from_slice(&VERSION.to_le_bytes());
         prefix[12..].copy_from_slice(&(json.len() as u32).to_le_bytes());
         let chain = chained(&[], [&prefix, &json]);
-        let mut encoder = Encoder { out, chain, totals: Totals::default(), written: 0 };
+        let mut encoder = Encoder { out, place: StreamPlace { chain, totals: Totals::default(), end: 0, at: 0 } };
         encoder.put([&prefix, &json, &chain])?;
         Ok(encoder)
+    }
+
+    /// Goes on with a stream. `out` has it up to `place`, and writes behind that.
+    pub fn go_on(out: W, place: StreamPlace) -> Encoder<W> {
+        Encoder { out, place }
+    }
+
+    /// Returns the end of the last frame: its place in the volume.
+    pub fn done_bytes(&self) -> u64 {
+        self.place.end
     }
 
     /// Writes a frame.
@@ -231,7 +282,8 @@ impl<W: Write> Encoder<W> {
     /// `File`.
     pub fn frame(&mut self, frame: &Frame) -> Result<(), Error> {
         let (kind, body) = frame.parts();
-        self.totals.add(frame);
+        self.place.totals.add(frame);
+        self.place.end = frame.offset.saturating_add(frame.len);
         self.part(kind, (frame.offset, frame.len), body)
     }
 
@@ -240,9 +292,9 @@ impl<W: Write> Encoder<W> {
     /// # Errors
     /// `File`.
     pub fn end(mut self) -> Result<(Totals, u64, W), Error> {
-        self.part(END, (0, 0), &self.totals.encode())?;
+        self.part(END, (0, 0), &self.place.totals.encode())?;
         self.out.flush().map_err(|source| Error::File { what: "the stream cannot be written", source })?;
-        Ok((self.totals, self.written, self.out))
+        Ok((self.place.totals, self.place.at, self.out))
     }
 
     fn part(&mut self, kind: u8, (offset, len): (u64, u64), body: &[u8]) -> Result<(), Error> {
@@ -251,15 +303,15 @@ impl<W: Write> Encoder<W> {
         header[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
         header[8..16].copy_from_slice(&offset.to_le_bytes());
         header[16..].copy_from_slice(&len.to_le_bytes());
-        self.chain = chained(&self.chain, [&header, body]);
-        let chain = self.chain;
+        self.place.chain = chained(&self.place.chain, [&header, body]);
+        let chain = self.place.chain;
         self.put([&header, body, &chain])
     }
 
     fn put(&mut self, parts: [&[u8]; 3]) -> Result<(), Error> {
         for part in parts {
             self.out.write_all(part).map_err(|source| Error::File { what: "the stream cannot be written", source })?;
-            self.written += part.len() as u64;
+            self.place.at += part.len() as u64;
         }
         Ok(())
     }
@@ -269,12 +321,8 @@ impl<W: Write> Encoder<W> {
 pub struct Decoder<R> {
     input: R,
     head: Head,
-    chain: [u8; HASH],
-    totals: Totals,
-    /// End of the last frame in the volume.
-    end: u64,
-    /// Bytes of the stream that were read.
-    at: u64,
+    /// The place up to which it was read.
+    place: StreamPlace,
 }
 
 impl<R: Read> Decoder<R> {
@@ -303,7 +351,7 @@ impl<R: Read> Decoder<R> {
         hash(&mut input, chain, &mut at)?;
         let head: Head = serde_json::from_slice(&json).map_err(|error| bad(format!("its head: {error}")))?;
         head.check().map_err(|reason| bad(format!("its head says {reason}")))?;
-        Ok(Decoder { input, head, chain, totals: Totals::default(), end: 0, at })
+        Ok(Decoder { input, head, place: StreamPlace { chain, totals: Totals::default(), end: 0, at } })
     }
 
     /// Returns the head.
@@ -313,7 +361,7 @@ impl<R: Read> Decoder<R> {
 
     /// Returns the end of the last frame: its place in the volume.
     pub fn done_bytes(&self) -> u64 {
-        self.end
+        self.place.end
     }
 
     /// Reads the next frame; behind the last one the totals.
@@ -321,23 +369,23 @@ impl<R: Read> Decoder<R> {
     /// # Errors
     /// `Stream`: it is damaged or cut. `File`.
     pub fn read_frame(&mut self) -> Result<Result<Frame, Totals>, Error> {
-        let begin = self.at;
+        let begin = self.place.at;
         let bad = |reason: &str| Error::Stream { at: begin, reason: reason.to_owned() };
         let mut header = [0; FRAME];
-        read(&mut self.input, &mut header, &mut self.at)?;
+        read(&mut self.input, &mut header, &mut self.place.at)?;
         let (offset, len, body_len) = (long(&header, 8), long(&header, 16), number(&header, 4));
         if u64::from(body_len) > FRAME_DATA_MAX {
             return Err(bad("a frame is longer than one can be"));
         }
         let mut body = vec![0; body_len as usize];
-        read(&mut self.input, &mut body, &mut self.at)?;
-        self.chain = chained(&self.chain, [&header, &body]);
-        hash(&mut self.input, self.chain, &mut self.at)?;
+        read(&mut self.input, &mut body, &mut self.place.at)?;
+        self.place.chain = chained(&self.place.chain, [&header, &body]);
+        hash(&mut self.input, self.place.chain, &mut self.place.at)?;
         if header[1..4] != [0; 3] {
             return Err(bad("a reserved byte is set"));
         }
         let body = match header[0] {
-            END if (offset, len) == (0, 0) && body == self.totals.encode() => return self.finish().map(Err),
+            END if (offset, len) == (0, 0) && body == self.place.totals.encode() => return self.finish().map(Err),
             END => return Err(bad("its totals are wrong")),
             DATA if u64::from(body_len) == len => Body::Data(body),
             ZSTD if u64::from(body_len) < len => Body::Zstd(body),
@@ -345,21 +393,21 @@ impl<R: Read> Decoder<R> {
             kind => return Err(bad(&format!("a frame of kind {kind} with {body_len} bytes for {len}"))),
         };
         let frame = Frame { offset, len, body };
-        self.place(&frame).map_err(|reason| bad(&reason))?;
-        self.totals.add(&frame);
+        self.check_place(&frame).map_err(|reason| bad(&reason))?;
+        self.place.totals.add(&frame);
         Ok(Ok(frame))
     }
 
     /// Checks the place of a frame.
-    fn place(&mut self, frame: &Frame) -> Result<(), String> {
+    fn check_place(&mut self, frame: &Frame) -> Result<(), String> {
         let &Frame { offset, len, .. } = frame;
         let end = offset.checked_add(len).filter(|end| *end <= self.head.subject.len_bytes);
         let is_whole = offset.is_multiple_of(BLOCK)
             && end.is_some_and(|end| end.is_multiple_of(BLOCK) || end == self.head.subject.len_bytes);
         let fits = len > 0 && (len <= FRAME_DATA_MAX || frame.body == Body::Zeros);
         match end {
-            Some(end) if is_whole && fits && offset >= self.end => {
-                self.end = end;
+            Some(end) if is_whole && fits && offset >= self.place.end => {
+                self.place.end = end;
                 Ok(())
             }
             _ => Err(format!("a frame of {len} bytes at {offset} of the volume")),
@@ -368,9 +416,9 @@ impl<R: Read> Decoder<R> {
 
     /// Checks that nothing follows the end.
     fn finish(&mut self) -> Result<Totals, Error> {
-        let at = self.at;
-        match read(&mut self.input, &mut [0], &mut self.at) {
-            Err(Error::Stream { .. }) => Ok(self.totals),
+        let at = self.place.at;
+        match read(&mut self.input, &mut [0], &mut self.place.at) {
+            Err(Error::Stream { .. }) => Ok(self.place.totals),
             Err(other) => Err(other),
             Ok(()) => Err(Error::Stream { at, reason: "bytes follow its end".to_owned() }),
         }

@@ -1,13 +1,16 @@
 //! Writing the contents of a stream to a volume that is at its base: empty, or as the stream before left it.
 //!
-//! Invariant: a frame is written when it has passed its check. The volume has the contents when the end has passed its own.
+//! Invariants:
+//! - A frame is written when it has passed its check. The volume has the contents when the end has passed its own.
+//! - Batches count in the order of the stream: what lies before [`Steps::done`] is written.
 
 use super::format::{Decoder, Frame, Totals};
 use crate::create::{PIECES_AT_ONCE, Progress};
 use crate::error::Error;
 use crate::format::PIECE_BLOCKS_MAX;
+use crate::steps::Steps;
 use crate::volume::Target;
-use futures_util::{StreamExt, stream};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use std::io::Read;
 use std::sync::Arc;
 use tokio::sync::mpsc::{self, Sender};
@@ -26,36 +29,56 @@ enum Batch {
     End(Totals),
 }
 
-/// Writes the frames of a stream to a volume. `tell` learns the progress. The stream is read by a thread of its own, which a pipe
-/// may hold up for ever; it ends with the pipe or with the process.
-///
-/// # Errors
-/// `Stream`: it is damaged or cut. `File`, `Volume`. The volume has a part of the contents then.
-pub async fn import<R: Read + Send + 'static>(
-    decoder: Decoder<R>,
-    target: Arc<dyn Target>,
-    tell: &(dyn Fn(Progress) + Sync),
-) -> Result<Totals, Error> {
-    let (to, mut from) = mpsc::channel(WAITING_MAX);
-    std::thread::Builder::new()
-        .name("stream".to_owned())
-        .spawn(move || read(decoder, &to))
-        .map_err(|source| Error::File { what: "the stream cannot be read", source })?;
-    let mut written = stream::poll_fn(|cx| from.poll_recv(cx))
-        .map(|batch| put(batch, Arc::clone(&target)))
-        .buffer_unordered(PIECES_AT_ONCE);
-    let (mut progress, mut end) = (Progress::default(), None);
-    while let Some(done) = written.next().await {
-        match done? {
+/// An import of a stream.
+pub struct Import {
+    written: BoxStream<'static, Result<Put, Error>>,
+    progress: Progress,
+}
+
+impl Import {
+    /// Begins an import to a volume that has all frames up to `done_bytes` of it already. The stream is read from its begin, by a thread of
+    /// its own. A pipe may hold that up for ever; it ends with the pipe or with the process.
+    ///
+    /// # Errors
+    /// `File`: there is no thread.
+    pub fn begin<R: Read + Send + 'static>(
+        decoder: Decoder<R>,
+        target: Arc<dyn Target>,
+        done_bytes: u64,
+    ) -> Result<Import, Error> {
+        let (to, mut from) = mpsc::channel(WAITING_MAX);
+        std::thread::Builder::new()
+            .name("stream".to_owned())
+            .spawn(move || read(decoder, done_bytes, &to))
+            .map_err(|source| Error::File { what: "the stream cannot be read", source })?;
+        let written = stream::poll_fn(move |cx| from.poll_recv(cx))
+            .map(move |batch| put(batch, Arc::clone(&target)))
+            .buffered(PIECES_AT_ONCE)
+            .boxed();
+        Ok(Import { written, progress: Progress { done_bytes, ..Progress::default() } })
+    }
+}
+
+impl Steps for Import {
+    type End = Totals;
+
+    /// Bytes of the volume: it has all frames that end there or before.
+    fn done(&self) -> u64 {
+        self.progress.done_bytes
+    }
+
+    /// Waits for one batch to be written. Errors: `Stream` (it is damaged or cut), `File`, `Volume`. The volume has a part of what follows then.
+    async fn step(&mut self, tell: &(dyn Fn(Progress) + Sync)) -> Result<Option<Totals>, Error> {
+        match self.written.next().await.ok_or(Error::Lost)?? {
+            Put::End(totals) => Ok(Some(totals)),
             Put::Batch { bytes, done_bytes } => {
-                progress.moved_bytes += bytes;
-                progress.done_bytes = done_bytes.max(progress.done_bytes);
-                tell(progress);
+                self.progress.moved_bytes += bytes;
+                self.progress.done_bytes = done_bytes.max(self.progress.done_bytes);
+                tell(self.progress);
+                Ok(None)
             }
-            Put::End(totals) => end = Some(totals),
         }
     }
-    end.ok_or(Error::Lost)
 }
 
 /// Result of a batch.
@@ -64,12 +87,13 @@ enum Put {
     End(Totals),
 }
 
-/// Reads the stream to its end. It stops when the other side has.
-fn read<R: Read>(mut decoder: Decoder<R>, to: &Sender<Result<Batch, Error>>) {
+/// Reads the stream to its end, and passes over what the volume has. It stops when the other side has.
+fn read<R: Read>(mut decoder: Decoder<R>, has_bytes: u64, to: &Sender<Result<Batch, Error>>) {
     loop {
         let (mut frames, mut bytes, mut end) = (Vec::new(), 0, None);
         while end.is_none() && bytes < BATCH_BYTES && frames.len() < BATCH_FRAMES_MAX {
             match decoder.read_frame() {
+                Ok(Ok(frame)) if frame.offset + frame.len <= has_bytes => {}
                 Ok(Ok(frame)) => {
                     bytes += frame.data_len();
                     frames.push(frame);

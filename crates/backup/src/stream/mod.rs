@@ -5,5 +5,5 @@ mod format;
 mod import;
 
 pub use export::export;
-pub use format::{Base, Decoder, Encoder, Frame, Head, Totals};
-pub use import::import;
+pub use format::{Base, Decoder, Encoder, Frame, Head, StreamPlace, Totals};
+pub use import::Import;

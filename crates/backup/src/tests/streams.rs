@@ -1,7 +1,7 @@
 //! Streams: chains of them against a map of blocks, and streams that are damaged.
 
 use super::{BLOCK_LEN, Blocks, Snapshot, Volume, cut, subject};
-use crate::{Base, Decoder, Encoder, Error, Frame, Head, Target, Totals, VolumeFailure};
+use crate::{Base, Decoder, Encoder, Error, Frame, Head, Import, Steps, StreamPlace, Target, Totals, VolumeFailure};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,8 @@ use types::units::{BLOCK, SEGMENT};
 struct Copied {
     blocks: Mutex<Blocks>,
     calls: AtomicU64,
+    /// Bytes of all writes.
+    written: AtomicU64,
 }
 
 impl Copied {
@@ -35,6 +37,7 @@ impl Target for Copied {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let mut blocks = self.blocks.lock().expect("no test panicked");
         for (offset, bytes) in pieces {
+            self.written.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             blocks.extend((offset / BLOCK..).zip(bytes.chunks(BLOCK_LEN).map(<[u8]>::to_vec)));
         }
         Ok(())
@@ -64,15 +67,37 @@ fn head(id: u64, len: u64, base: Option<(u64, u64)>) -> Head {
 }
 
 fn exported(runtime: &Runtime, snapshot: &Arc<Snapshot>, head: &Head) -> Result<Vec<u8>, Error> {
-    runtime.block_on(crate::export(snapshot.clone(), head, Vec::new(), &|_| {})).map(|(_, written, bytes)| {
+    let encoder = Encoder::begin(Vec::new(), head)?;
+    runtime.block_on(crate::export(snapshot.clone(), head, encoder, &|_| {})).map(|(_, written, bytes)| {
         assert_eq!(written, bytes.len() as u64);
         bytes
     })
 }
 
 fn imported(runtime: &Runtime, bytes: Vec<u8>, target: &Arc<Copied>) -> Result<Totals, Error> {
-    let decoder = Decoder::begin(std::io::Cursor::new(bytes))?;
-    runtime.block_on(crate::import(decoder, target.clone(), &|_| {}))
+    imported_from(runtime, (bytes, 0), target).1
+}
+
+/// Imports a stream to a volume that has what lies before `done_bytes`. Returns what it has then, too.
+fn imported_from(
+    runtime: &Runtime,
+    (bytes, done_bytes): (Vec<u8>, u64),
+    target: &Arc<Copied>,
+) -> (u64, Result<Totals, Error>) {
+    let begun = Decoder::begin(std::io::Cursor::new(bytes))
+        .and_then(|decoder| Import::begin(decoder, target.clone(), done_bytes));
+    let mut import = match begun {
+        Ok(import) => import,
+        Err(error) => return (done_bytes, Err(error)),
+    };
+    let ended = loop {
+        match runtime.block_on(import.step(&|_| {})) {
+            Ok(None) => {}
+            Ok(Some(totals)) => break Ok(totals),
+            Err(error) => break Err(error),
+        }
+    };
+    (import.done(), ended)
 }
 
 #[test]
@@ -188,6 +213,68 @@ fn every_flipped_byte_and_every_cut_of_a_stream_is_found() {
     let mut decoder = Decoder::begin(&bytes[..starts[2] - 1]).expect("the head is whole");
     assert_eq!(decoder.read_frame().expect("it is whole").expect("a frame"), frames[0]);
     assert!(decoder.read_frame().is_err());
+}
+
+#[test]
+fn stream_that_was_cut_or_damaged_goes_on_behind_its_last_whole_frame() {
+    let (head, frames) = small();
+    let (bytes, starts) = encoded(&head, &frames);
+    let completed = |place: StreamPlace| {
+        let kept = starts.iter().position(|start| *start as u64 == place.stream_bytes()).expect("it is behind a frame");
+        assert_eq!(place.done_bytes(), frames[..kept].last().map_or(0, |frame| frame.offset + frame.len));
+        let mut encoder = Encoder::go_on(bytes[..starts[kept]].to_vec(), place);
+        frames[kept..].iter().for_each(|frame| encoder.frame(frame).expect("memory"));
+        let (totals, written, all) = encoder.end().expect("memory");
+        assert_eq!((totals.frames, written), (frames.len() as u64, bytes.len() as u64));
+        all
+    };
+    for at in 0..=bytes.len() {
+        let whole = starts[..=frames.len()].iter().rposition(|start| *start <= at);
+        let found = StreamPlace::last(&bytes[..at], &head).expect("no fault of a device");
+        assert_eq!(found.map(|place| place.stream_bytes()), whole.map(|kept| starts[kept] as u64), "cut at {at}");
+        assert!(found.is_none_or(|place| completed(place) == bytes), "cut at {at}");
+        let mut bad = bytes.clone();
+        if let Some(byte) = bad.get_mut(at) {
+            *byte ^= 1;
+            let found = StreamPlace::last(&bad[..], &head).expect("no fault of a device");
+            assert_eq!(found.map(|place| place.stream_bytes()), whole.map(|kept| starts[kept] as u64), "byte {at}");
+        }
+    }
+    let other = Head { compression: Compression::None, ..head };
+    assert_eq!(StreamPlace::last(&bytes[..], &other).expect("no fault of a device"), None, "it has another head");
+}
+
+#[test]
+fn interrupted_export_and_import_go_on() {
+    let (runtime, mut passed_over) = (runtime(), 0);
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let mut volume = Volume { len: SEGMENT + 5 * 512 + rng.below(9) * BLOCK, ..Volume::default() };
+        (0..3).for_each(|_| volume.change(&mut rng));
+        let snapshot = volume.cut(true);
+        let head = head(10, volume.len, None);
+        let bytes = exported(&runtime, &snapshot, &head).expect("no fault");
+        let cut = &bytes[..rng.below(bytes.len() as u64) as usize];
+        let Some(place) = StreamPlace::last(cut, &head).expect("no fault of a device") else { continue };
+
+        let encoder = Encoder::go_on(cut[..place.stream_bytes() as usize].to_vec(), place);
+        let again = runtime.block_on(crate::export(snapshot.clone(), &head, encoder, &|_| {})).expect("no fault").2;
+        let target = Arc::new(Copied::default());
+        let whole = imported(&runtime, again, &target).expect("it is whole");
+        assert!(target.shown(volume.len) == snapshot.volume.shown(), "seed {seed}: the export");
+
+        let target = Arc::new(Copied::default());
+        let (done, ended) = imported_from(&runtime, (cut.to_vec(), 0), &target);
+        assert!(matches!(ended, Err(Error::Stream { .. })), "{ended:?}");
+        assert_eq!(done, place.done_bytes(), "all whole frames of a stream that is cut are written");
+        let before = target.written.swap(0, Ordering::SeqCst);
+        let ended = imported_from(&runtime, (bytes, done), &target).1;
+        assert_eq!(ended.expect("it is whole").data_bytes, whole.data_bytes);
+        assert!(target.shown(volume.len) == snapshot.volume.shown(), "seed {seed}: the import");
+        assert_eq!(before + target.written.load(Ordering::SeqCst), whole.data_bytes, "nothing is written twice");
+        passed_over += before;
+    }
+    assert!(passed_over > 0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `basalt backup export`: a snapshot as a stream.
 //!
-//! Invariants: standard output gets the stream and nothing else. A file gets its name when the stream is whole.
+//! Invariants: standard output gets the stream and nothing else. A file gets its name when the stream is whole. What an interrupted command
+//! has written of it is read again, and used up to the first byte that is not as it should be.
 
 use super::args::Export;
 use super::create::Of;
@@ -11,20 +12,22 @@ use crate::errors::UserError;
 use crate::output::{json, remark};
 use crate::size::show;
 use anyhow::Result;
-use backup::{Base, Head, Totals};
+use backup::{Base, Encoder, Head, StreamPlace, Totals};
 use clientthread::Access;
 use control::admin::SnapshotView;
 use serde_json::json;
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, IsTerminal, stdout};
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::io::{BufReader, BufWriter, IsTerminal, Seek, SeekFrom, stdout};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::codes;
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
+/// Mode of a file: a stream is as secret as the volume.
+const MODE: u32 = 0o600;
 
 pub fn run(admin: &Admin, metas: Vec<String>, args: &Export, as_json: bool) -> Result<()> {
     let into = args.output.as_deref().filter(|path| *path != Path::new("-"));
@@ -44,13 +47,15 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Export, as_json: bool) -> R
     let cluster = connect(metas)?;
     let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
     let output = Output::open(into)?;
+    let encoder = output.begin(&head)?;
+    let from = encoder.done_bytes();
     let bar = bar(snapshot.len_bytes, as_json);
-    let (source, out) = (Arc::new(Saved { volume, since }), BufWriter::with_capacity(BUFFER, output.clone_file()?));
-    let exported = crate::role::runtime()?.block_on(backup::export(source, &head, out, &advance(&bar, "read")));
+    let source = Arc::new(Saved { volume, since });
+    let exported = crate::role::runtime()?.block_on(backup::export(source, &head, encoder, &advance(&bar, "read")));
     bar.finish_and_clear();
     let (totals, written, _) = exported.map_err(|error| output.failed(error))?;
     output.keep()?;
-    told(&head, (totals, written), into, as_json)
+    told(&head, (totals, written, from), into, as_json)
 }
 
 /// Refuses a place that a stream is no use for.
@@ -103,16 +108,32 @@ impl Output {
         let part = PathBuf::from(format!("{}.part", path.display()));
         let names = is_plain.then(|| (path.to_owned(), part));
         let at = names.as_ref().map_or(path, |(_, part)| part);
-        // One that stayed behind may have another mode.
-        names.iter().for_each(|(_, part)| drop(std::fs::remove_file(part)));
-        let opened = OpenOptions::new().write(true).create(is_plain).truncate(is_plain).mode(0o600).open(at);
         let shown = at.display().to_string();
+        let mut options = OpenOptions::new();
+        options.write(true).read(is_plain).create(is_plain).truncate(false).mode(MODE);
+        // Its name can be foretold: a link that lies there is not followed.
+        let opened = if is_plain { options.custom_flags(libc::O_NOFOLLOW).open(at) } else { options.open(at) };
         let file = opened.map_err(|error| unusable(&shown, &error))?;
+        if is_plain {
+            own(&file, at, &shown)?;
+        }
         Ok(Output { file, names, shown })
     }
 
-    fn clone_file(&self) -> Result<File> {
-        Ok(self.file.try_clone().map_err(|error| unusable(&self.shown, &error))?)
+    /// Begins the stream, or goes on with what an interrupted command has written of it.
+    fn begin(&self, head: &Head) -> Result<Encoder<BufWriter<File>>> {
+        let failed = |error: std::io::Error| unusable(&self.shown, &error);
+        let mut file = self.file.try_clone().map_err(failed)?;
+        let mut place = None;
+        if self.names.is_some() {
+            place = StreamPlace::last(BufReader::with_capacity(BUFFER, &file), head).map_err(super::failed)?;
+            let at = place.map_or(0, |place| place.stream_bytes());
+            file.set_len(at).and_then(|()| file.seek(SeekFrom::Start(at))).map_err(failed)?;
+        }
+        let out = BufWriter::with_capacity(BUFFER, file);
+        let Some(place) = place else { return Encoder::begin(out, head).map_err(|error| self.failed(error)) };
+        remark(&format!("{} was being written: going on behind {}", self.shown, show(place.done_bytes())));
+        Ok(Encoder::go_on(out, place))
     }
 
     /// Gives the file its name when it is durable.
@@ -125,20 +146,47 @@ impl Output {
         Ok(kept.map_err(|error| unusable(&path.display().to_string(), &error))?)
     }
 
-    /// Returns the error of a stream that was not written to its end. What there is of a file is useless, and takes space.
+    /// Returns the error of a stream that was not written to its end. What there is of a file stays, if it can be of use.
     fn failed(&self, error: backup::Error) -> anyhow::Error {
-        if let Some((_, part)) = &self.names {
-            let _ = std::fs::remove_file(part);
-        }
-        match error {
-            backup::Error::File { source, .. } if self.names.is_none() => {
+        match (&self.names, error) {
+            (Some((_, part)), error @ backup::Error::Incomparable) => {
+                let _ = std::fs::remove_file(part);
+                failed(error)
+            }
+            (None, backup::Error::File { source, .. }) => {
                 let what = format!("{}: {source}; the stream is not complete", self.shown);
                 UserError::new(codes::OUTPUT_FAILED, what, "look at what reads it, and export again").into()
             }
-            backup::Error::File { source, .. } => unusable(&self.shown, &source).into(),
-            other => failed(other),
+            (Some(_), error) => {
+                remark(&format!("{} has a part of the stream: the same command goes on", self.shown));
+                match error {
+                    backup::Error::File { source, .. } => unusable(&self.shown, &source).into(),
+                    other => failed(other),
+                }
+            }
+            (None, other) => failed(other),
         }
     }
+}
+
+/// Makes sure that this command alone writes to a file, which another one may have left there.
+fn own(file: &File, path: &Path, shown: &str) -> Result<()> {
+    let busy = || {
+        let next = "wait until it has ended, or choose another file with -o";
+        UserError::new(codes::FILE_UNUSABLE, format!("{shown}: another command writes it"), next)
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy().into()),
+        Err(TryLockError::Error(error)) => return Err(unusable(shown, &error).into()),
+    }
+    // The one that had it may have given it its name meanwhile.
+    let ids = |found: Metadata| (found.dev(), found.ino());
+    let same = std::fs::symlink_metadata(path).and_then(|there| Ok(ids(there) == ids(file.metadata()?)));
+    if !same.unwrap_or(false) {
+        return Err(busy().into());
+    }
+    file.set_permissions(Permissions::from_mode(MODE)).map_err(|error| unusable(shown, &error).into())
 }
 
 fn unusable(path: &str, error: &std::io::Error) -> UserError {
@@ -146,7 +194,7 @@ fn unusable(path: &str, error: &std::io::Error) -> UserError {
     UserError::new(codes::FILE_UNUSABLE, format!("{path}: {error}"), next)
 }
 
-fn told(head: &Head, (totals, written): (Totals, u64), into: Option<&Path>, as_json: bool) -> Result<()> {
+fn told(head: &Head, (totals, written, from): (Totals, u64, u64), into: Option<&Path>, as_json: bool) -> Result<()> {
     let subject = &head.subject;
     let name = format!("{}/{}@{}", subject.pool, subject.volume, subject.snapshot);
     let base = head.base.as_ref().map(|base| base.snapshot.clone());
@@ -154,6 +202,7 @@ fn told(head: &Head, (totals, written): (Totals, u64), into: Option<&Path>, as_j
         let body = json!({
             "file": into, "name": name, "base": base, "len_bytes": subject.len_bytes, "frames": totals.frames,
             "data_bytes": totals.data_bytes, "zero_bytes": totals.zero_bytes, "written_bytes": written,
+            "resumed_at_bytes": from,
         });
         return json("backup.export", body);
     }

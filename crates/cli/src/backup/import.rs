@@ -1,21 +1,22 @@
 //! `basalt backup import`: a volume with the contents of a stream, or a volume that goes on with an increment.
 //!
 //! The snapshot that ends an import names the snapshot of the stream in a label. An increment needs the volume as such a snapshot
-//! left it. A label marks the volume until the stream is whole; the same stream can then be imported again.
+//! left it.
 //!
-//! Invariant: an increment is written to contents that are proven to be its base: nothing has changed since the snapshot, or the
-//! volume was just rolled back to it.
+//! Invariants: an increment is written to contents that are proven to be its base: nothing has changed since the snapshot, or the volume was
+//! just rolled back to it. The volume is marked until it has all, and unmarked before it is closed.
 
 use super::args::Import;
+use super::filling::{Begun, Filling, marked};
 use super::volume::New;
-use super::{RESTORING, advance, bar, connect, failed, refused};
+use super::{RESTORING, advance, bar, connect, failed, refused, steps};
 use crate::admin::Admin;
-use crate::errors::UserError;
+use crate::errors::{Exit, UserError};
 use crate::output::{json, remark};
 use crate::size::show;
-use anyhow::{Context, Result};
-use backup::{Base, Decoder, Head, Target, Totals};
-use clientthread::{Access, Cluster};
+use anyhow::Result;
+use backup::{Base, Decoder, Head, Totals};
+use clientthread::Cluster;
 use control::admin::{Resizing, SnapshotView, VolumeText, VolumeView};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -33,35 +34,36 @@ const BUFFER: usize = 1 << 20;
 
 /// An import.
 struct Into<'a> {
-    admin: &'a Admin,
-    /// `POOL/VOLUME` of the target.
-    name: &'a str,
+    filling: Filling<'a>,
     head: Head,
     /// Names the snapshot of the stream.
     key: String,
 }
 
-pub fn run(admin: &Admin, metas: Vec<String>, args: &Import, as_json: bool) -> Result<()> {
+pub fn run(admin: &Admin, metas: Vec<String>, args: &Import, as_json: bool) -> Result<Exit> {
     let decoder = Decoder::begin(BufReader::with_capacity(BUFFER, input(args.input.as_deref())?)).map_err(failed)?;
     let head = decoder.head().clone();
-    let into = Into { admin, name: &args.volume, key: head.key(), head };
+    let key = head.key();
+    // An increment leaves contents of its base: a volume with a part of it differs from one with a part of the whole.
+    let mark = head.base.as_ref().map_or_else(|| key.clone(), |base| format!("{key}~{}", base.snapshot_id));
+    let into = Into { filling: Filling { admin, name: &args.volume, mark }, key, head };
     let cluster = connect(metas)?;
-    let target = match &into.head.base {
+    let begun = match &into.head.base {
         None => into.begin(&cluster)?,
         Some(base) => into.go_on(&cluster, base)?,
     };
-    let (totals, target) = fill(decoder, target, &into, as_json).inspect_err(|_| {
-        remark(&format!(
-            "{} has a part of the contents; the same stream can be imported again, from its begin",
-            into.name
-        ));
-    })?;
+    let resumed_at = begun.done_bytes;
+    if resumed_at > 0 {
+        remark(&format!("{} was being imported: going on behind {}", args.volume, show(resumed_at)));
+    }
+    let Some((totals, target)) = fill(decoder, begun, &into, as_json)? else { return Ok(Exit::Interrupted) };
     // Before another writer can open the volume: the snapshot proves the contents.
-    let ended = into.end();
+    let ended = into.end(&target);
     let closed = target.0.close();
     let snapshot = ended?;
     closed.map_err(refused)?;
-    told(&into, totals, &snapshot, as_json)
+    told(&into, (totals, resumed_at), &snapshot, as_json)?;
+    Ok(Exit::Done)
 }
 
 /// Opens the stream.
@@ -78,104 +80,89 @@ fn input(path: Option<&Path>) -> Result<File> {
     }
 }
 
-/// Writes the stream to the volume, which stays open.
+/// Writes the stream to the volume, which stays open. `None`: SIGINT ended it before.
 fn fill(
     decoder: Decoder<impl Read + Send + 'static>,
-    target: New,
+    begun: Begun,
     into: &Into<'_>,
     as_json: bool,
-) -> Result<(Totals, Arc<New>)> {
-    let target = Arc::new(target);
+) -> Result<Option<(Totals, Arc<New>)>> {
+    let target = Arc::new(begun.target);
     let bar = bar(into.head.subject.len_bytes, as_json);
-    let imported = crate::role::runtime()?.block_on(backup::import(decoder, target.clone(), &advance(&bar, "written")));
+    let mut import = backup::Import::begin(decoder, target.clone(), begun.done_bytes).map_err(failed)?;
+    // Its tasks end when the volume is closed, if not before.
+    let runtime = crate::role::runtime()?;
+    let filled = steps::all(&runtime, &mut import, &advance(&bar, "written"), |done_bytes| {
+        into.filling.note(&target, done_bytes);
+    });
     bar.finish_and_clear();
-    match imported {
-        Ok(totals) => Ok((totals, target)),
-        Err(error) => {
-            // The next attempt need not wait for the lease of this one. The first error is the one that counts.
-            let _ = target.0.close();
-            Err(failed(error))
-        }
+    if let Ok(Some(totals)) = filled {
+        return Ok(Some((totals, target)));
     }
+    let name = into.filling.name;
+    remark(&format!("{name} has a part of the contents: import the same stream again, and it goes on"));
+    // The next attempt need not wait for the lease of this one. The first error is the one that counts.
+    let _ = target.0.close();
+    filled.map(|_| None)
 }
 
 impl Into<'_> {
-    fn open(&self, cluster: &Cluster) -> Result<New> {
-        cluster.open(self.name, Access::Write).map(New).map_err(refused)
-    }
-
     fn refusal(&self, what: &str, next: impl std::fmt::Display) -> anyhow::Error {
-        UserError::new(codes::BACKUP_BASE, format!("{} {what}", self.name), next.to_string()).into()
+        self.filling.refusal(codes::BACKUP_BASE, what, next)
     }
 
-    /// Whether an import of this stream was interrupted.
-    fn was_begun(&self, volume: &VolumeView) -> bool {
-        volume.labels.get(RESTORING) == Some(&self.key)
-    }
-
-    /// Makes the volume, or empties the one that an interrupted import made.
-    fn begin(&self, cluster: &Cluster) -> Result<New> {
-        let subject = &self.head.subject;
-        let again = self.admin.volume(self.name)?.filter(|volume| self.was_begun(volume));
-        let Some(volume) = again else {
-            let labels = BTreeMap::from([(RESTORING.to_owned(), self.key.clone())]);
-            let text = VolumeText { labels, ..VolumeText::default() };
-            self.admin.create_volume(self.name, subject.len_bytes, subject.stripe.unwrap_or_default(), text)?;
-            return self.open(cluster);
-        };
-        if volume.len_bytes != subject.len_bytes {
-            let next = format!("basalt volume rm {} --now --snapshots, then again", self.name);
-            return Err(self.refusal("has another length than the stream", next));
+    /// Makes the volume, or goes on with the one that an interrupted import made.
+    fn begin(&self, cluster: &Cluster) -> Result<Begun> {
+        let filling = &self.filling;
+        if filling.admin.volume(filling.name)?.is_some_and(|volume| filling.is_begun(&volume)) {
+            self.drop_end()?;
         }
-        self.drop_end(&self.admin.snapshots(self.name)?)?;
-        let target = self.open(cluster)?;
-        let all = 0..subject.len_bytes;
-        target.clear(vec![all]).map_err(|failure| failed(backup::Error::Volume(failure)))?;
-        Ok(target)
+        filling.begin(cluster, &self.head.subject)
     }
 
     /// Opens the volume with which an increment goes on, and marks it.
-    fn go_on(&self, cluster: &Cluster, base: &Base) -> Result<New> {
-        let volume = self.admin.volume_info(self.name)?;
-        let snapshots = self.admin.snapshots(self.name)?;
-        let again = self.was_begun(&volume);
-        let from = self.base(&volume, &snapshots, base)?;
-        if again {
-            self.drop_end(&snapshots)?;
-            self.admin.roll_back(&from.name, false)?;
-        } else if volume.len_bytes != base.len_bytes {
-            return Err(self.changed(from));
+    fn go_on(&self, cluster: &Cluster, base: &Base) -> Result<Begun> {
+        let (filling, len_bytes) = (&self.filling, self.head.subject.len_bytes);
+        let volume = filling.admin.volume_info(filling.name)?;
+        let snapshots = filling.admin.snapshots(filling.name)?;
+        let first = self.base(&volume, &snapshots, base)?;
+        let (from, done_bytes, target);
+        if filling.is_begun(&volume) {
+            (from, done_bytes) = filling.noted(&snapshots, len_bytes).unwrap_or((first, 0));
+            self.drop_end()?;
+            target = filling.roll_back(cluster, from)?;
+        } else if volume.len_bytes == base.len_bytes {
+            (from, done_bytes) = (first, 0);
+            target = filling.check_at(cluster, filling.open(cluster)?, from)?;
+            filling.set_mark()?;
+        } else {
+            return Err(filling.changed(first));
         }
-        let target = self.open(cluster)?;
-        self.must_be_at(&target, from)?;
-        let labels = BTreeMap::from([(RESTORING.to_owned(), self.key.clone())]);
-        self.admin.set_volume(self.name, VolumeText { labels, ..VolumeText::default() })?;
-        let (has, len_bytes) = (target.0.info().len_bytes, self.head.subject.len_bytes);
+        let has = target.0.info().len_bytes;
         if has == len_bytes {
-            return Ok(target);
+            return Ok(Begun { target, done_bytes });
         }
         // The volume stays open: no other writer has it while the data behind a nearer end goes.
         let shrink = has > len_bytes;
         let to = Resizing { len_bytes, shrink, discard: shrink, force: false };
-        let resized = crate::resize::apply(self.admin, self.name, to, remark);
+        let resized = crate::resize::apply(filling.admin, filling.name, to, remark);
         // The length of a volume is that of its open. Another writer may come between.
         let closed = target.0.close();
         resized?;
         closed.map_err(refused)?;
-        let target = self.open(cluster)?;
-        self.must_be_at(&target, from)?;
-        Ok(target)
+        Ok(Begun { target: filling.check_at(cluster, filling.open(cluster)?, from)?, done_bytes })
     }
 
     /// Returns the snapshot that has the contents with which the increment begins.
     fn base<'s>(&self, volume: &VolumeView, snapshots: &'s [SnapshotView], base: &Base) -> Result<&'s SnapshotView> {
-        let name = self.name;
-        if let Some(other) = volume.labels.get(RESTORING).filter(|_| !self.was_begun(volume)) {
+        let name = self.filling.name;
+        let again = self.filling.is_begun(volume);
+        if let Some(other) = marked(volume).filter(|_| !again) {
             let next = format!("import that stream again, or: basalt volume rm {name} --now --snapshots");
             return Err(self.refusal(&format!("has only a part of the contents of {other}"), next));
         }
         let of = |key: &str| snapshots.iter().find(|s| s.labels.get(IMPORTED).is_some_and(|label| label == key));
-        if let Some(own) = of(&self.key).filter(|_| !self.was_begun(volume)) {
+        if let Some(own) = of(&self.key).filter(|_| !again) {
             let next = "import the stream that begins with that snapshot";
             return Err(self.refusal(&format!("has had the contents of this stream: snapshot {}", own.name), next));
         }
@@ -186,63 +173,56 @@ impl Into<'_> {
             return Err(self.refusal(&format!("has no import of {from}"), next));
         };
         let end = format!("{name}@{}", self.head.subject.snapshot);
-        if snapshots.iter().any(|s| s.name == end && s.labels.get(IMPORTED) != Some(&self.key)) {
+        if snapshots.iter().any(|s| s.name == end && !self.is_end(s)) {
             let next = format!("basalt snapshot rename {end} NAME");
             return Err(self.refusal(&format!("has another snapshot {end}, which the import would make"), next));
         }
         Ok(found)
     }
 
-    /// Checks that the contents are those of the snapshot.
-    fn must_be_at(&self, target: &New, from: &SnapshotView) -> Result<()> {
-        if target.is_unchanged_since(from.snapshot).map_err(refused)? {
-            return Ok(());
-        }
-        // The refusal stays the error, whatever becomes of the close.
-        let _ = target.0.close();
-        Err(self.changed(from))
-    }
-
-    fn changed(&self, from: &SnapshotView) -> anyhow::Error {
-        let next = format!("basalt snapshot rollback {}   # its changes since then are lost", from.name);
-        self.refusal(&format!("has changed since {}, with which the increment begins", from.name), next)
+    /// Whether a snapshot is the end of an import of this stream, or was made by one that could not label it any more.
+    fn is_end(&self, snapshot: &SnapshotView) -> bool {
+        let label = |key| snapshot.labels.get(key);
+        label(IMPORTED) == Some(&self.key) || label(RESTORING) == Some(&self.filling.mark)
     }
 
     /// Deletes the snapshot of an import that was interrupted behind it.
-    fn drop_end(&self, snapshots: &[SnapshotView]) -> Result<()> {
-        let mut own = snapshots.iter().filter(|snapshot| snapshot.labels.get(IMPORTED) == Some(&self.key));
-        own.try_for_each(|snapshot| self.admin.remove_snapshot(&snapshot.name, false))
+    fn drop_end(&self) -> Result<()> {
+        let snapshots = self.filling.admin.snapshots(self.filling.name)?;
+        self.filling.drop_all(&snapshots, |snapshot| self.is_end(snapshot))
     }
 
     /// Makes the snapshot that proves the contents, and takes the mark away.
-    fn end(&self) -> Result<SnapshotView> {
-        let subject = &self.head.subject;
+    fn end(&self, target: &New) -> Result<SnapshotView> {
+        let (filling, subject) = (&self.filling, &self.head.subject);
         let labels = BTreeMap::from([(IMPORTED.to_owned(), self.key.clone())]);
-        let names = [format!("{}@{}", self.name, subject.snapshot)];
-        let made = self.admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
+        let proof = VolumeText { labels, removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() };
+        let made = filling.cut(target, &format!("{}@{}", filling.name, subject.snapshot), proof)?;
         let text = match self.head.base {
             None => super::text_of(subject),
             Some(_) => VolumeText { removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() },
         };
-        self.admin.set_volume(self.name, text)?;
-        made.into_iter().next().context("the metadata server names the snapshot that it made")
+        filling.admin.set_volume(filling.name, text)?;
+        filling.drop_notes();
+        Ok(made)
     }
 }
 
-fn told(into: &Into<'_>, totals: Totals, snapshot: &SnapshotView, as_json: bool) -> Result<()> {
+fn told(into: &Into<'_>, (totals, resumed_at): (Totals, u64), snapshot: &SnapshotView, as_json: bool) -> Result<()> {
     let subject = &into.head.subject;
     let from = format!("{}/{}@{}", subject.pool, subject.volume, subject.snapshot);
     if as_json {
         let body = json!({
-            "name": into.name, "from": from, "base": into.head.base.as_ref().map(|base| &base.snapshot),
+            "name": into.filling.name, "from": from, "base": into.head.base.as_ref().map(|base| &base.snapshot),
             "snapshot": snapshot.name, "len_bytes": subject.len_bytes, "frames": totals.frames,
             "data_bytes": totals.data_bytes, "zero_bytes": totals.zero_bytes,
+            "resumed_at_bytes": resumed_at,
         });
         return json("backup.import", body);
     }
     out!(
         "volume {} has the contents of {from}: {} of data; snapshot {}",
-        into.name,
+        into.filling.name,
         show(totals.data_bytes),
         snapshot.name
     );

@@ -6,9 +6,11 @@
 pub mod args;
 mod create;
 mod export;
+mod filling;
 mod import;
 mod prune;
 mod restore;
+mod steps;
 pub mod volume;
 
 use crate::admin::Admin;
@@ -24,7 +26,6 @@ use control::admin::{SnapshotView, VolumeText};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use types::codes;
 
 /// Label of a volume whose restore or import has not ended.
@@ -44,7 +45,7 @@ pub fn run(
         Backup::Verify { volume, id, repo } => verify(&repo.address()?, (volume.as_deref(), id.as_deref()), as_json),
         Backup::Prune(args) => prune::run(args, as_json),
         Backup::Export(args) => export::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
-        Backup::Import(args) => import::run(&admin()?, metas()?, args, as_json).map(|()| Exit::Done),
+        Backup::Import(args) => import::run(&admin()?, metas()?, args, as_json),
     }
 }
 
@@ -183,23 +184,7 @@ impl Opened {
 
     /// Runs work until it ends or SIGINT comes; `None`: that came first.
     fn until_interrupted<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>> {
-        Ok(self.until(&mut self.interrupts()?, work))
-    }
-
-    /// Takes SIGINT from here on.
-    fn interrupts(&self) -> Result<Signal> {
-        let _in_runtime = self.runtime.enter();
-        Ok(signal(SignalKind::interrupt())?)
-    }
-
-    /// Runs work until it ends or a signal has come since [`Opened::interrupts`]; `None`: that came first.
-    fn until<T>(&self, interrupts: &mut Signal, work: impl Future<Output = T>) -> Option<T> {
-        self.runtime.block_on(async {
-            tokio::select! {
-                done = work => Some(done),
-                Some(()) = interrupts.recv() => None,
-            }
-        })
+        Ok(steps::until(&self.runtime, &mut steps::interrupts(&self.runtime)?, work))
     }
 
     /// Returns a backup of a volume, by default the last one. A volume that was itself being restored then has no backup by default.
