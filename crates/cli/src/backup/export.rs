@@ -128,6 +128,9 @@ impl Output {
         if self.names.is_some() {
             place = StreamPlace::last(BufReader::with_capacity(BUFFER, &file), head).map_err(super::failed)?;
             let at = place.map_or(0, |place| place.stream_bytes());
+            if place.is_none() && file.metadata().is_ok_and(|found| found.len() > 0) {
+                remark(&format!("{} is a part of another stream: it is written from the start", self.shown));
+            }
             file.set_len(at).and_then(|()| file.seek(SeekFrom::Start(at))).map_err(failed)?;
         }
         let out = BufWriter::with_capacity(BUFFER, file);
@@ -139,7 +142,9 @@ impl Output {
     /// Gives the file its name when it is durable.
     fn keep(&self) -> Result<()> {
         let Some((path, part)) = &self.names else { return Ok(()) };
-        let kept = self.file.sync_all().and_then(|()| std::fs::rename(part, path)).and_then(|()| {
+        // After a failed flush the kernel may show bytes that no device has.
+        let flushed = self.file.sync_all().inspect_err(|_| drop(std::fs::remove_file(part)));
+        let kept = flushed.and_then(|()| std::fs::rename(part, path)).and_then(|()| {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(folder)?.sync_all()
         });
@@ -179,6 +184,12 @@ fn own(file: &File, path: &Path, shown: &str) -> Result<()> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(busy().into()),
         Err(TryLockError::Error(error)) => return Err(unusable(shown, &error).into()),
+    }
+    // Nothing but the file that an export made is written over: no pipe, and no other file under this name.
+    let found = file.metadata().map_err(|error| unusable(shown, &error))?;
+    if !found.is_file() || found.nlink() > 1 {
+        let what = format!("{shown} is no file of an export: it is no regular file, or has another name, too");
+        return Err(UserError::new(codes::FILE_UNUSABLE, what, "move it away, or choose another file with -o").into());
     }
     // The one that had it may have given it its name meanwhile.
     let ids = |found: Metadata| (found.dev(), found.ino());
