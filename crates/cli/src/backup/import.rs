@@ -49,7 +49,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Import, as_json: bool) -> R
     let into = Into { filling: Filling { admin, name: &args.volume, mark }, key, head };
     let cluster = connect(metas)?;
     let begun = match &into.head.base {
-        None => into.begin(&cluster)?,
+        None => into.filling.begin(&cluster, &into.head.subject, |snapshot| into.is_end(snapshot))?,
         Some(base) => into.go_on(&cluster, base)?,
     };
     let resumed_at = begun.done_bytes;
@@ -111,32 +111,26 @@ impl Into<'_> {
         self.filling.refusal(codes::BACKUP_BASE, what, next)
     }
 
-    /// Makes the volume, or goes on with the one that an interrupted import made.
-    fn begin(&self, cluster: &Cluster) -> Result<Begun> {
-        let filling = &self.filling;
-        if filling.admin.volume(filling.name)?.is_some_and(|volume| filling.is_begun(&volume)) {
-            self.drop_end()?;
-        }
-        filling.begin(cluster, &self.head.subject)
-    }
-
     /// Opens the volume with which an increment goes on, and marks it.
     fn go_on(&self, cluster: &Cluster, base: &Base) -> Result<Begun> {
         let (filling, len_bytes) = (&self.filling, self.head.subject.len_bytes);
         let volume = filling.admin.volume_info(filling.name)?;
-        let snapshots = filling.admin.snapshots(filling.name)?;
-        let first = self.base(&volume, &snapshots, base)?;
+        let first = self.base(&volume, &filling.admin.snapshots(filling.name)?, base)?;
         let (from, done_bytes, target);
         if filling.is_begun(&volume) {
-            (from, done_bytes) = filling.noted(&snapshots, len_bytes).unwrap_or((first, 0));
-            self.drop_end()?;
-            target = filling.roll_back(cluster, from)?;
+            let held = filling.open_begun(cluster)?;
+            let left = filling.drop_leftovers(|snapshot| self.is_end(snapshot));
+            let (held, snapshots) = filling.or_close(held, left)?;
+            let noted = filling.noted(&snapshots, len_bytes).map(|(note, done)| (note.clone(), done));
+            (from, done_bytes) = noted.unwrap_or((first, 0));
+            target = filling.roll_back(cluster, held, &from)?;
         } else if volume.len_bytes == base.len_bytes {
             (from, done_bytes) = (first, 0);
-            target = filling.check_at(cluster, filling.open(cluster)?, from)?;
-            filling.set_mark()?;
+            let opened = filling.check_at(cluster, filling.open(cluster)?, &from)?;
+            let marked = filling.set_mark(&opened);
+            target = filling.or_close(opened, marked)?.0;
         } else {
-            return Err(filling.changed(first));
+            return Err(filling.changed(&first));
         }
         let has = target.0.info().len_bytes;
         if has == len_bytes {
@@ -150,15 +144,17 @@ impl Into<'_> {
         let closed = target.0.close();
         resized?;
         closed.map_err(refused)?;
-        Ok(Begun { target: filling.check_at(cluster, filling.open(cluster)?, from)?, done_bytes })
+        Ok(Begun { target: filling.check_at(cluster, filling.open_begun(cluster)?, &from)?, done_bytes })
     }
 
     /// Returns the snapshot that has the contents with which the increment begins.
-    fn base<'s>(&self, volume: &VolumeView, snapshots: &'s [SnapshotView], base: &Base) -> Result<&'s SnapshotView> {
+    fn base(&self, volume: &VolumeView, snapshots: &[SnapshotView], base: &Base) -> Result<SnapshotView> {
         let name = self.filling.name;
         let again = self.filling.is_begun(volume);
         if let Some(other) = marked(volume).filter(|_| !again) {
-            let next = format!("import that stream again, or: basalt volume rm {name} --now --snapshots");
+            let next = format!(
+                "import that stream again; or give it up: basalt snapshot rollback to a snapshot of {name}, then basalt volume set {name} --remove-label {RESTORING}"
+            );
             return Err(self.refusal(&format!("has only a part of the contents of {other}"), next));
         }
         let of = |key: &str| snapshots.iter().find(|s| s.labels.get(IMPORTED).is_some_and(|label| label == key));
@@ -177,19 +173,13 @@ impl Into<'_> {
             let next = format!("basalt snapshot rename {end} NAME");
             return Err(self.refusal(&format!("has another snapshot {end}, which the import would make"), next));
         }
-        Ok(found)
+        Ok(found.clone())
     }
 
     /// Whether a snapshot is the end of an import of this stream, or was made by one that could not label it any more.
     fn is_end(&self, snapshot: &SnapshotView) -> bool {
         let label = |key| snapshot.labels.get(key);
         label(IMPORTED) == Some(&self.key) || label(RESTORING) == Some(&self.filling.mark)
-    }
-
-    /// Deletes the snapshot of an import that was interrupted behind it.
-    fn drop_end(&self) -> Result<()> {
-        let snapshots = self.filling.admin.snapshots(self.filling.name)?;
-        self.filling.drop_all(&snapshots, |snapshot| self.is_end(snapshot))
     }
 
     /// Makes the snapshot that proves the contents, and takes the mark away.
@@ -202,8 +192,7 @@ impl Into<'_> {
             None => super::text_of(subject),
             Some(_) => VolumeText { removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() },
         };
-        filling.admin.set_volume(filling.name, text)?;
-        filling.drop_notes();
+        filling.unmark(target, text)?;
         Ok(made)
     }
 }

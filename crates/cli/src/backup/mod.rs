@@ -104,6 +104,11 @@ fn text_of(subject: &Subject) -> VolumeText {
 pub fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
     // By name there is one; a list may show another of this name that is being deleted.
     let snapshot = crate::snapshots::info(admin, name)?;
+    if snapshot.labels.contains_key(RESTORING) {
+        let what =
+            format!("snapshot {name} has only a part of the contents: a restore or an import made it to go on from");
+        return Err(UserError::new(codes::VOLUME_BUSY, what, "name another one: basalt snapshot ls").into());
+    }
     if snapshot.state == "ready" {
         return Ok(snapshot);
     }

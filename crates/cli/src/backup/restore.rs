@@ -25,8 +25,8 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Restore, as_json: bool) -> 
     let there = if args.new.contains('/') { admin.volume(&args.new)? } else { None };
     let record = choose(&opened, args, there.as_ref())?;
     let filling = Filling { admin, name: &args.new, mark: record.subject.key() };
-    if there.as_ref().is_some_and(|volume| marked(volume).is_some() && !filling.is_begun(volume)) {
-        return Err(another(&args.new));
+    if let Some(mark) = there.as_ref().and_then(marked).filter(|mark| *mark != filling.mark) {
+        return Err(another(&args.new, mark));
     }
     if !fill(&opened, &filling, metas, &record, as_json)? {
         return Ok(Exit::Interrupted);
@@ -44,21 +44,27 @@ fn choose(opened: &Opened, args: &Restore, there: Option<&VolumeView>) -> Result
     let began = there.and_then(marked).filter(|_| args.id.is_none());
     let Some(mark) = began else { return opened.record(&args.volume, args.id.as_deref()) };
     let records = opened.records(Some(&args.volume))?.records;
-    records.into_iter().find(|record| record.subject.key() == mark).ok_or_else(|| another(&args.new))
+    records.into_iter().find(|record| record.subject.key() == mark).ok_or_else(|| another(&args.new, mark))
 }
 
-/// Returns the error for a volume with a part of other contents.
-fn another(name: &str) -> anyhow::Error {
-    let what = format!("{name} has a part of the contents of another backup");
-    let next = format!("restore that one with its --id, or: basalt volume rm {name} --now --snapshots, then again");
-    UserError::new(codes::VOLUME_BUSY, what, next).into()
+/// Returns the error for a volume that is marked for other contents.
+fn another(name: &str, mark: &str) -> anyhow::Error {
+    // An increment goes to a copy with a history: its removal would cost more than the part.
+    let (of, next) = match mark.contains('~') {
+        true => ("an increment", "import that stream again, or choose another name".to_owned()),
+        false => {
+            let next = "restore that one with its --id, or: basalt volume rm";
+            ("another backup", format!("{next} {name} --now --snapshots, then again"))
+        }
+    };
+    UserError::new(codes::VOLUME_BUSY, format!("{name} has a part of the contents of {of}"), next).into()
 }
 
 /// Writes the contents. Returns whether the volume has all: SIGINT ends it before.
 fn fill(opened: &Opened, filling: &Filling<'_>, metas: Vec<String>, record: &Record, as_json: bool) -> Result<bool> {
     let cluster = connect(metas)?;
     let len_bytes = record.subject.len_bytes;
-    let Begun { target, done_bytes } = filling.begin(&cluster, &record.subject)?;
+    let Begun { target, done_bytes } = filling.begin(&cluster, &record.subject, |_| false)?;
     if done_bytes > 0 {
         let has = show(done_bytes);
         remark(&format!("{} was being restored from {}: going on behind {has}", filling.name, record.id));
@@ -72,12 +78,8 @@ fn fill(opened: &Opened, filling: &Filling<'_>, metas: Vec<String>, record: &Rec
     });
     bar.finish_and_clear();
     let ended = match ended {
-        Ok(Some(())) => {
-            // Before another client can have the volume.
-            let own = filling.check_own(&target);
-            let unmarked = own.and_then(|()| filling.admin.set_volume(filling.name, text_of(&record.subject)));
-            unmarked.inspect(|_| filling.drop_notes()).map(|_| true)
-        }
+        // Before another client can have the volume.
+        Ok(Some(())) => filling.unmark(&target, text_of(&record.subject)).map(|()| true),
         ended => {
             let what = "has a part of the contents: the same command goes on; to give it up: basalt volume rm";
             remark(&format!("{0} {what} {0} --now --snapshots", filling.name));
