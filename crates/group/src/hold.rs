@@ -123,8 +123,7 @@ impl Group {
         if let Some(refusal) = self.order_refusal(order) {
             return Err(refusal);
         }
-        // Without a proof another leader may have applied a later write. A group without I/O has no lease until it is used: it is asked again.
-        self.last_io = Some(now);
+        // Without a proof another leader may have applied a later write.
         if !self.may_search(now, *volume, *len_epoch) {
             return Err(CutRefusal::Busy);
         }

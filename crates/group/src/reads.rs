@@ -282,8 +282,8 @@ impl Group {
     /// Whether this replica has applied all that was committed when it got the first order to search behind this end (R3). Without a lease
     /// it sends a read-index query, and the order comes again. No client writes behind the end after that order.
     pub(crate) fn may_search(&mut self, now: Time, volume: VolumeId, len_epoch: u32) -> bool {
-        if self.config.lease_reads {
-            return self.lease_holds(now);
+        if self.lease_holds(now) {
+            return true;
         }
         let limits = &self.config.limits;
         let reads = &mut self.reads;
