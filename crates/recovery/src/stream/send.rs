@@ -130,9 +130,9 @@ impl Streams {
         let key = (gone.pg, gone.to);
         let times = self.resting.get(&key).map_or(0, |(_, times)| *times);
         let StreamTuning { rest_min, rest_max, .. } = self.tuning;
-        // A follower that has other streams may say so many times: that is no failure.
+        // A follower that has other streams may say so many times, and leaders change for other reasons: that is no failure.
         let (rest, times) = match reason {
-            StreamAbort::Needless | StreamAbort::Busy => (rest_min, times),
+            StreamAbort::Needless | StreamAbort::Busy | StreamAbort::NotLeader => (rest_min, times),
             _ => ((rest_min * 2u32.saturating_pow(times.min(20))).min(rest_max), times + 1),
         };
         if reason != StreamAbort::Needless {

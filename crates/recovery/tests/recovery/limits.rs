@@ -172,8 +172,9 @@ fn a_pg_has_a_pace_while_its_stream_rests() {
     );
 }
 
+/// Seed 2372197 of the simulator: a leader that came back to lead rested for 12.8 s.
 #[test]
-fn a_busy_follower_makes_no_later_rest_longer() {
+fn a_busy_follower_and_a_lost_leadership_make_no_later_rest_longer() {
     let (tuning, mut host) = (StreamTuning::default(), leader(false, true));
     let mut streams = Streams::new(tuning, 7);
     let begin = |streams: &mut Streams, host: &mut Fake| {
@@ -187,6 +188,11 @@ fn a_busy_follower_makes_no_later_rest_longer() {
         let busy = StreamBody::Abort(StreamAbort::Busy);
         streams.handle_message(&mut host, TO, StreamMsg { pg: pg(0), from: FOLLOWER, to: ME, stream, body: busy });
         assert_eq!(streams.running(), 0);
+        begin(&mut streams, &mut host);
+        let lead = host.lead.take();
+        streams.step(&mut host);
+        assert_eq!(streams.running(), 0);
+        host.lead = lead;
     }
     begin(&mut streams, &mut host);
     streams.handle_link_lost(&mut host, TO);
