@@ -1,8 +1,10 @@
 //! The floor: the least work that a three-replica, log-replicated 4 KiB write can do on this machine.
 //!
-//! Four processes of this binary run, each with one thread and one io_uring. A client keeps `depth` writes in flight to
-//! a leader. Leader and two followers append them to their logs in group commit, and the leader answers when a majority
-//! has. There is no Raft, no index, no checksum and no destage: nothing that replicates a log can be cheaper.
+//! Four processes of this binary run, each with one thread and one io_uring: a client and three servers. The client keeps
+//! `depth` writes in flight, each to one of the servers that lead: to the only one, or, as a volume over many PGs does, to a
+//! random one of three. That one sends it to the other two, all three append it to their logs in group commit, and the
+//! leader answers when a majority has. There is no Raft, no index, no checksum and no destage: nothing that replicates a
+//! log can be cheaper.
 //!
 //! Input: [`run`] (the parent) and [`node_main`] (a child, by a command line that `run` builds). Output: one
 //! [`FloorRow`] for each case.
@@ -58,8 +60,10 @@ pub struct FloorConfig {
     /// Length of one case, in seconds; at least 0.5.
     pub secs: f64,
     pub modes: Vec<FloorMode>,
-    /// Writes in flight, 1 to [`DEPTH_MAX`].
+    /// Writes in flight, to all leaders together; 1 to [`DEPTH_MAX`].
     pub depths: Vec<u32>,
+    /// Servers that lead, 1 to [`SERVERS`].
+    pub leaders: Vec<u32>,
     /// Length of each log file, which is written round and round. A multiple of 1 MiB, from 16 MiB.
     pub log_bytes: u64,
     /// Command that starts a node: program and first arguments, for example `basalt bench floor-node`. The role is
@@ -69,19 +73,22 @@ pub struct FloorConfig {
 
 /// Limit of the writes in flight.
 pub const DEPTH_MAX: u32 = 1024;
+/// Servers of a case, with a log each.
+pub const SERVERS: usize = 3;
 
 /// Result of one case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FloorRow {
     pub mode: FloorMode,
+    pub leaders: u32,
     pub depth: u32,
     pub writes: u64,
     pub iops: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// CPU for each write: all four processes together, then client, leader, follower, follower.
+    /// CPU for each write: all four processes together, then the client and each server. Those that lead come first.
     pub cpu_us_per_write: f64,
-    pub cpu_us_by_role: [f64; 4],
+    pub cpu_us_by_role: [f64; 1 + SERVERS],
 }
 
 /// Why the floor could not be measured.
@@ -104,8 +111,27 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> FloorError {
 
 /// Payload of a write.
 const PAYLOAD_LEN: usize = 4096;
-/// Length of a frame's head: the sequence number, and as much space as a real one would need.
+/// Length of a frame's head: the sequence number, the kind, and as much space as a real one would need.
 const HEAD_LEN: usize = 64;
 const FRAME_LEN: usize = HEAD_LEN + PAYLOAD_LEN;
-/// An acknowledgement is a bare head.
-const ACK_LEN: usize = HEAD_LEN;
+/// Kinds of frames. An acknowledgement is a bare head.
+const ACK: u8 = 0;
+const WRITE: u8 = 1;
+
+/// Returns a frame's head.
+fn head(sequence: u64, kind: u8) -> [u8; HEAD_LEN] {
+    let mut head = [0u8; HEAD_LEN];
+    head[..8].copy_from_slice(&sequence.to_le_bytes());
+    head[8] = kind;
+    head
+}
+
+/// Returns the sequence number and the kind of a frame.
+fn parse(frame: &[u8]) -> (u64, u8) {
+    (u64::from_le_bytes(*frame.first_chunk().expect("a whole frame")), frame[8])
+}
+
+/// Returns the length of the frame that the bytes begin with; `None` if they are too few to tell.
+fn frame_len(bytes: &[u8]) -> Option<usize> {
+    (bytes.len() >= HEAD_LEN).then(|| if parse(bytes).1 == WRITE { FRAME_LEN } else { HEAD_LEN })
+}

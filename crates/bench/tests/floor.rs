@@ -16,17 +16,18 @@ fn main() {
         secs: 0.6,
         modes: vec![FloorMode::Plp, FloorMode::Sync],
         depths: vec![8],
+        leaders: vec![1, 3],
         log_bytes: 16 << 20,
         node_command: vec![std::env::current_exe().expect("our own path").into(), "floor-node".into()],
     };
     let rows = run(&config, |row| println!("{row:?}"));
     std::fs::remove_dir_all(&dir).expect("remove the logs");
     let rows = rows.expect("the floor runs");
-    assert_eq!(rows.len(), 2);
+    assert_eq!(rows.len(), 4);
     for row in &rows {
         assert!(row.writes > 0 && row.p50_us > 0.0 && row.p99_us >= row.p50_us, "{row:?}");
         assert!((row.cpu_us_per_write - row.cpu_us_by_role.iter().sum::<f64>()).abs() < 1e-9);
     }
-    println!("test the_floor_answers_writes_in_both_modes ... ok");
+    println!("test the_floor_answers_writes_of_one_and_three_leaders_in_both_modes ... ok");
     println!("\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
 }

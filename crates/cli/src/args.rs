@@ -592,7 +592,7 @@ pub enum Pool {
   basalt volume create main/bench 1GiB
   basalt bench main/bench --op randwrite --depth 32 --seconds 10
   basalt bench main/bench --op randwrite --trace --overwrite
-  basalt bench floor --depths 1,8,32,128
+  basalt bench floor --depths 1,8,32,128 --leaders 1,3
   basalt bench engine --check")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -691,6 +691,9 @@ pub enum BenchSub {
         /// Writes in flight
         #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
         depths: Vec<usize>,
+        /// Servers that lead: 1, as for a volume in one PG, to 3, as for one over many PGs
+        #[arg(long, value_delimiter = ',', default_value = "1")]
+        leaders: Vec<u32>,
         /// noflush, flush, or both
         #[arg(long, value_delimiter = ',', default_value = "noflush,flush")]
         modes: Vec<String>,

@@ -37,8 +37,8 @@ pub fn run(
     as_json: bool,
 ) -> Result<Exit> {
     match args.floor {
-        Some(BenchSub::Floor { dir, seconds, depths, modes }) => {
-            run_floor(dir, seconds, &depths, &modes, as_json).map(|()| Exit::Done)
+        Some(BenchSub::Floor { dir, seconds, depths, leaders, modes }) => {
+            run_floor(dir, seconds, &depths, leaders, &modes, as_json).map(|()| Exit::Done)
         }
         Some(BenchSub::Engine(args)) => bench_engine::run(&args, as_json),
         Some(BenchSub::FloorNode { args }) => Ok(floor::node_main(&args).map(|()| Exit::Done)?),
@@ -318,6 +318,7 @@ fn run_floor(
     dir: Option<std::path::PathBuf>,
     seconds: u64,
     depths: &[usize],
+    leaders: Vec<u32>,
     modes: &[String],
     as_json: bool,
 ) -> Result<()> {
@@ -332,14 +333,16 @@ fn run_floor(
         secs: seconds as f64,
         modes: modes.iter().map(mode).collect::<Result<_, _>>()?,
         depths: depths.iter().map(|d| *d as u32).collect(),
+        leaders,
         log_bytes: FLOOR_LOG,
         node_command: vec![std::env::current_exe()?.into(), "bench".into(), "floor-node".into(), "--".into()],
     };
     let print = |row: &FloorRow| {
         if !as_json {
             out!(
-                "{:<7} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
+                "{:<7} leaders {} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
                 row.mode.word(),
+                row.leaders,
                 row.depth,
                 row.iops,
                 row.p50_us,

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod cluster;
 pub mod devices;
 pub mod fio;
+pub mod flushes;
 pub mod hostile;
 pub mod http;
 pub mod loader;

@@ -1,7 +1,7 @@
 //! A log in group commit: one batch is in flight, and the next one fills meanwhile.
 
 use super::ring::{RECEIVE_LEN, Ring, memory};
-use super::{DEPTH_MAX, FRAME_LEN, FloorError, FloorMode, PAYLOAD_LEN, io};
+use super::{DEPTH_MAX, FRAME_LEN, FloorError, FloorMode, PAYLOAD_LEN, SERVERS, io};
 use io_uring::{opcode, squeue::Flags, types::Fd, types::FsyncFlags};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,22 +11,31 @@ use std::path::Path;
 
 /// Limit of the payloads that one receive can bring.
 const RECEIVED_MAX: usize = RECEIVE_LEN / FRAME_LEN + 1;
-/// Length of a batch: a header block, then as many payloads as can be in flight, and one more receive. A log that is
-/// slower than the majority lags behind the acknowledged writes.
-const BATCH_LEN_MAX: usize = PAYLOAD_LEN * (1 + DEPTH_MAX as usize + RECEIVED_MAX);
+/// Payloads that the receives of all connections of a server can bring: those to the other servers, and the client's.
+const ROOM: usize = SERVERS * RECEIVED_MAX;
+/// Length of a batch: a header block, then as many payloads as can be in flight, and one more receive of each connection. A
+/// log that is slower than the majority lags behind the acknowledged writes.
+const BATCH_LEN_MAX: usize = PAYLOAD_LEN * (1 + DEPTH_MAX as usize + ROOM);
 /// Tag of a batch's last completion, and of a write that a flush follows.
 pub const TAG_DONE: u64 = 100;
 pub const TAG_WRITE: u64 = 101;
 
+/// A write in the log, and the connection that it came by.
+#[derive(Clone, Copy)]
+pub struct Logged {
+    pub from: usize,
+    pub sequence: u64,
+}
+
 struct Batch {
     bytes: &'static mut [u8],
     len: usize,
-    sequences: Vec<u64>,
+    writes: Vec<Logged>,
 }
 
 impl Batch {
     fn new() -> Batch {
-        Batch { bytes: memory(BATCH_LEN_MAX), len: PAYLOAD_LEN, sequences: Vec::new() }
+        Batch { bytes: memory(BATCH_LEN_MAX), len: PAYLOAD_LEN, writes: Vec::new() }
     }
 }
 
@@ -50,21 +59,21 @@ impl Journal {
         Ok(Journal { file, size, at: 0, mode, filling: Batch::new(), going: Batch::new(), busy: false })
     }
 
-    /// Whether everything that one receive can bring fits into the batch that fills.
+    /// Whether everything that one receive of each connection can bring fits into the batch that fills.
     pub fn has_room(&self) -> bool {
-        self.filling.len + RECEIVED_MAX * PAYLOAD_LEN <= BATCH_LEN_MAX
+        self.filling.len + ROOM * PAYLOAD_LEN <= BATCH_LEN_MAX
     }
 
-    pub fn append(&mut self, sequence: u64, payload: &[u8]) {
+    pub fn append(&mut self, write: Logged, payload: &[u8]) {
         let batch = &mut self.filling;
         batch.bytes[batch.len..][..PAYLOAD_LEN].copy_from_slice(payload);
         batch.len += PAYLOAD_LEN;
-        batch.sequences.push(sequence);
+        batch.writes.push(write);
     }
 
     /// Starts the next batch if none is in flight.
     pub fn kick(&mut self, ring: &mut Ring) -> Result<(), FloorError> {
-        if self.busy || self.filling.sequences.is_empty() {
+        if self.busy || self.filling.writes.is_empty() {
             return Ok(());
         }
         std::mem::swap(&mut self.filling, &mut self.going);
@@ -86,11 +95,11 @@ impl Journal {
         }
     }
 
-    /// Ends the batch in flight, and moves its sequence numbers to `done`.
-    pub fn done(&mut self, done: &mut Vec<u64>) {
+    /// Ends the batch in flight, and moves its writes to `done`.
+    pub fn done(&mut self, done: &mut Vec<Logged>) {
         self.busy = false;
         self.going.len = PAYLOAD_LEN;
-        done.append(&mut self.going.sequences);
+        done.append(&mut self.going.writes);
     }
 }
 

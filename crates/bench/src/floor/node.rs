@@ -1,11 +1,11 @@
-//! The roles: follower, leader, client.
+//! The roles: server, client.
 //!
-//! A node prints one line when it is ready (servers: their address), and the client a line of JSON at its
-//! end. A server ends when its peer closes.
+//! A server prints two lines, its address and `ready`, and the client one when it starts and a line of JSON at its end. A
+//! server ends when one of its connections closes.
 
-use super::journal::{Journal, TAG_DONE};
+use super::journal::{Journal, Logged, TAG_DONE};
 use super::ring::{Pipe, Ring};
-use super::{ACK_LEN, DEPTH_MAX, FRAME_LEN, FloorError, FloorMode, HEAD_LEN, io};
+use super::{ACK, DEPTH_MAX, FRAME_LEN, FloorError, FloorMode, HEAD_LEN, SERVERS, WRITE, head, io, parse};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,8 +13,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const TAG_PEER: u64 = 1;
-const TAG_FOLLOWER: u64 = 10;
+/// Tags of a connection's receives and sends: this, and twice its number, and one more for sends.
+const TAG_PIPE: u64 = 1;
+/// Number of the client's connection to a server. The other servers come before it.
+const CLIENT: usize = SERVERS - 1;
 
 /// Measurement of a client.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,13 +34,16 @@ pub(super) struct ClientResult {
 pub fn node_main(args: &[String]) -> Result<(), FloorError> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["follower", log, mode] => follower(&open(log, mode)?),
-        ["leader", log, mode, ref followers @ ..] => leader(&open(log, mode)?, followers),
-        ["client", leader, depth, secs] => {
+        ["server", log, mode, leads, ref earlier @ ..] if earlier.len() < SERVERS => {
+            let mode = FloorMode::from_word(mode).ok_or_else(|| usage(&args))?;
+            let leads = leads.parse().map_err(|_| usage(&args))?;
+            Server::start(Path::new(log), mode, earlier, leads)?.run()
+        }
+        ["client", depth, secs, ref leaders @ ..] if !leaders.is_empty() => {
             let depth = depth.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
             let secs = secs.parse().ok().filter(|secs: &f64| secs.is_finite() && *secs > 0.0);
             let (Some(depth), Some(secs)) = (depth, secs) else { return Err(usage(&args)) };
-            client(leader, depth, secs)
+            client(leaders, depth, secs)
         }
         _ => Err(usage(&args)),
     }
@@ -46,24 +51,6 @@ pub fn node_main(args: &[String]) -> Result<(), FloorError> {
 
 fn usage(args: &[&str]) -> FloorError {
     FloorError::Config(format!("node does not know {args:?}; nodes are started by `bench floor` itself"))
-}
-
-/// A log path and its mode; the log is opened only after the announcement.
-struct LogArgs<'a> {
-    path: &'a Path,
-    mode: FloorMode,
-}
-
-fn open<'a>(log: &'a str, mode: &str) -> Result<LogArgs<'a>, FloorError> {
-    let mode = FloorMode::from_word(mode).ok_or_else(|| usage(&[log, mode]))?;
-    Ok(LogArgs { path: Path::new(log), mode })
-}
-
-/// Listens, prints the address, and waits for the one peer.
-fn one_peer() -> Result<TcpStream, FloorError> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(io("listen on 127.0.0.1"))?;
-    say(&listener.local_addr().map_err(io("local address"))?.to_string())?;
-    Ok(listener.accept().map_err(io("accept"))?.0)
 }
 
 fn say(line: &str) -> Result<(), FloorError> {
@@ -75,52 +62,26 @@ fn failed(what: &str, result: i32) -> FloorError {
     FloorError::Io { what: what.into(), source: std::io::Error::from_raw_os_error(-result) }
 }
 
-fn sequence_of(frame: &[u8]) -> u64 {
-    u64::from_le_bytes(*frame.first_chunk().expect("a frame begins with its sequence number"))
+/// Returns the connection of a tag of [`Pipe`], and whether it is that of a send.
+fn pipe_of(tag: u64) -> (usize, bool) {
+    let number = tag - TAG_PIPE;
+    ((number / 2) as usize, !number.is_multiple_of(2))
 }
 
-fn acknowledge(pipe: &mut Pipe, sequence: u64) {
-    let mut ack = [0u8; ACK_LEN];
-    ack[..8].copy_from_slice(&sequence.to_le_bytes());
-    pipe.queue(&ack);
+fn pipe(stream: TcpStream, number: usize) -> Result<Pipe, FloorError> {
+    Pipe::new(stream, TAG_PIPE + 2 * number as u64)
 }
 
-fn follower(log: &LogArgs<'_>) -> Result<(), FloorError> {
-    let mut journal = Journal::open(log.path, log.mode)?;
-    let mut ring = Ring::new()?;
-    let mut peer = Pipe::new(one_peer()?, TAG_PEER)?;
-    let (mut events, mut done) = (Vec::new(), Vec::new());
-    peer.receive(&mut ring)?;
-    loop {
-        ring.turn(&mut events)?;
-        for (tag, result) in events.drain(..) {
-            if result < 0 {
-                return Err(failed("follower", result));
-            }
-            match tag {
-                TAG_PEER if result == 0 => return Ok(()),
-                TAG_PEER => {
-                    peer.received(result, FRAME_LEN, |frame| journal.append(sequence_of(frame), &frame[HEAD_LEN..]));
-                }
-                TAG_DONE => journal.done(&mut done),
-                tag if tag == TAG_PEER + 1 => peer.sent(result),
-                _ => {}
-            }
-        }
-        done.drain(..).for_each(|sequence| acknowledge(&mut peer, sequence));
-        journal.kick(&mut ring)?;
-        if journal.has_room() {
-            peer.receive(&mut ring)?;
-        }
-        peer.flush(&mut ring)?;
-    }
+/// Whether the other end has closed, with or without bytes under way.
+fn is_closed(result: i32) -> bool {
+    matches!(-result, 0 | libc::ECONNRESET | libc::EPIPE)
 }
 
 /// Writes that wait for a majority, in order: the number of logs that have each.
+#[derive(Default)]
 struct Window {
     base: u64,
     counts: VecDeque<usize>,
-    majority: usize,
 }
 
 impl Window {
@@ -137,7 +98,7 @@ impl Window {
     }
 
     fn pop(&mut self) -> Option<u64> {
-        if *self.counts.front()? < self.majority {
+        if *self.counts.front()? <= SERVERS / 2 {
             return None;
         }
         self.counts.pop_front();
@@ -146,109 +107,174 @@ impl Window {
     }
 }
 
-fn leader(log: &LogArgs<'_>, addrs: &[&str]) -> Result<(), FloorError> {
-    let mut journal = Journal::open(log.path, log.mode)?;
-    let mut ring = Ring::new()?;
-    let mut followers = Vec::new();
-    for (index, addr) in addrs.iter().enumerate() {
-        let stream = TcpStream::connect(addr).map_err(io(format!("connect to {addr}")))?;
-        followers.push(Pipe::new(stream, TAG_FOLLOWER + 2 * index as u64)?);
+/// A server with its connections: those to the other servers, then, if it leads, the client's.
+struct Server {
+    journal: Journal,
+    ring: Ring,
+    pipes: Vec<Pipe>,
+    window: Window,
+}
+
+impl Server {
+    /// Connects to the servers that started earlier, and waits for the later ones.
+    fn start(log: &Path, mode: FloorMode, earlier: &[&str], leads: bool) -> Result<Server, FloorError> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(io("listen on 127.0.0.1"))?;
+        say(&listener.local_addr().map_err(io("local address"))?.to_string())?;
+        let accept = || listener.accept().map(|(stream, _)| stream).map_err(io("accept"));
+        let connect = |addr: &&str| TcpStream::connect(addr).map_err(io(format!("connect to {addr}")));
+        let mut streams = earlier.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
+        while streams.len() < CLIENT {
+            streams.push(accept()?);
+        }
+        say("ready")?;
+        if leads {
+            streams.push(accept()?);
+        }
+        let pipes = streams.into_iter().enumerate().map(|(number, stream)| pipe(stream, number));
+        Ok(Server {
+            journal: Journal::open(log, mode)?,
+            ring: Ring::new()?,
+            pipes: pipes.collect::<Result<_, _>>()?,
+            window: Window::default(),
+        })
     }
-    let mut client = Pipe::new(one_peer()?, TAG_PEER)?;
-    let mut window = Window { base: 0, counts: VecDeque::new(), majority: followers.len().div_ceil(2) + 1 };
-    client.receive(&mut ring)?;
-    for follower in &mut followers {
-        follower.receive(&mut ring)?;
+
+    fn run(mut self) -> Result<(), FloorError> {
+        let (mut events, mut done) = (Vec::new(), Vec::new());
+        loop {
+            self.receive()?;
+            self.ring.turn(&mut events)?;
+            for (tag, result) in events.drain(..) {
+                if tag < TAG_DONE && is_closed(result) {
+                    return Ok(());
+                }
+                if result < 0 {
+                    return Err(failed("server", result));
+                }
+                match tag {
+                    TAG_DONE => self.journal.done(&mut done),
+                    tag if tag > TAG_DONE => {}
+                    tag => match pipe_of(tag) {
+                        (number, true) => self.pipes[number].sent(result),
+                        (number, false) => self.received(number, result),
+                    },
+                }
+            }
+            for Logged { from, sequence } in done.drain(..) {
+                match from {
+                    CLIENT => self.window.count(sequence),
+                    peer => self.pipes[peer].queue(&head(sequence, ACK)),
+                }
+            }
+            while let Some(sequence) = self.window.pop() {
+                self.pipes[CLIENT].queue(&head(sequence, ACK));
+            }
+            self.journal.kick(&mut self.ring)?;
+            for pipe in &mut self.pipes {
+                pipe.flush(&mut self.ring)?;
+            }
+        }
     }
-    let (mut events, mut done) = (Vec::new(), Vec::new());
-    loop {
-        ring.turn(&mut events)?;
-        for (tag, result) in events.drain(..) {
-            if result < 0 {
-                return Err(failed("leader", result));
-            }
-            match tag {
-                TAG_PEER if result == 0 => return Ok(()),
-                TAG_PEER => {
-                    client.received(result, FRAME_LEN, |frame| {
-                        journal.append(sequence_of(frame), &frame[HEAD_LEN..]);
-                        followers.iter_mut().for_each(|follower| follower.queue(frame));
-                        window.add(sequence_of(frame));
-                    });
-                }
-                TAG_DONE => journal.done(&mut done),
-                tag if tag == TAG_PEER + 1 => client.sent(result),
-                tag if (TAG_FOLLOWER..TAG_DONE).contains(&tag) => {
-                    let follower = &mut followers[((tag - TAG_FOLLOWER) / 2) as usize];
-                    if (tag - TAG_FOLLOWER).is_multiple_of(2) {
-                        if result == 0 {
-                            return Err(FloorError::Node { role: "follower" });
-                        }
-                        follower.received(result, ACK_LEN, |ack| done.push(sequence_of(ack)));
-                        follower.receive(&mut ring)?;
-                    } else {
-                        follower.sent(result);
-                    }
-                }
-                _ => {}
+
+    fn received(&mut self, from: usize, count: i32) {
+        let Server { journal, pipes, window, .. } = self;
+        let (peers, client) = pipes.split_at_mut(CLIENT);
+        let Some(peer) = peers.get_mut(from) else {
+            client[0].received(count, |frame| {
+                let (sequence, _) = parse(frame);
+                journal.append(Logged { from, sequence }, &frame[HEAD_LEN..]);
+                peers.iter_mut().for_each(|peer| peer.queue(frame));
+                window.add(sequence);
+            });
+            return;
+        };
+        peer.received(count, |frame| match parse(frame) {
+            (sequence, WRITE) => journal.append(Logged { from, sequence }, &frame[HEAD_LEN..]),
+            (sequence, _) => window.count(sequence),
+        });
+    }
+
+    /// Receives from every connection while there is room: a log or a server that lags behind holds the others back before
+    /// anything overflows.
+    fn receive(&mut self) -> Result<(), FloorError> {
+        if !self.journal.has_room() {
+            return Ok(());
+        }
+        let peers_have_room = self.pipes[..CLIENT].iter().all(Pipe::has_room);
+        for (number, pipe) in self.pipes.iter_mut().enumerate() {
+            if number < CLIENT || peers_have_room {
+                pipe.receive(&mut self.ring)?;
             }
         }
-        done.drain(..).for_each(|sequence| window.count(sequence));
-        while let Some(sequence) = window.pop() {
-            acknowledge(&mut client, sequence);
-        }
-        journal.kick(&mut ring)?;
-        client.flush(&mut ring)?;
-        // A log that lags behind the majority holds the client back before anything overflows.
-        if journal.has_room() && followers.iter().all(Pipe::has_room) {
-            client.receive(&mut ring)?;
-        }
-        for follower in &mut followers {
-            follower.flush(&mut ring)?;
-        }
+        Ok(())
     }
 }
 
-fn client(leader: &str, depth: u32, secs: f64) -> Result<(), FloorError> {
+/// A leader as the client sees it: the writes in flight to it, in order, by the time at which they began.
+struct Target {
+    pipe: Pipe,
+    next: u64,
+    begun: VecDeque<Instant>,
+}
+
+impl Target {
+    fn put(&mut self, frame: &mut [u8; FRAME_LEN]) {
+        frame[..HEAD_LEN].copy_from_slice(&head(self.next, WRITE));
+        self.next += 1;
+        self.pipe.queue(frame);
+        self.begun.push_back(Instant::now());
+    }
+}
+
+/// Returns numbers below `limit` that look random (xorshift64).
+fn draws(limit: usize) -> impl FnMut() -> usize {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % limit as u64) as usize
+    }
+}
+
+fn client(leaders: &[&str], depth: u32, secs: f64) -> Result<(), FloorError> {
     let mut ring = Ring::new()?;
-    let stream = TcpStream::connect(leader).map_err(io(format!("connect to {leader}")))?;
-    let mut pipe = Pipe::new(stream, TAG_PEER)?;
+    let mut targets = Vec::new();
+    for (number, addr) in leaders.iter().enumerate() {
+        let stream = TcpStream::connect(addr).map_err(io(format!("connect to {addr}")))?;
+        targets.push(Target { pipe: pipe(stream, number)?, next: 0, begun: VecDeque::new() });
+    }
     let mut frame = [7u8; FRAME_LEN];
-    let mut next = 0u64;
-    let mut begun: VecDeque<Instant> = VecDeque::new();
+    let mut draw = draws(targets.len());
     let mut latencies_ns: Vec<u32> = Vec::with_capacity((secs * 200_000.0) as usize);
     say("started")?;
     let start = Instant::now();
-    pipe.receive(&mut ring)?;
-    let mut put = |pipe: &mut Pipe, begun: &mut VecDeque<Instant>| {
-        frame[..8].copy_from_slice(&next.to_le_bytes());
-        next += 1;
-        pipe.queue(&frame);
-        begun.push_back(Instant::now());
-    };
-    (0..depth).for_each(|_| put(&mut pipe, &mut begun));
-    pipe.flush(&mut ring)?;
+    (0..depth).for_each(|_| targets[draw()].put(&mut frame));
     let mut events = Vec::new();
     while start.elapsed() < Duration::from_secs_f64(secs) {
+        for target in &mut targets {
+            target.pipe.receive(&mut ring)?;
+            target.pipe.flush(&mut ring)?;
+        }
         ring.turn(&mut events)?;
         for (tag, result) in events.drain(..) {
-            if result < 0 || (tag == TAG_PEER && result == 0) {
+            let (number, is_send) = pipe_of(tag);
+            if result < 0 || (result == 0 && !is_send) {
                 return Err(failed("client", result.min(-libc::ECONNRESET)));
             }
-            if tag != TAG_PEER {
+            let Target { pipe, begun, .. } = &mut targets[number];
+            if is_send {
                 pipe.sent(result);
                 continue;
             }
             let mut acks = 0;
-            pipe.received(result, ACK_LEN, |_| acks += 1);
-            for _ in 0..acks {
+            pipe.received(result, |_| {
                 let since = begun.pop_front().expect("an acknowledgement of a write in flight").elapsed();
                 latencies_ns.push(u32::try_from(since.as_nanos()).unwrap_or(u32::MAX));
-                put(&mut pipe, &mut begun);
-            }
-            pipe.receive(&mut ring)?;
+                acks += 1;
+            });
+            (0..acks).for_each(|_| targets[draw()].put(&mut frame));
         }
-        pipe.flush(&mut ring)?;
     }
     let secs = start.elapsed().as_secs_f64();
     latencies_ns.sort_unstable();

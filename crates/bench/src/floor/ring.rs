@@ -3,7 +3,7 @@
 //! Memory that the kernel sees is leaked: a probe process makes a handful of buffers, once, and needs them until it
 //! ends. So every pointer below is valid for ever.
 
-use super::{FloorError, io};
+use super::{FloorError, frame_len, io};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use std::net::TcpStream;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -11,9 +11,9 @@ use types::IoBufMut;
 
 /// Limit of the bytes that one receive takes.
 pub const RECEIVE_LEN: usize = 1 << 20;
-/// Limit of the bytes that wait in a pipe: those of one receive, on top of all that are in flight.
+/// Limit of the bytes that wait in a pipe: those of one receive and its acknowledgements, on top of all that are in flight.
 const QUEUE_LEN: usize = 8 << 20;
-const _: () = assert!(QUEUE_LEN >= RECEIVE_LEN + super::DEPTH_MAX as usize * super::FRAME_LEN);
+const _: () = assert!(QUEUE_LEN >= 2 * RECEIVE_LEN + super::DEPTH_MAX as usize * super::FRAME_LEN);
 
 /// Returns aligned memory for the life of the process.
 pub fn memory(len: usize) -> &'static mut [u8] {
@@ -93,7 +93,7 @@ impl Pipe {
 
     /// Whether everything that one receive of another pipe can bring fits into the queue.
     pub fn has_room(&self) -> bool {
-        self.queued_len + RECEIVE_LEN <= QUEUE_LEN
+        self.queued_len + 2 * RECEIVE_LEN <= QUEUE_LEN
     }
 
     /// Receives, unless a receive is under way.
@@ -106,12 +106,16 @@ impl Pipe {
         ring.push(&entry.build().user_data(self.receive_tag))
     }
 
-    /// Ends a receive of `count` bytes, and hands each whole frame of `len` bytes to `take`.
-    pub fn received(&mut self, count: i32, len: usize, mut take: impl FnMut(&[u8])) {
+    /// Ends a receive of `count` bytes, and hands each whole frame to `take`.
+    pub fn received(&mut self, count: i32, mut take: impl FnMut(&[u8])) {
         self.receiving = false;
         self.filled += usize::try_from(count).expect("the caller has looked for errors");
-        let whole = self.filled / len * len;
-        self.input[..whole].chunks_exact(len).for_each(&mut take);
+        let mut rest = &self.input[..self.filled];
+        while let Some(frame) = frame_len(rest).and_then(|len| rest.get(..len)) {
+            take(frame);
+            rest = &rest[frame.len()..];
+        }
+        let whole = self.filled - rest.len();
         self.input.copy_within(whole..self.filled, 0);
         self.filled -= whole;
     }

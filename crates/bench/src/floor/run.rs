@@ -1,9 +1,9 @@
 //! The parent: it makes the log files, starts four processes a case, and samples their CPU in the middle of the run.
 
 use super::node::ClientResult;
-use super::{DEPTH_MAX, FloorConfig, FloorError, FloorMode, FloorRow, io, journal};
+use super::{DEPTH_MAX, FloorConfig, FloorError, FloorMode, FloorRow, SERVERS, io, journal};
 use crate::cpu;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -12,23 +12,25 @@ use std::time::{Duration, Instant};
 /// Start and end of the CPU measurement, as parts of the case.
 const WINDOW: (f64, f64) = (0.1, 0.9);
 
-/// Measures every mode at every depth. `progress` gets each row as it comes.
+/// Measures every mode with every number of leaders at every depth. `progress` gets each row as it comes.
 ///
 /// # Errors
 /// The configuration is out of range, or the machine refuses O_DIRECT, io_uring or a process.
 pub fn run(config: &FloorConfig, mut progress: impl FnMut(&FloorRow)) -> Result<Vec<FloorRow>, FloorError> {
     validate(config)?;
     std::fs::create_dir_all(&config.dir).map_err(io(config.dir.display().to_string()))?;
-    let logs: Vec<PathBuf> = (0..3).map(|n| config.dir.join(format!("floor.{n}.log"))).collect();
+    let logs: Vec<PathBuf> = (0..SERVERS).map(|n| config.dir.join(format!("floor.{n}.log"))).collect();
     for log in &logs {
         journal::prepare(log, config.log_bytes)?;
     }
     let mut rows = Vec::new();
     for mode in &config.modes {
-        for depth in &config.depths {
-            let row = case(config, &logs, *mode, *depth)?;
-            progress(&row);
-            rows.push(row);
+        for leaders in &config.leaders {
+            for depth in &config.depths {
+                let row = case(config, &logs, *mode, *leaders, *depth)?;
+                progress(&row);
+                rows.push(row);
+            }
         }
     }
     Ok(rows)
@@ -39,6 +41,8 @@ fn validate(config: &FloorConfig) -> Result<(), FloorError> {
         format!("secs is {}, less than 0.5", config.secs)
     } else if let Some(depth) = config.depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
         format!("depth {depth} is not 1 to {DEPTH_MAX}")
+    } else if let Some(leaders) = config.leaders.iter().find(|leaders| !(1..=SERVERS as u32).contains(*leaders)) {
+        format!("leaders is {leaders}, not 1 to {SERVERS}")
     } else if config.log_bytes < 16 << 20 || !config.log_bytes.is_multiple_of(1 << 20) {
         format!("log_bytes is {}, not a multiple of 1 MiB from 16 MiB", config.log_bytes)
     } else if config.node_command.is_empty() {
@@ -86,19 +90,30 @@ impl Drop for Node {
     }
 }
 
-fn case(config: &FloorConfig, logs: &[PathBuf], mode: FloorMode, depth: u32) -> Result<FloorRow, FloorError> {
-    let word = OsStr::new(mode.word());
+fn case(
+    config: &FloorConfig,
+    logs: &[PathBuf],
+    mode: FloorMode,
+    leaders: u32,
+    depth: u32,
+) -> Result<FloorRow, FloorError> {
     let mut nodes = Vec::new();
-    let mut leader_args = vec![logs[0].clone().into_os_string(), word.into()];
-    for log in &logs[1..] {
-        let mut follower = Node::start(config, "follower", &[log.as_os_str(), word])?;
-        leader_args.push(follower.line()?.into());
-        nodes.push(follower);
+    let mut addrs: Vec<OsString> = Vec::new();
+    for (number, log) in logs.iter().enumerate() {
+        let leads = (number < leaders as usize).to_string();
+        let mut args = vec![log.clone().into_os_string(), mode.word().into(), leads.into()];
+        args.extend_from_slice(&addrs);
+        let mut server = Node::start(config, "server", &args)?;
+        addrs.push(server.line()?.into());
+        nodes.push(server);
     }
-    let mut leader = Node::start(config, "leader", &leader_args)?;
-    let addr = leader.line()?;
-    nodes.insert(0, leader);
-    let mut client = Node::start(config, "client", &[addr, depth.to_string(), config.secs.to_string()])?;
+    for server in &mut nodes {
+        server.line()?;
+    }
+    addrs.truncate(leaders as usize);
+    let mut args: Vec<OsString> = vec![depth.to_string().into(), config.secs.to_string().into()];
+    args.append(&mut addrs);
+    let mut client = Node::start(config, "client", &args)?;
     client.line()?;
     let started = Instant::now();
     let mut pids = vec![client.child.id()];
@@ -114,12 +129,13 @@ fn case(config: &FloorConfig, logs: &[PathBuf], mode: FloorMode, depth: u32) -> 
     }
     let iops = result.writes as f64 / result.secs;
     let writes_in_window = iops * (to - from).as_secs_f64();
-    let mut cpu_us_by_role = [0.0; 4];
+    let mut cpu_us_by_role = [0.0; 1 + SERVERS];
     for (us, used) in cpu_us_by_role.iter_mut().zip(cpu::between(&before, &after)) {
         *us = used.total_us() as f64 / writes_in_window;
     }
     Ok(FloorRow {
         mode,
+        leaders,
         depth,
         writes: result.writes,
         iops,

@@ -58,19 +58,19 @@ pub fn medians(runs: &[Figures]) -> Figures {
     first.keys().filter_map(median).collect()
 }
 
-/// Adds the ratios of a run to its yardstick of the same round.
-pub fn compare(run: &mut Figures, yardstick: &Figures) {
+/// Adds the ratios of a run to a yardstick of the same round, under names that begin with `prefix`.
+pub fn compare(run: &mut Figures, yardstick: &Figures, prefix: &str) {
     for (ratio, figure) in [("iops_ratio", "iops"), ("p50_ratio", "p50_us"), ("cpu_ratio", "cpu_us")] {
         if let (Some(ours), Some(theirs)) = (run.get(figure), yardstick.get(figure))
             && *theirs > 0.0
         {
-            run.insert(ratio.to_owned(), ours / theirs);
+            run.insert(format!("{prefix}{ratio}"), ours / theirs);
         }
     }
 }
 
 /// Columns of the tables: head, figure, decimals.
-const COLUMNS: [(&str, &str, usize); 15] = [
+const COLUMNS: [(&str, &str, usize); 17] = [
     ("IOPS", "iops", 0),
     ("mean µs", "mean_us", 0),
     ("p50", "p50_us", 0),
@@ -80,6 +80,8 @@ const COLUMNS: [(&str, &str, usize); 15] = [
     ("IOPS ÷ yardstick", "iops_ratio", 2),
     ("p50 ÷ yardstick", "p50_ratio", 2),
     ("CPU ÷ yardstick", "cpu_ratio", 1),
+    ("IOPS ÷ shape", "shape_iops_ratio", 2),
+    ("CPU ÷ shape", "shape_cpu_ratio", 1),
     ("turns", "turns", 2),
     ("longest turn ms <=", "turn_ms_max", 1),
     ("flushes", "flushes", 2),
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn a_run_is_compared_with_the_yardstick_of_its_round() {
         let mut run = figures(&[("iops", 10.0), ("cpu_us", 30.0)]);
-        compare(&mut run, &figures(&[("iops", 40.0), ("cpu_us", 10.0), ("p50_us", 1.0)]));
+        compare(&mut run, &figures(&[("iops", 40.0), ("cpu_us", 10.0), ("p50_us", 1.0)]), "");
         assert_eq!(run["iops_ratio"], 0.25);
         assert_eq!(run["cpu_ratio"], 3.0);
         assert!(!run.contains_key("p50_ratio"));

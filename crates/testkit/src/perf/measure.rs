@@ -127,7 +127,7 @@ fn nbd(stage: &Stage, row: &Row, seconds: u64) -> Result<Figures> {
 /// A program is missing or fails.
 pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, seconds: u64) -> Result<Figures> {
     match what {
-        Yardstick::Floor { depth } => floor(basalt, dir, depth, plp, seconds),
+        Yardstick::Floor { depth, leaders } => floor(basalt, dir, [depth, leaders], plp, seconds),
         Yardstick::Raw { op, block, depth } => {
             let file = dir.join("raw");
             let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
@@ -137,11 +137,12 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
     }
 }
 
-fn floor(basalt: &Basalt, dir: &Path, depth: u32, plp: bool, seconds: u64) -> Result<Figures> {
-    let (depth, seconds, dir) = (depth.to_string(), seconds.to_string(), dir.display().to_string());
+fn floor(basalt: &Basalt, dir: &Path, numbers: [u32; 2], plp: bool, seconds: u64) -> Result<Figures> {
+    let ([depth, leaders], seconds) = (numbers.map(|number| number.to_string()), seconds.to_string());
+    let dir = dir.display().to_string();
     let mode = if plp { "noflush" } else { "flush" };
-    let args = ["bench", "floor", "--dir", &dir, "--depths", &depth, "--modes", mode, "--seconds", &seconds];
-    let body = basalt.json(&args)?;
+    let shape = ["--depths", &depth, "--leaders", &leaders, "--modes", mode, "--seconds", &seconds];
+    let body = basalt.json(&[&["bench", "floor", "--dir", &dir], &shape[..]].concat())?;
     let row = &body["rows"][0];
     let figure = |name: &str, field: &str| {
         row[field].as_f64().map(|value| (name.to_owned(), value)).with_context(|| format!("no {field} in {body}"))

@@ -211,6 +211,11 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
     let dir = stage.cluster.dir.join("yardsticks");
     std::fs::create_dir_all(&dir)?;
     let basalt = stage.cluster.basalt.clone();
+    // The OSDs are idle meanwhile: a destage round of the row before would slow the disk down.
+    let bare = |stage: &Stage, what| -> Result<Figures> {
+        stage.destage()?;
+        measure::yardstick(&basalt, &dir, what, plp, config.seconds)
+    };
     let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); rows.len()];
     let mut yardsticks: BTreeMap<Yardstick, Vec<Figures>> = BTreeMap::new();
     for round in 1..=config.repeats {
@@ -218,14 +223,20 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
         for (row, runs) in rows.iter().zip(&mut runs) {
             let what = row.yardstick();
             if last.as_ref().is_none_or(|(of, _)| *of != what) {
-                let figures = measure::yardstick(&basalt, &dir, what, plp, config.seconds)?;
+                let figures = bare(&stage, what)?;
                 eprintln!("round {round}, {mode}, {what}: {}", line(&figures));
                 yardsticks.entry(what).or_default().push(figures.clone());
                 last = Some((what, figures));
             }
             let profile = config.profile.as_deref().filter(|_| round == 1);
             let mut figures = one(&mut stage, row, config.seconds, profile)?;
-            compare(&mut figures, &last.as_ref().expect("just measured").1);
+            compare(&mut figures, &last.as_ref().expect("just measured").1, "");
+            if let Some(what) = row.shape_yardstick() {
+                let shape = bare(&stage, what)?;
+                eprintln!("round {round}, {mode}, {what}: {}", line(&shape));
+                compare(&mut figures, &shape, "shape_");
+                yardsticks.entry(what).or_default().push(shape);
+            }
             eprintln!("round {round}, {mode}, {row}: {}", line(&figures));
             runs.push(figures);
         }

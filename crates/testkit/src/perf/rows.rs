@@ -74,8 +74,8 @@ impl Op {
 /// Least cost that a row is compared with, measured on the same machine in the same round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Yardstick {
-    /// `basalt bench floor` at this depth.
-    Floor { depth: u32 },
+    /// `basalt bench floor` at this depth, with so many leaders.
+    Floor { depth: u32, leaders: u32 },
     /// fio on a file of the disk that holds the devices.
     Raw { op: Op, block: u32, depth: u32 },
 }
@@ -83,7 +83,8 @@ pub enum Yardstick {
 impl fmt::Display for Yardstick {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Yardstick::Floor { depth } => write!(f, "floor/d{depth}"),
+            Yardstick::Floor { depth, leaders: 1 } => write!(f, "floor/d{depth}"),
+            Yardstick::Floor { depth, leaders } => write!(f, "floor-{leaders}-leaders/d{depth}"),
             Yardstick::Raw { op, block, depth } => write!(f, "raw/{}-{}/d{depth}", op.word(), kib(*block)),
         }
     }
@@ -124,9 +125,15 @@ impl Row {
     pub fn yardstick(&self) -> Yardstick {
         let Row { op, block, depth, .. } = *self;
         match op {
-            Op::RandWrite => Yardstick::Floor { depth },
+            Op::RandWrite => Yardstick::Floor { depth, leaders: 1 },
             _ => Yardstick::Raw { op, block, depth },
         }
+    }
+
+    /// Returns the least cost of the row's own shape, where that differs from the yardstick: leaders on all OSDs.
+    pub fn shape_yardstick(&self) -> Option<Yardstick> {
+        let spread = self.layout == Layout::Spread && self.op == Op::RandWrite && !self.sustained;
+        spread.then_some(Yardstick::Floor { depth: self.depth, leaders: 3 })
     }
 }
 
