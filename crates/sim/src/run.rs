@@ -32,8 +32,8 @@ const MEND_PAUSE: Duration = Duration::from_millis(200);
 /// The cluster must serve within this time after its creation.
 const SETUP: Duration = Duration::from_secs(30);
 /// Number of steps at one moment that are still no livelock: a round may take, one by one, the blocks of a volume that was discarded, or
-/// those of the 64 chunks that were wiped in each of a volume's generations, of which three volumes have up to five.
-const STEPS_AT_ONCE_MAX: u32 = 200_000 + 3 * 5 * 64 * 4096;
+/// those of the 64 chunks that were wiped in each of three volumes.
+const STEPS_AT_ONCE_MAX: u32 = 200_000 + 3 * 64 * 4096;
 /// Bytes of spare buffers that all nodes together keep, for each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Within this time of the end of all faults, or of its submission, every request is answered.

@@ -16,10 +16,10 @@ const BLOCKS: u64 = 256;
 /// Pause between two flushes, which keeps their load small.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// A thread that writes a block of 4 KiB to a file of its own and flushes it.
+/// A thread that writes a block of 4 KiB to a file of its own and flushes it. It ends with this.
 pub struct Flushes {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<std::io::Result<Vec<Duration>>>,
+    thread: Option<JoinHandle<std::io::Result<Vec<Duration>>>>,
 }
 
 impl Flushes {
@@ -44,16 +44,17 @@ impl Flushes {
             }
             Ok(took)
         });
-        Ok(Flushes { is_over, thread })
+        Ok(Flushes { is_over, thread: Some(thread) })
     }
 
     /// Ends them, and describes how long they took.
     ///
     /// # Errors
     /// A write or a flush has failed.
-    pub fn end(self) -> Result<String> {
+    pub fn end(mut self) -> Result<String> {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut took = self.thread.join().expect("it does not panic")?;
+        let thread = self.thread.take().expect("it ends once");
+        let mut took = thread.join().expect("it does not panic")?;
         took.sort_unstable();
         let last = took.len().checked_sub(1).context("no flush has ended")?;
         let at = |permille: usize| took[last * permille / 1000].as_secs_f64() * 1e3;
@@ -65,6 +66,12 @@ impl Flushes {
             at(999),
             at(1000)
         ))
+    }
+}
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 

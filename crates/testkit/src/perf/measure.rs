@@ -127,7 +127,7 @@ fn nbd(stage: &Stage, row: &Row, seconds: u64) -> Result<Figures> {
 /// A program is missing or fails.
 pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, seconds: u64) -> Result<Figures> {
     match what {
-        Yardstick::Floor { depth, leaders } => floor(basalt, dir, [depth, leaders], plp, seconds),
+        Yardstick::Floor { depth, leaders } => floor(basalt, dir, (depth, leaders), plp, seconds),
         Yardstick::Raw { op, block, depth } => {
             let file = dir.join("raw");
             let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
@@ -137,8 +137,8 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
     }
 }
 
-fn floor(basalt: &Basalt, dir: &Path, numbers: [u32; 2], plp: bool, seconds: u64) -> Result<Figures> {
-    let ([depth, leaders], seconds) = (numbers.map(|number| number.to_string()), seconds.to_string());
+fn floor(basalt: &Basalt, dir: &Path, (depth, leaders): (u32, u32), plp: bool, seconds: u64) -> Result<Figures> {
+    let (depth, leaders, seconds) = (depth.to_string(), leaders.to_string(), seconds.to_string());
     let dir = dir.display().to_string();
     let mode = if plp { "noflush" } else { "flush" };
     let shape = ["--depths", &depth, "--leaders", &leaders, "--modes", mode, "--seconds", &seconds];
