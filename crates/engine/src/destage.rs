@@ -1,12 +1,13 @@
 //! Destaging between rounds: the running round, what has changed since the last one began, and how that one ended.
 //!
-//! `round` has the steps of a round, `merge` plans merges, `pacing` and `progress` watch. Here are the facts from which they decide when the
+//! `round` has the steps of a round, `merge` plans merges, `pacing`, `yielding` and `progress` watch. Here are the facts from which they decide when the
 //! next round begins, and how much it takes.
 
 use crate::merge::Merges;
 use crate::pacing::Pacing;
 use crate::progress::Progress;
 use crate::round::RoundStep;
+use crate::yielding::Yielding;
 use std::time::Duration;
 use types::{ReplicaId, Time};
 
@@ -20,6 +21,7 @@ pub(crate) struct Destage {
     pub round: RoundStep,
     pub merges: Merges,
     pub pacing: Pacing,
+    pub yielding: Yielding,
     pub progress: Progress,
     /// Number of replicas that the next round takes: fewer than all after a round that did not fit.
     pub replicas_max: usize,
@@ -56,6 +58,7 @@ impl Default for Destage {
             round: RoundStep::Idle,
             merges: Merges::default(),
             pacing: Pacing::default(),
+            yielding: Yielding::default(),
             progress: Progress::default(),
             replicas_max: usize::MAX,
             from: ReplicaId(0),

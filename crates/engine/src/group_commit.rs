@@ -7,6 +7,7 @@
 //! batch is in flight at a time, so batches become durable in order.
 
 use crate::engine::{Engine, State, key};
+use crate::home::Home;
 use crate::log::{BuildParts, Built, Done, Placer, Work, build};
 use env::{DiskError, DiskKind, Op, Token};
 use layout::log::STATE_BATCH_MAX;
@@ -120,6 +121,8 @@ impl Engine {
         if took >= SLOW_BATCH {
             tracing::debug!(ms = took.as_millis() as u64, "slow write of a log batch");
         }
+        let home = self.home.as_ref().filter(|home| home.round_running());
+        self.destage.yielding.batch_took(took, home.map(Home::round_ops_limit));
         log.durable_seq = batch.seq;
         log.unsealed = !batch.is_seal;
         if !batch.is_seal {

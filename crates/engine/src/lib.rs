@@ -50,6 +50,7 @@ mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod usage;
+mod yielding;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, StepLimits};
 pub use contents::{Contents, Foreign, LogRoom};
@@ -64,6 +65,7 @@ pub use home::{ChunkUse, SpaceUse};
 pub use inventory::{ChunkHeld, LogUse, Part, ReplicaUse};
 pub use layout::log::{MAP_MAX, SaltKey};
 pub use layout::superblock::{Part as DevicePart, Superblock};
+pub use progress::RoundLeft;
 pub use space::Space;
 pub use types::store::{ReadData, ReadError};
 

@@ -35,7 +35,7 @@ struct Seen {
 }
 
 /// Progress of the running round: equal values at two moments mean that nothing moved. `None`: no round runs.
-type RoundLeft = Option<[u64; 4]>;
+pub type RoundLeft = Option<[u64; 4]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
@@ -54,7 +54,8 @@ impl Engine {
         self.destage.progress.stuck.as_deref().filter(|_| matches!(self.state, State::Running))
     }
 
-    fn round_left(&self) -> RoundLeft {
+    /// Returns what is left of the running round.
+    pub fn round_left(&self) -> RoundLeft {
         let durable = self.log.as_ref().map_or(0, |log| log.durable_seq);
         Some(match &self.destage.round {
             RoundStep::Idle => return None,

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use layout::log::CheckpointPart;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
@@ -315,12 +316,26 @@ impl Engine {
             RoundStep::Completing { .. } => self.step_completing(),
             RoundStep::HandingOver { .. } => self.step_handing_over(),
             RoundStep::Home { .. } => {
+                self.bound_round();
                 let mut events = Vec::new();
                 self.home.as_mut().expect("a running engine has a home").step_round(&mut self.ops, &mut events);
                 self.home_events(events);
             }
             _ => {}
         }
+    }
+
+    /// Lets home have as many writes in flight as delay the log little. A log on a device of its own does not wait for them.
+    fn bound_round(&mut self) {
+        if self.disks.are_apart() {
+            return;
+        }
+        let log = self.log.as_ref().expect("a running engine has a log");
+        let is_idle = log.in_flight.is_none() && log.pending.is_empty();
+        let idle = if is_idle { self.now.since(log.idle_since) } else { Duration::ZERO };
+        let used = self.log_use().map_or(0.0, |(used, usable)| used as f32 / usable as f32);
+        let home = self.home.as_mut().expect("a running engine has a home");
+        home.bound_round(self.destage.yielding.ops(home.round_ops_limit(), used, idle));
     }
 
     fn step_completing(&mut self) {

@@ -6,7 +6,7 @@
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use crate::recover::report_of_repair;
-use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
+use engine::{Contents, Foreign, LogRoom, ReadData, ReadError, RoundLeft};
 use recovery::Named;
 use std::sync::Arc;
 use types::control::PgReport;
@@ -127,6 +127,11 @@ impl Osd {
     /// Returns the fill level of the log, if the log itself causes it.
     pub fn log_room_for_tools(&self) -> Option<LogRoom> {
         self.engine.log_room_for_tools()
+    }
+
+    /// Returns what is left of the running destage round.
+    pub fn round_for_tools(&self) -> RoundLeft {
+        self.engine.round_left()
     }
 
     /// Returns the followers of streams from here whose logs have begun and whose contents are on their way.

@@ -18,6 +18,7 @@ pub mod faults;
 pub mod forge;
 mod hurt;
 pub mod ledger;
+mod livelock;
 pub mod mail;
 pub mod meta;
 pub mod observe;

@@ -10,6 +10,7 @@ use crate::check::replicas;
 use crate::cluster::Cluster;
 use crate::families::Counts;
 use crate::faults::{Class, Faults, Struck};
+use crate::livelock::Livelock;
 use crate::options::Options;
 use crate::overrides::Overrides;
 use crate::sharing::SharingCounts;
@@ -31,9 +32,6 @@ const MENDS_MAX: u32 = 1000;
 const MEND_PAUSE: Duration = Duration::from_millis(200);
 /// The cluster must serve within this time after its creation.
 const SETUP: Duration = Duration::from_secs(30);
-/// Number of steps at one moment that are still no livelock: a round may take, one by one, the blocks of a volume that was discarded, or
-/// those of the 64 chunks that were wiped in each of three volumes.
-const STEPS_AT_ONCE_MAX: u32 = 200_000 + 3 * 64 * 4096;
 /// Bytes of spare buffers that all nodes together keep, for each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Within this time of the end of all faults, or of its submission, every request is answered.
@@ -202,7 +200,7 @@ pub(crate) struct Run {
     calm_since: Option<Time>,
     longest: Duration,
     waits: Vec<(&'static str, Duration)>,
-    at_once: u32,
+    livelock: Livelock,
     steps: u64,
     /// One OSD is away until the logs have dropped the entries that it needs.
     away: bool,
@@ -230,7 +228,7 @@ impl Run {
             calm_since: None,
             longest: Duration::ZERO,
             waits: Vec::new(),
-            at_once: 0,
+            livelock: Livelock::default(),
             steps: 0,
             away,
             stop_at: overrides.until.map_or(Time::NEVER, |s| Time((s.max(0.0) * 1e9) as u64)),
@@ -286,11 +284,11 @@ impl Run {
             return Err(End::Stopped);
         }
         self.cluster.step(until.min(self.stop_at));
-        self.at_once = if self.cluster.world.now() == before { self.at_once + 1 } else { 0 };
-        if self.at_once > STEPS_AT_ONCE_MAX {
-            let due = self.cluster.due();
-            return Err(format!("a node turns without progress at {before:?}; due: {due}").into());
-        }
+        let stands = self.cluster.world.now() == before;
+        let rounds = || self.cluster.running().map(|(_, osd)| osd.round_for_tools()).collect();
+        self.livelock
+            .stepped(stands, rounds)
+            .map_err(|what| format!("{what}, at {before:?}; due: {}", self.cluster.due()))?;
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {
             self.cluster.failure()?;

@@ -125,6 +125,8 @@ pub struct Home {
     /// Lookup clock: it moves whenever a round stages a chunk.
     clock: u64,
     round: Option<round::RoundRun>,
+    /// Most writes of the round in flight now; at most [`HomeLimits::background_ops_max`].
+    round_ops_max: u32,
     /// Staged contents of streams (R12).
     staging: BTreeMap<ReplicaId, install::Staging>,
     stage_jobs: Table<install::StageJob>,
@@ -174,6 +176,7 @@ impl Home {
             readers: Readers::default(),
             clock: 1,
             round: None,
+            round_ops_max: limits.background_ops_max,
             staging: BTreeMap::new(),
             stage_jobs: Table::new(),
             sequence: 0,

@@ -339,9 +339,25 @@ impl Home {
         let reads = !self.reads.is_empty();
         let waits = |run: &RoundRun| match self.limits.elevator {
             true => !run.work.is_empty(),
-            false => !run.work.is_empty() && run.ready.is_empty() && run.has_room(&self.limits, reads),
+            false => !run.work.is_empty() && run.ready.is_empty() && run.has_room(&self.round_limits(), reads),
         };
         !self.poisoned && self.round.as_ref().is_some_and(waits)
+    }
+
+    /// Sets how many writes of the round may be in flight.
+    pub(crate) fn bound_round(&mut self, ops_max: u32) {
+        assert!(ops_max > 0, "a round would not end");
+        self.round_ops_max = ops_max;
+    }
+
+    /// Returns the most that [`Home::bound_round`] may set.
+    pub(crate) fn round_ops_limit(&self) -> u32 {
+        self.limits.background_ops_max
+    }
+
+    fn round_limits(&self) -> HomeLimits {
+        let background_ops_max = self.limits.background_ops_max.min(self.round_ops_max);
+        HomeLimits { background_ops_max, ..self.limits }
     }
 
     /// Stages a part of the running round, about `step_blocks` blocks, and submits its writes.
@@ -357,7 +373,7 @@ impl Home {
     /// Submits writes while there is room; moves to the next phase when all is done.
     fn pump_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         while !self.poisoned {
-            let (limits, reads) = (self.limits, !self.reads.is_empty());
+            let (limits, reads) = (self.round_limits(), !self.reads.is_empty());
             let run = self.running();
             if limits.elevator && !run.is_ordered && run.work.is_empty() {
                 run.order(limits.io_bytes_max);

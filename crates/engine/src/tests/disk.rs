@@ -175,6 +175,10 @@ impl Disk {
         self.pending.is_empty()
     }
 
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Completes any one operation, or lets a part of a write land.
     pub fn step(&mut self) -> Option<Event> {
         if self.pending.is_empty() {

@@ -36,3 +36,4 @@ mod state;
 mod stream;
 mod unreadable;
 mod usage;
+mod yielding;
