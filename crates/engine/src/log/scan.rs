@@ -154,8 +154,6 @@ pub(crate) struct Found {
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
     durable: u64,
-    /// No opening says where the log begins.
-    blind: bool,
     /// Bytes of the last segment behind its last batch.
     left: u64,
     /// The last segment has a batch, or may have one.
@@ -166,26 +164,14 @@ impl Found {
     /// Creates an empty result. `tail_seq`: first batch of the log according to the newest opening; 0 when there is
     /// none.
     pub fn new(log: LogIdentity, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
-        let blind = tail_seq == 0;
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
         let (left, goes_on, before) = (0, false, None);
-        Found {
-            log,
-            segments,
-            segment_bytes,
-            before,
-            items,
-            expect,
-            tail_seq,
-            last_mount,
-            durable,
-            blind,
-            left,
-            goes_on,
-        }
+        Found { log, segments, segment_bytes, before, items, expect, tail_seq, last_mount, durable, left, goes_on }
     }
 
-    /// Drops batches of an earlier pass of the ring: without an opening their segments were scanned, too.
+    /// Drops what was freed. Every batch names the beginning of the log, and segments may have been freed behind the newest
+    /// opening: counted again after each crash, they would fill a log that no mount could free. Without any opening, batches of an
+    /// earlier pass of the ring were scanned, too.
     fn forget_what_was_freed(&mut self) {
         let batches = self.items.iter().filter_map(|item| if let Item::Batch(b) = item { Some(b) } else { None });
         let Some(tail_seq) = batches.map(|b| b.header.tail_seq).max() else { return };
@@ -294,6 +280,7 @@ impl Found {
 
     /// Drops the torn tail. Returns the rest, its log gaps, and the highest batch number known durable.
     pub fn judge(mut self, placed: Placed) -> Verdict {
+        self.forget_what_was_freed();
         for item in &mut self.items {
             let Item::Batch(batch) = item else { continue };
             let (good, unreadable) = placed.judge(batch);
@@ -301,9 +288,6 @@ impl Found {
             if unreadable {
                 self.durable = self.durable.max(batch.header.seq);
             }
-        }
-        if self.blind {
-            self.forget_what_was_freed();
         }
         let mut holes = Vec::new();
         let mut keep = 0;
