@@ -376,7 +376,7 @@ impl Engine {
             unsure.clear();
         }
         let log = self.log.as_ref().expect("made with the superblock");
-        let mut replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
+        let mut replay = Box::new(Replay::new(verdict, log.ring.count() as u32, |slot| log.ring.offset_of(slot)));
         if self.config.after_restore {
             replay.restored();
         }
@@ -463,10 +463,9 @@ impl Engine {
         self.ids.lost_records.clone_from(&replay.hole);
         if let Some(reason) = &replay.hole {
             tracing::error!(%reason, creates = self.ids.creates_lost > ReplicaId(0), "records of the log are lost");
-            if replay.ends_in_hole {
-                // The damaged batch stays as evidence: the log does not overwrite it before its segment is reused.
-                log.ring.close_newest();
-            }
+        }
+        if replay.closed {
+            log.ring.close_newest();
         }
         self.ids.tombstones = std::mem::take(&mut replay.tombstones);
         self.removed.destroyed = self.ids.tombstones.clone();

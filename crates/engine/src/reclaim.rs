@@ -5,9 +5,9 @@
 //! index is in it alone. Entries that a round could not take (not yet committed when it began) are copied forward. A
 //! segment that may be freed is still kept while the log is less than half full: followers catch up from its entries.
 //!
-//! Nothing is freed while a record waits that tells of a loss or of the end of a replica ([`Work::delays_reclaim`]). A
-//! batch that opens a segment names the new beginning of the log, and a crash may cut off its state block: the next mount
-//! would find neither the record nor what it is about.
+//! Nothing is freed while a record waits that tells of a loss or of the end of a replica ([`Work::delays_reclaim`]). Each
+//! batch names the beginning of the log, and one that opens a segment may lose its state block in a crash: the next mount would
+//! find neither the record nor what it is about.
 //!
 //! Invariants: an entry above the checkpoint index is in a live segment at every moment. The oldest live segment has a
 //! whole state block: segments before one that lacks it are freed together with it.

@@ -104,16 +104,16 @@ pub(crate) struct Replay {
     pub segments: VecDeque<Segment>,
     pub checkpoint: LastCheckpoint,
     assembling: Option<Assembling>,
-    /// End of the log: bytes taken of the newest segment.
+    /// Where the log goes on in the newest segment.
     pub head: u64,
     /// Bytes of payloads at home whose records lie in the newest segment.
     pub air: u64,
     pub last_seq: u64,
     pub last_mount: u64,
+    /// The log goes on in the next segment.
+    pub closed: bool,
     /// Fixed header and records of the last batch, for the copy in the next one; `None` behind a log gap.
     pub previous: Option<IoBuf>,
-    /// The last durable batch is damaged: the log must continue behind it, in a fresh segment.
-    pub ends_in_hole: bool,
     /// Reason for which every replica has failed: the log contradicts itself.
     store_damage: Option<String>,
     /// The durable batches that are missing, in words.
@@ -140,13 +140,13 @@ pub(crate) struct Untold {
 }
 
 impl Replay {
-    /// Replays the batches that the scan kept.
-    pub fn new(verdict: Verdict, offset_of: impl Fn(u32) -> u64) -> Replay {
+    /// Replays the batches that the scan kept, of a log of so many slots.
+    pub fn new(verdict: Verdict, slots: u32, offset_of: impl Fn(u32) -> u64) -> Replay {
         let mut replay = Replay::default();
         if let Some((from, to)) = verdict.holes.first() {
             replay.hole = Some(format!("log batches {from} to {} were durable and are damaged", to - 1));
         }
-        let previous = verdict.batches.last().map(|batch| IoBuf::copy_of(&batch.identity));
+        let last = verdict.batches.last().map(|batch| (batch.slot, batch.header.seq, IoBuf::copy_of(&batch.identity)));
         let mut holes = verdict.holes.iter().peekable();
         let placed = verdict.placed;
         for batch in verdict.batches {
@@ -156,12 +156,19 @@ impl Replay {
             replay.last_seq = batch.header.seq;
             replay.last_mount = batch.header.mount;
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
-            replay.batch(batch, &placed);
+            replay.batch(batch, &placed, slots);
         }
         holes.for_each(|_| replay.enter_hole());
-        replay.ends_in_hole = replay.last_seq < verdict.durable;
-        replay.previous = previous.filter(|_| !replay.ends_in_hole);
-        replay.last_seq = replay.last_seq.max(verdict.durable);
+        match last {
+            Some((_, seq, identity)) if seq >= verdict.durable => replay.previous = Some(identity),
+            _ => {
+                // The last durable batch is damaged. Its signs stay: the log goes on behind them, or in the next segment.
+                replay.closed = last.is_none_or(|(slot, ..)| slot != verdict.signs.slot);
+                replay.head = replay.head.max(verdict.signs.end as u64);
+                replay.last_mount = replay.last_mount.max(verdict.signs.mount);
+                replay.last_seq = replay.last_seq.max(verdict.durable);
+            }
+        }
         replay
     }
 
@@ -189,11 +196,26 @@ impl Replay {
         if self.store_damage.is_some() { ANY_REPLICA } else { self.creates_lost }
     }
 
-    fn batch(&mut self, batch: FoundBatch, placed: &Placed) {
+    /// Opens a segment. Segments of which no batch is left lie before it: they are not free, or the log would overwrite its tail.
+    fn open_segment(&mut self, slot: u32, opened: u64, slots: u32) {
+        if let Some(last) = self.segments.back().map(|last| (last.slot, last.opened)) {
+            let lost = (slot + slots - last.0 - 1) % slots;
+            if self.segments.len() + lost as usize >= slots as usize {
+                self.contradicts(format!("the segments of the log overlap at batch {opened}"));
+                self.segments.clear();
+            } else {
+                let lost = (1..=lost).map(|n| Segment::new((last.0 + n) % slots, last.1 + u64::from(n)));
+                self.segments.extend(lost);
+            }
+        }
+        self.segments.push_back(Segment::new(slot, opened));
+        self.air = 0;
+    }
+
+    fn batch(&mut self, batch: FoundBatch, placed: &Placed, slots: u32) {
         let header = batch.header;
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
-            self.segments.push_back(Segment::new(batch.slot, header.segment_seq));
-            self.air = 0;
+            self.open_segment(batch.slot, header.segment_seq, slots);
         }
         for record in batch.records {
             let payload = match &record {

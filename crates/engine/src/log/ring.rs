@@ -61,6 +61,7 @@ impl Ring {
     /// Restores the live segments that a mount found.
     pub fn restore(&mut self, live: VecDeque<Segment>, head: u64, air: u64) {
         assert!(self.live.is_empty() && live.len() <= self.count as usize && head <= self.segment_bytes);
+        assert!(live.iter().zip(live.iter().skip(1)).all(|(a, b)| (a.slot + 1) % self.count == b.slot), "{live:?}");
         self.live = live;
         (self.head, self.air) = (head, air);
     }

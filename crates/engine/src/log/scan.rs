@@ -109,6 +109,16 @@ fn air_of(batch: &FoundBatch) -> u64 {
     runs.map(|run| u64::from(run.count) * AU).sum()
 }
 
+/// The last sign of a batch: a whole one, or pages that show that there was one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Signs {
+    pub slot: u32,
+    /// Where in the segment it ends.
+    pub end: usize,
+    /// Mount of the last header that verified.
+    pub mount: u64,
+}
+
 /// Result of scanning one segment.
 #[derive(Debug)]
 pub(crate) struct Look {
@@ -120,6 +130,8 @@ pub(crate) struct Look {
     durable: u64,
     /// A page that cannot be read lies where the batch of this number would begin.
     hidden: Option<u64>,
+    /// The last sign of a batch in this segment.
+    signs: Signs,
     /// Bytes of the payloads at home that the records of this segment name: they count as if they lay in it.
     air: u64,
     /// Bytes of the segment behind its last batch, as its writer counts them.
@@ -154,6 +166,8 @@ pub(crate) struct Found {
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
     durable: u64,
+    /// The last sign of a batch in the log.
+    signs: Signs,
     /// Bytes of the last segment behind its last batch.
     left: u64,
     /// The last segment has a batch, or may have one.
@@ -165,8 +179,21 @@ impl Found {
     /// none.
     pub fn new(log: LogIdentity, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
-        let (left, goes_on, before) = (0, false, None);
-        Found { log, segments, segment_bytes, before, items, expect, tail_seq, last_mount, durable, left, goes_on }
+        let (signs, left, goes_on, before) = (Signs::default(), 0, false, None);
+        Found {
+            log,
+            segments,
+            segment_bytes,
+            before,
+            items,
+            expect,
+            tail_seq,
+            last_mount,
+            durable,
+            signs,
+            left,
+            goes_on,
+        }
     }
 
     /// Drops what was freed. Every batch names the beginning of the log, and segments may have been freed behind the newest
@@ -185,6 +212,26 @@ impl Found {
         }
     }
 
+    /// Drops batches that an earlier mount dropped: a later mount has given their numbers again, behind them.
+    fn forget_what_was_dropped(&mut self) {
+        let mut next = u64::MAX;
+        let mut kept: Vec<Item> = std::mem::take(&mut self.items);
+        kept.reverse();
+        kept.retain_mut(|item| match item {
+            Item::Batch(batch) => {
+                let stays = batch.header.seq < next;
+                next = next.min(batch.header.seq);
+                stays
+            }
+            Item::Hole { from, to } => {
+                *to = next.min(*to);
+                *from < *to
+            }
+        });
+        kept.reverse();
+        self.items = kept;
+    }
+
     /// Scans the bytes of one segment, read once or twice. A read may return the bytes of another place, so a batch
     /// that verifies in one of the reads exists. `base` is the segment's offset on the device.
     pub fn look(&self, candidate: Candidate, base: u64, reads: &[SegmentBytes]) -> Look {
@@ -192,8 +239,9 @@ impl Found {
         let lacks = |range: Range<usize>| reads.iter().all(|read| read.lacks(range.clone()));
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
         let here = Place::new(candidate, base, reads);
-        let mut look =
-            Look { here, items: Vec::new(), expect, last_mount, durable, hidden: None, air: 0, left: self.left };
+        let (items, hidden, air, left) = (Vec::new(), None, 0, self.left);
+        let signs = Signs { slot: candidate.slot, end: 0, mount: last_mount };
+        let mut look = Look { here, items, expect, last_mount, durable, hidden, signs, air, left };
         let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
             let life = look.here.life;
@@ -204,22 +252,32 @@ impl Found {
                 read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
             let Some(batch) = batch else {
                 let (expect, mount) = look.floor(self.tail_seq);
-                let torn = reads.iter().filter_map(|read| scan.torn_header(&read.bytes, (expect, mount)));
-                look.durable = torn.fold(look.durable, u64::max);
-                let header_len = reads.iter().find_map(|read| scan.header(&read.bytes, (expect, mount)));
-                let header_len = header_len.map_or(BATCH_ALIGN, |header| header.header_len as usize);
-                if at == look.here.end && lacks(at..at + header_len) && (at > 0 || self.next_segment_may_be_open()) {
+                // A header of torn records says the truth of earlier batches.
+                let torn = reads.iter().filter_map(|read| scan.header(&read.bytes, (expect, mount)));
+                let torn = torn.max_by_key(|header| header.durable_seq);
+                look.durable = torn.map_or(look.durable, |header| look.durable.max(header.durable_seq));
+                let header_len = torn.map_or(BATCH_ALIGN, |header| header.header_len as usize);
+                let is_hidden = at == look.here.end && lacks(at..at + header_len);
+                let is_hidden = is_hidden && (at > 0 || self.next_segment_may_be_open());
+                if is_hidden {
                     look.hidden = Some(expect);
+                }
+                if is_hidden || torn.is_some() {
+                    look.signs.end = (at + header_len).min(self.segment_bytes as usize);
+                    look.signs.mount = torn.map_or(look.signs.mount, |header| header.mount);
                 }
                 at += BATCH_ALIGN;
                 continue;
             };
             let end = at + batch.header.len_bytes() as usize;
+            // A log that went on behind signs of lost batches may lie where the payload of one of those was.
+            let next = if batch.whole { end } else { at + batch.header.header_len as usize };
             if !batch.whole && lacks(at..end) {
                 look.durable = look.durable.max(batch.header.seq);
             }
+            look.signs = Signs { slot, end: next, mount: batch.header.mount };
             self.take_batch(&mut look, batch, end);
-            at = end;
+            at = next;
         }
         look
     }
@@ -250,7 +308,10 @@ impl Found {
 
     /// Adds the result of one segment. `next`: the segment behind it.
     pub fn take(&mut self, look: Look, next: Option<&Candidate>) {
-        let Look { here, items, expect, last_mount, durable, hidden, left, .. } = look;
+        let Look { here, items, expect, last_mount, durable, hidden, signs, left, .. } = look;
+        if signs.end > 0 {
+            self.signs = signs;
+        }
         self.before = Some(here);
         self.goes_on = hidden.is_some() || items.iter().any(|item| matches!(item, Item::Batch(_)));
         self.items.extend(items);
@@ -281,6 +342,7 @@ impl Found {
     /// Drops the torn tail. Returns the rest, its log gaps, and the highest batch number known durable.
     pub fn judge(mut self, placed: Placed) -> Verdict {
         self.forget_what_was_freed();
+        self.forget_what_was_dropped();
         for item in &mut self.items {
             let Item::Batch(batch) = item else { continue };
             let (good, unreadable) = placed.judge(batch);
@@ -317,7 +379,8 @@ impl Found {
         if last < self.durable && !on(Bug::DamageTakenForTear) {
             holes.push((last + 1, self.durable + 1));
         }
-        Verdict { batches, holes, durable: self.durable, torn, placed }
+        let (durable, signs) = (self.durable, self.signs);
+        Verdict { batches, holes, durable, torn, signs, placed }
     }
 }
 
@@ -347,14 +410,10 @@ impl Scan<'_> {
             Some(life) => header.segment_seq == life,
             None => header.segment_seq >= seq,
         };
-        let follows = header.seq >= seq && header.seq < self.end_seq && header.mount >= mount;
-        (same_life && follows).then_some(header)
-    }
-
-    /// Returns the `durable_seq` of a batch with torn records and a whole header: what it says of earlier batches is
-    /// true.
-    fn torn_header(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<u64> {
-        self.header(bytes, floor).map(|header| header.durable_seq)
+        // A later mount gives the numbers of batches again that it has dropped.
+        let is_again = self.life.is_some() && header.mount > mount;
+        let follows = header.mount >= mount && (header.seq >= seq || is_again);
+        (same_life && follows && header.seq < self.end_seq).then_some(header)
     }
 
     /// Returns the batch, if it belongs to this use of the segment and to the expected numbers.
@@ -380,6 +439,7 @@ pub(crate) struct Verdict {
     pub durable: u64,
     /// Number of the torn batch that was dropped, if there was one.
     pub torn: Option<u64>,
+    pub signs: Signs,
     pub placed: Placed,
 }
 

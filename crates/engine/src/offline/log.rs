@@ -133,15 +133,19 @@ impl Survey {
             return Ok((IoBuf::EMPTY, Vec::new()));
         };
         let mut batches = walk(&bytes, &self.identity, segment.offset);
-        // Behind the head, batches of a torn tail may be left, which an earlier mount wrote.
-        let mut last = (0, 0);
-        batches.retain(|batch| {
-            let BatchHeader { seq, mount, segment_seq, .. } = batch.header;
-            let follows = Some(segment_seq) == segment.life && seq > last.0 && mount >= last.1;
-            last = if follows { (seq, mount) } else { last };
-            follows
-        });
-        Ok((bytes, batches))
+        // Behind the head, batches of a torn tail may be left, which an earlier mount wrote. A later mount gives the numbers again of
+        // batches that it dropped, and its own lie behind those.
+        let mut kept: Vec<SeenBatch> = Vec::new();
+        batches.retain(|batch| Some(batch.header.segment_seq) == segment.life);
+        for batch in batches {
+            let BatchHeader { seq, mount, .. } = batch.header;
+            let last = kept.last().map_or((0, 0), |last| (last.header.seq, last.header.mount));
+            if mount > last.1 || mount == last.1 && seq > last.0 {
+                kept.retain(|earlier| earlier.header.seq < seq);
+                kept.push(batch);
+            }
+        }
+        Ok((bytes, kept))
     }
 
     /// Gives every batch of the live segments to `visit`, ascending by number. `visit` returns whether to go on.
@@ -204,7 +208,9 @@ fn follows(batches: &[SeenBatch], earlier: &[SeenBatch]) -> bool {
 fn bounds_of(batches: &[SeenBatch]) -> Bounds {
     let durable_seq = batches.iter().map(|batch| batch.header.durable_seq).max().unwrap_or(0);
     batches.last().map_or(Bounds::default(), |last| {
-        let BatchHeader { tail_seq, seq: last_seq, mount, .. } = last.header;
+        let BatchHeader { seq: last_seq, mount, .. } = last.header;
+        let good = batches.iter().filter(|batch| batch.records.is_some());
+        let tail_seq = good.map(|batch| batch.header.tail_seq).max().unwrap_or(last.header.tail_seq);
         Bounds { tail_seq, last_seq, durable_seq, mount }
     })
 }

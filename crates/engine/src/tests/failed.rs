@@ -70,7 +70,7 @@ pub(super) fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
 }
 
 /// Creates a replica whose id was drawn after the mount that found the gap.
-fn create_new(rig: &mut Rig) -> ReplicaId {
+pub(super) fn create_new(rig: &mut Rig) -> ReplicaId {
     rig.engine.set_next_replica(ReplicaId(200));
     rig.create(200);
     rig.settle();

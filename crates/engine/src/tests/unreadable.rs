@@ -1,7 +1,7 @@
 //! Sectors of the log that the device cannot read (R11): damage, never a torn tail, never the end of a start.
 
-use super::damage::spoil_copy;
-use super::failed::{OTHER, R, found, new, one};
+use super::damage::{hide, spoil_copy};
+use super::failed::{OTHER, R, create_new, found, new, one};
 use super::placed;
 use super::rig::Rig;
 use crate::testing::chunks;
@@ -110,4 +110,46 @@ fn unreadable_opening_behind_payloads_at_home_may_hide_a_batch() {
     let (index, suspect, lost) = restart(&mut rig, second);
     assert_eq!((index, lost), (last - 1, 0));
     assert!(suspect, "the entry that opened the segment was acknowledged");
+}
+
+/// Writes to a replica created behind a log gap, and returns it.
+fn go_on(rig: &mut Rig) -> ReplicaId {
+    let id = create_new(rig);
+    one(rig, id);
+    id
+}
+
+#[test]
+fn lost_batch_that_can_be_read_again_hides_none_of_those_behind_it() {
+    let mut rig = new(9);
+    one(&mut rig, R);
+    let last = one(&mut rig, R);
+    assert_eq!(restart(&mut rig, last), (1, true, 0));
+    let id = go_on(&mut rig);
+    rig.disk.unreadable = None;
+    for _ in 0..2 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!([found(&rig, R), found(&rig, id)], [(1, true), (1, false)]);
+    }
+}
+
+#[test]
+fn batch_that_a_mount_dropped_behind_a_gap_hides_no_later_one() {
+    let mut rig = new(10);
+    one(&mut rig, R);
+    let lost = one(&mut rig, R);
+    let torn = one(&mut rig, OTHER);
+    hide(&mut rig, lost);
+    rig.disk.flip(torn + BATCH_ALIGN + 60);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)], "the torn batch is dropped");
+    let id = go_on(&mut rig);
+    for _ in 0..2 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!([found(&rig, R), found(&rig, OTHER), found(&rig, id)], [(1, true), (0, true), (1, false)]);
+    }
+    assert_eq!(rig.engine.stats().segments_in_use, 1, "the log went on behind the signs of the gap");
 }

@@ -40,8 +40,12 @@ pub fn walk(segment: &IoBuf, log: &LogIdentity, base: u64) -> Vec<SeenBatch> {
             continue;
         };
         let batch = read_batch(segment, log, header, at);
-        // Behind a batch that is not whole, a batch of another use may begin anywhere.
-        at += if batch.records.is_some() { header.len_bytes() as usize } else { BATCH_ALIGN };
+        // A later batch may lie where the payload of a damaged one was, and where no records are, a batch of another use.
+        at += match &batch.records {
+            Some(_) if batch.whole => header.len_bytes() as usize,
+            Some(_) => header.header_len as usize,
+            None => BATCH_ALIGN,
+        };
         found.push(batch);
     }
     found
