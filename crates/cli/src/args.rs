@@ -1,4 +1,4 @@
-//! The command line. The help of every command has an example; every flag has a unit and a default.
+//! The command line. Every flag has a unit and a default, and the help of a command that takes more than a name has an example.
 
 use crate::address::Address;
 pub use crate::backup::args::Backup;
@@ -151,16 +151,16 @@ pub enum Command {
     /// Placement groups: ls, move, verify
     #[command(subcommand)]
     Pg(Pg),
-    /// Pools: create, ls, info, rm
+    /// Pools: create, ls, info, set, rename, rm
     #[command(subcommand)]
     Pool(Pool),
-    /// Volumes: create, ls, info, rename, set, resize, rm
+    /// Volumes: create, clone, flatten, ls, info, du, diff, rename, set, resize, fence, fault, rm
     #[command(subcommand, visible_alias = "vol")]
     Volume(Volume),
-    /// Snapshots of volumes: create, ls, info, rename, set, rm
+    /// Snapshots of volumes: create, ls, info, rename, set, rollback, rm
     #[command(subcommand, visible_alias = "snap")]
     Snapshot(Snapshot),
-    /// Backups of volumes in a directory or an S3 bucket: create, ls, restore, verify, prune
+    /// Backups of volumes in a directory or an S3 bucket: create, ls, restore, verify, prune; streams: export, import
     #[command(subcommand)]
     Backup(Box<Backup>),
     /// Removed volumes whose data is still kept: ls, restore, purge

@@ -1,7 +1,6 @@
 //! `basalt`: every role and every command in one binary.
 //!
-//! Ring 4. It parses, composes and prints; the other crates do the work. Exit codes: 0 done, 1 failed, 2 usage, 3 done
-//! but degraded, 4 the cluster is down.
+//! Ring 4. It parses, composes and prints; the other crates do the work. The manual page lists the exit codes.
 
 #[macro_use]
 mod output;
