@@ -162,11 +162,11 @@ impl Replay {
         match last {
             Some((_, seq, identity)) if seq >= verdict.durable => replay.previous = Some(identity),
             _ => {
-                // The last durable batch is damaged. Its signs stay: the log goes on behind them, or in the next segment.
+                // The last durable batch is damaged. Its signs stay: the log goes on behind them, or in the next segment. A number is left
+                // out: when the lost batches can be read again, there is still a gap.
                 replay.closed = last.is_none_or(|(slot, ..)| slot != verdict.signs.slot);
                 replay.head = replay.head.max(verdict.signs.end as u64);
-                replay.last_mount = replay.last_mount.max(verdict.signs.mount);
-                replay.last_seq = replay.last_seq.max(verdict.durable);
+                replay.last_seq = replay.last_seq.max(verdict.durable).max(verdict.signs.seq) + 1;
             }
         }
         replay

@@ -115,8 +115,8 @@ pub(crate) struct Signs {
     pub slot: u32,
     /// Where in the segment it ends.
     pub end: usize,
-    /// Mount of the last header that verified.
-    pub mount: u64,
+    /// Number in the last header that verified.
+    pub seq: u64,
 }
 
 /// Result of scanning one segment.
@@ -212,26 +212,6 @@ impl Found {
         }
     }
 
-    /// Drops batches that an earlier mount dropped: a later mount has given their numbers again, behind them.
-    fn forget_what_was_dropped(&mut self) {
-        let mut next = u64::MAX;
-        let mut kept: Vec<Item> = std::mem::take(&mut self.items);
-        kept.reverse();
-        kept.retain_mut(|item| match item {
-            Item::Batch(batch) => {
-                let stays = batch.header.seq < next;
-                next = next.min(batch.header.seq);
-                stays
-            }
-            Item::Hole { from, to } => {
-                *to = next.min(*to);
-                *from < *to
-            }
-        });
-        kept.reverse();
-        self.items = kept;
-    }
-
     /// Scans the bytes of one segment, read once or twice. A read may return the bytes of another place, so a batch
     /// that verifies in one of the reads exists. `base` is the segment's offset on the device.
     pub fn look(&self, candidate: Candidate, base: u64, reads: &[SegmentBytes]) -> Look {
@@ -240,7 +220,7 @@ impl Found {
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
         let here = Place::new(candidate, base, reads);
         let (items, hidden, air, left) = (Vec::new(), None, 0, self.left);
-        let signs = Signs { slot: candidate.slot, end: 0, mount: last_mount };
+        let signs = Signs { slot: candidate.slot, end: 0, seq: 0 };
         let mut look = Look { here, items, expect, last_mount, durable, hidden, signs, air, left };
         let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
@@ -264,7 +244,7 @@ impl Found {
                 }
                 if is_hidden || torn.is_some() {
                     look.signs.end = (at + header_len).min(self.segment_bytes as usize);
-                    look.signs.mount = torn.map_or(look.signs.mount, |header| header.mount);
+                    look.signs.seq = torn.map_or(look.signs.seq, |header| header.seq);
                 }
                 at += BATCH_ALIGN;
                 continue;
@@ -275,7 +255,7 @@ impl Found {
             if !batch.whole && lacks(at..end) {
                 look.durable = look.durable.max(batch.header.seq);
             }
-            look.signs = Signs { slot, end: next, mount: batch.header.mount };
+            look.signs = Signs { slot, end: next, seq: batch.header.seq };
             self.take_batch(&mut look, batch, end);
             at = next;
         }
@@ -342,7 +322,6 @@ impl Found {
     /// Drops the torn tail. Returns the rest, its log gaps, and the highest batch number known durable.
     pub fn judge(mut self, placed: Placed) -> Verdict {
         self.forget_what_was_freed();
-        self.forget_what_was_dropped();
         for item in &mut self.items {
             let Item::Batch(batch) = item else { continue };
             let (good, unreadable) = placed.judge(batch);
@@ -353,16 +332,20 @@ impl Found {
         }
         let mut holes = Vec::new();
         let mut keep = 0;
-        let mut torn = None;
+        let (mut torn, mut behind_gap) = (None, false);
         for item in &self.items {
             let (number, good) = match item {
                 Item::Batch(batch) => (batch.header.seq, batch.whole),
                 Item::Hole { from, .. } => (*from, false),
             };
             if !good && (number > self.durable || on(Bug::DamageTakenForTear)) {
-                torn = Some(number);
+                // Behind a gap it is the only sign of that, so it stays, without its bad payloads.
+                let stays = behind_gap && matches!(item, Item::Batch(_));
+                keep += usize::from(stays);
+                torn = (!stays).then_some(number);
                 break;
             }
+            behind_gap = matches!(item, Item::Hole { .. });
             if let Item::Hole { from, to } = item {
                 holes.push((*from, *to));
             }
@@ -410,10 +393,8 @@ impl Scan<'_> {
             Some(life) => header.segment_seq == life,
             None => header.segment_seq >= seq,
         };
-        // A later mount gives the numbers of batches again that it has dropped.
-        let is_again = self.life.is_some() && header.mount > mount;
-        let follows = header.mount >= mount && (header.seq >= seq || is_again);
-        (same_life && follows && header.seq < self.end_seq).then_some(header)
+        let follows = header.seq >= seq && header.seq < self.end_seq && header.mount >= mount;
+        (same_life && follows).then_some(header)
     }
 
     /// Returns the batch, if it belongs to this use of the segment and to the expected numbers.

@@ -133,19 +133,15 @@ impl Survey {
             return Ok((IoBuf::EMPTY, Vec::new()));
         };
         let mut batches = walk(&bytes, &self.identity, segment.offset);
-        // Behind the head, batches of a torn tail may be left, which an earlier mount wrote. A later mount gives the numbers again of
-        // batches that it dropped, and its own lie behind those.
-        let mut kept: Vec<SeenBatch> = Vec::new();
-        batches.retain(|batch| Some(batch.header.segment_seq) == segment.life);
-        for batch in batches {
-            let BatchHeader { seq, mount, .. } = batch.header;
-            let last = kept.last().map_or((0, 0), |last| (last.header.seq, last.header.mount));
-            if mount > last.1 || mount == last.1 && seq > last.0 {
-                kept.retain(|earlier| earlier.header.seq < seq);
-                kept.push(batch);
-            }
-        }
-        Ok((bytes, kept))
+        // Behind the head, batches of a torn tail may be left, which an earlier mount wrote.
+        let mut last = (0, 0);
+        batches.retain(|batch| {
+            let BatchHeader { seq, mount, segment_seq, .. } = batch.header;
+            let follows = Some(segment_seq) == segment.life && seq > last.0 && mount >= last.1;
+            last = if follows { (seq, mount) } else { last };
+            follows
+        });
+        Ok((bytes, batches))
     }
 
     /// Gives every batch of the live segments to `visit`, ascending by number. `visit` returns whether to go on.

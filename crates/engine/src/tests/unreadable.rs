@@ -1,11 +1,11 @@
 //! Sectors of the log that the device cannot read (R11): damage, never a torn tail, never the end of a start.
 
-use super::damage::{hide, spoil_copy};
+use super::damage::{header_at, hide, spoil_copy};
 use super::failed::{OTHER, R, create_new, found, new, one};
 use super::placed;
 use super::rig::Rig;
 use crate::testing::chunks;
-use layout::log::BATCH_ALIGN;
+use layout::log::{BATCH_ALIGN, BatchHeader};
 use types::ReplicaId;
 
 /// Restarts with one page unreadable for good. Returns for `R`: its last index, whether it is suspect, and the number of
@@ -135,7 +135,39 @@ fn lost_batch_that_can_be_read_again_hides_none_of_those_behind_it() {
 }
 
 #[test]
-fn batch_that_a_mount_dropped_behind_a_gap_hides_no_later_one() {
+fn gap_stays_when_the_lost_batch_can_be_read_before_a_mount_has_told_it() {
+    let mut rig = new(11);
+    one(&mut rig, R);
+    let (start, segment) = (rig.superblock.log_start as usize, rig.superblock.segment_bytes as usize);
+    let lost = one(&mut rig, R);
+    let gone = one(&mut rig, R);
+    assert!(gone < start + segment && header_at(&rig, gone).seq == header_at(&rig, lost).seq + 1);
+    // The last batch is gone for good, and the one before it cannot be read for now.
+    rig.disk.fill(gone, start + segment - gone, 0);
+    rig.disk.unreadable = Some(lost + 512);
+    rig.disk.power_cut();
+    let info = rig.disk.info.clone();
+    rig.boot(info);
+    let ended = rig.disk.ended;
+    let wrote = |rig: &Rig| {
+        BatchHeader::decode(
+            &rig.disk.bytes()[lost + BATCH_ALIGN..],
+            &rig.superblock.log_identity(),
+            (lost + BATCH_ALIGN) as u64,
+        )
+    };
+    while wrote(&rig).is_none() {
+        rig.turn(1);
+        assert!(rig.disk.ended < ended + 200, "the mount writes behind the page");
+    }
+    rig.disk.unreadable = None;
+    rig.disk.kill();
+    rig.restart();
+    assert!(found(&rig, R).1, "entry 3 was acknowledged, and is lost");
+}
+
+#[test]
+fn torn_batch_behind_a_gap_at_the_end_is_kept_and_hides_no_later_one() {
     let mut rig = new(10);
     one(&mut rig, R);
     let lost = one(&mut rig, R);
@@ -144,7 +176,7 @@ fn batch_that_a_mount_dropped_behind_a_gap_hides_no_later_one() {
     rig.disk.flip(torn + BATCH_ALIGN + 60);
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)], "the torn batch is dropped");
+    assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)]);
     let id = go_on(&mut rig);
     for _ in 0..2 {
         rig.disk.power_cut();
