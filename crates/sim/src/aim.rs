@@ -109,6 +109,8 @@ pub const CUTS_FROM: u64 = 2_300_000;
 const CUTS_PCT: u64 = 6;
 /// From this seed on, runs with snapshots have large devices: those of volumes with many chunks take more slots than a small one has.
 pub const ROOMY_FROM: u64 = 2_320_000;
+/// From this seed on, runs in which replicas move have families, too.
+pub const MOVED_FAMILIES_FROM: u64 = 2_450_000;
 /// From this seed on, some runs have a volume with several writers.
 pub const SHARING_FROM: u64 = 2_330_000;
 pub const SHARING_PCT: u64 = 12;

@@ -2,8 +2,8 @@
 
 use crate::aim::{
     Aim, CUTS_FROM, DAMAGE_FROM, FAMILIES_FROM, FAMILIES_PCT, FLATTEN_FROM, LATE_FROM, LONG_SEGMENTS_FROM, METAS_FROM,
-    NEWEST_FROM, REDIRECT_FROM, ROOMY_FROM, SHARING_FROM, SHARING_PCT, SHRINK_FROM, SNAPSHOTS_FROM, SNAPSHOTS_PCT,
-    STRIPED_FROM,
+    MOVED_FAMILIES_FROM, NEWEST_FROM, REDIRECT_FROM, ROOMY_FROM, SHARING_FROM, SHARING_PCT, SHRINK_FROM,
+    SNAPSHOTS_FROM, SNAPSHOTS_PCT, STRIPED_FROM,
 };
 use crate::families::Changes;
 use crate::faults::Class;
@@ -232,15 +232,17 @@ impl Options {
         let of = |name: &[u8; 8]| Rng::new(seed ^ u64::from_be_bytes(*name));
         let dice = |name: &[u8; 8], from: u64, percentage: u64| {
             let mut rng = of(name);
-            let fits = seed >= from && self.aim.is_none();
-            (fits && rng.chance(percentage, 100)).then_some(rng)
+            (seed >= from && rng.chance(percentage, 100)).then_some(rng)
         };
         if self.aim.is_some_and(|aim| aim.class == Class::CutPoints) {
             return (Some(of(b"snapshot")), None);
         }
         let changes = Changes { flattens: seed >= FLATTEN_FROM, shrinks: seed >= SHRINK_FROM };
-        let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).map(|rng| (rng, changes));
-        (dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT), families)
+        let moves = |aim: Aim| matches!(aim.class, Class::MovedReplicas | Class::EmptiedOsds | Class::ReplacedOsds);
+        let has_families = self.aim.is_none_or(|aim| seed >= MOVED_FAMILIES_FROM && moves(aim));
+        let families = dice(b"families", FAMILIES_FROM, FAMILIES_PCT).filter(|_| has_families);
+        let snapshots = dice(b"snapshot", SNAPSHOTS_FROM, SNAPSHOTS_PCT).filter(|_| self.aim.is_none());
+        (snapshots, families.map(|rng| (rng, changes)))
     }
 
     /// Returns the dice of a volume with several writers, in a run that has one.
@@ -257,6 +259,13 @@ impl Options {
         self.draw_spread(seed);
         self.draw_stripe(seed);
         self.make_room_for_marks(seed);
+    }
+
+    /// Draws the settings of aimed runs that no aim sets.
+    pub fn draw_aimed(&mut self, seed: u64) {
+        if self.dice_of_snapshots(seed).1.is_some() {
+            self.device_bytes = self.device_bytes.max(1 << 30);
+        }
     }
 
     /// Gives families and runs with snapshots large devices in later runs: the marks behind a nearer end, and chunks of many

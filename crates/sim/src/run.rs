@@ -108,11 +108,12 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     options.damage = Options::damage_dice(seed);
     options.draw_newest(seed);
     let aim = Aim::draw(seed);
-    if let Some(aim) = aim {
-        aim.shape(&mut options);
-    }
-    if aim.is_none() {
-        options.draw_unaimed(seed);
+    match aim {
+        Some(aim) => {
+            aim.shape(&mut options);
+            options.draw_aimed(seed);
+        }
+        None => options.draw_unaimed(seed),
     }
     options.draw_redirect(seed, aim.is_some());
     let mut many = Rng::new(seed ^ MANY_VOLUMES);

@@ -173,6 +173,18 @@ pub struct QosChange {
 }
 
 impl QosChange {
+    /// Returns the change to exactly these limits, whatever is there; `None`: to those of the pool.
+    pub fn to(limits: Option<&QosLimits>) -> QosChange {
+        let Some(limits) = limits else { return QosChange { base: QosBase::Pool, rates: Vec::new() } };
+        let rate = |limit: RateLimit| {
+            let has_burst = limit.burst > 0;
+            let burst_seconds = has_burst.then_some(limit.burst_seconds);
+            RateChange { rate: Some(limit.rate), burst: has_burst.then_some(limit.burst), burst_seconds }
+        };
+        let rates = limits.iter().map(|(kind, limit)| (kind, rate(limit))).collect();
+        QosChange { base: QosBase::Unlimited, rates }
+    }
+
     pub fn is_none(&self) -> bool {
         self.base == QosBase::Kept && self.rates.is_empty()
     }

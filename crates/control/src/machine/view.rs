@@ -148,6 +148,11 @@ impl Control {
         self.osd_views(now.mono)
     }
 
+    /// Returns every pool as it is seen now, for the metrics.
+    pub fn pools_seen(&self, now: Now) -> Vec<PoolView> {
+        self.pool_views(now.mono)
+    }
+
     pub(super) fn osd_views(&self, now: Time) -> Vec<OsdView> {
         self.records.osds.values().map(|osd| self.osd_view(now, osd)).collect()
     }
