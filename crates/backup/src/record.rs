@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::format::ObjectId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use types::Stripe;
+use types::{QosLimits, Stripe, WhenFull};
 
 /// Version of the layout of a repository.
 pub const FORMAT: u32 = 1;
@@ -41,6 +41,12 @@ pub struct Subject {
     /// Labels of the volume.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Limits of the volume's own; `None`: it has those of its pool.
+    #[serde(default)]
+    pub limits: Option<QosLimits>,
+    /// Policy of its writes while the pool is full.
+    #[serde(default)]
+    pub when_full: WhenFull,
 }
 
 impl Subject {

@@ -38,6 +38,8 @@ pub(crate) fn subject(snapshot_id: u64, len_bytes: u64) -> Subject {
         stripe: None,
         description: "d".to_owned(),
         labels: BTreeMap::from([("tier".to_owned(), "front".to_owned())]),
+        limits: None,
+        when_full: types::WhenFull::Client,
     }
 }
 

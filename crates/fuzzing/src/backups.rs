@@ -68,6 +68,8 @@ fn subject(rng: &mut Rng) -> Subject {
         stripe: None,
         description: String::new(),
         labels: BTreeMap::from([("tier".to_owned(), "front".to_owned())]),
+        limits: None,
+        when_full: types::WhenFull::Client,
     }
 }
 

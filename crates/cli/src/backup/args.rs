@@ -16,7 +16,7 @@ pub struct Repo {
     /// Where the backups are: a directory, or s3://BUCKET/PREFIX; AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
     /// AWS_REGION name server and credentials [default: BASALT_BACKUP_REPO]
     #[arg(long, value_name = "URL")]
-    repo: Option<String>,
+    pub repo: Option<String>,
 }
 
 impl Repo {
@@ -41,6 +41,7 @@ pub enum Backup {
     #[command(visible_alias = "list", after_help = "Example:\n  basalt backup ls --repo /srv/backups")]
     Ls {
         /// POOL/VOLUME as it was called [default: all]
+        #[arg(add = completion::saved())]
         volume: Option<String>,
         #[command(flatten)]
         repo: Repo,
@@ -54,9 +55,10 @@ pub enum Backup {
         basalt backup verify main/vm1 --repo s3://backups/cluster1")]
     Verify {
         /// POOL/VOLUME as it was called [default: all]
+        #[arg(add = completion::saved())]
         volume: Option<String>,
         /// Only this backup
-        #[arg(long, requires = "volume")]
+        #[arg(long, requires = "volume", add = completion::backups())]
         id: Option<String>,
         #[command(flatten)]
         repo: Repo,
@@ -95,11 +97,12 @@ pub struct Create {
 #[derive(Args, Debug)]
 pub struct Restore {
     /// POOL/VOLUME as it was called
+    #[arg(add = completion::saved())]
     pub volume: String,
     /// POOL/VOLUME of the new volume
     pub new: String,
     /// Id of the backup, as `basalt backup ls` shows it [default: the last one]
-    #[arg(long)]
+    #[arg(long, add = completion::backups())]
     pub id: Option<String>,
     #[command(flatten)]
     pub repo: Repo,
@@ -134,6 +137,7 @@ pub struct Import {
 #[derive(Args, Debug)]
 pub struct Prune {
     /// POOL/VOLUME as it was called
+    #[arg(add = completion::saved())]
     pub volume: String,
     /// Keep so many of the last backups
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]

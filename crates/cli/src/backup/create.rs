@@ -53,6 +53,8 @@ impl Of {
             stripe: self.volume.stripe,
             description: self.volume.description.clone(),
             labels: self.volume.labels.clone(),
+            limits: (self.volume.limits_of == "volume").then_some(self.volume.limits),
+            when_full: self.volume.when_full,
         }
     }
 

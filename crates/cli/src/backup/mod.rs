@@ -25,8 +25,11 @@ use clientthread::{Cluster, Failure, Settings};
 use control::admin::{SnapshotView, VolumeText};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::codes;
+use types::qos::QosChange;
 
 /// Label of a volume whose restore or import has not ended.
 const RESTORING: &str = "restoring";
@@ -92,12 +95,14 @@ fn incomplete(name: &str) -> UserError {
     UserError::new(codes::VOLUME_BUSY, what, next)
 }
 
-/// Returns description and labels for a volume that is complete: its mark goes, and leaves its place to a label.
+/// Returns the settings of a volume that is complete: its mark goes, and leaves its place to a label.
 fn text_of(subject: &Subject) -> VolumeText {
     let mut labels = subject.labels.clone();
     labels.remove(RESTORING);
     let description = Some(subject.description.clone());
-    VolumeText { description, labels, removed_labels: vec![RESTORING.to_owned()], ..VolumeText::default() }
+    let (limits, when_full) = (QosChange::to(subject.limits.as_ref()), Some(subject.when_full));
+    let removed_labels = vec![RESTORING.to_owned()];
+    VolumeText { description, labels, removed_labels, limits, when_full, multi_writer: None }
 }
 
 /// Returns a snapshot that can be read.
@@ -114,6 +119,26 @@ pub fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
     }
     let what = format!("snapshot {name} is {}", snapshot.state);
     Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into())
+}
+
+/// Returns the volumes of which a repository has backups, if it answers within `max`. Without `repo` it is the one of the environment.
+pub fn saved(repo: Option<String>, max: Duration) -> Vec<String> {
+    let volumes: BTreeSet<String> = listed(repo, None, max).iter().map(Record::volume).collect();
+    volumes.into_iter().collect()
+}
+
+/// Returns the ids of the backups of a volume in the same way.
+pub fn ids(repo: Option<String>, volume: &str, max: Duration) -> Vec<String> {
+    listed(repo, Some(volume), max).into_iter().map(|record| record.id).collect()
+}
+
+fn listed(repo: Option<String>, volume: Option<&str>, max: Duration) -> Vec<Record> {
+    let listed = || {
+        let repository = Repository::open(&args::Repo { repo }.address().ok()?, false).ok()?;
+        let records = async { tokio::time::timeout(max, repository.records(volume)).await };
+        crate::role::runtime().ok()?.block_on(records).ok()?.ok()
+    };
+    listed().unwrap_or_default().into_iter().flatten().collect()
 }
 
 fn connect(metas: Vec<String>) -> Result<Cluster> {

@@ -1,5 +1,6 @@
 //! Backups of a volume in a directory: what has changed since the last one, restored, checked, deleted by rules.
 
+use crate::completion;
 use crate::dev::{Dev, Ran};
 use crate::snapshots::{read, write};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
 pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     let repo = dev.file("repository");
     let backup = |words: &[&str]| dev.run(&[&["backup"][..], words, &["--repo", &repo]].concat());
-    assert_eq!(dev.run(&["volume", "create", "main/saved", "1500MiB", "--label", "tier=front"]).code, 0);
+    let settings = ["--label", "tier=front", "--iops", "90000", "--burst-iops", "95000", "--when-full", "wait"];
+    assert_eq!(dev.run(&[&["volume", "create", "main/saved", "1500MiB"], &settings[..]].concat()).code, 0);
     backup(&["ls"]).says("BSLT-7001", "basalt backup create");
     write(dev, "main/saved", 0..6, 1);
     let create = ["backup", "create", "main/saved", "--repo", &repo];
@@ -35,12 +37,19 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     assert_eq!(used["snapshots"].as_array().map(Vec::len), Some(1), "the snapshot of the last backup stays: {used}");
 
     let id = first["id"].as_str().expect("an id");
+    completion::offers(dev, &format!("backup verify --repo {repo} main/"), "main/saved");
+    completion::offers(dev, &format!("backup restore --repo={repo} main/saved main/first --id "), id);
     assert_eq!(backup(&["restore", "main/saved", "main/first", "--id", id]).code, 0);
     assert_eq!(backup(&["restore", "main/saved", "main/last"]).code, 0);
     assert_eq!(read(dev, "main/first"), [1, 1, 1, 1, 1, 1, 0, 0]);
     assert_eq!(read(dev, "main/last"), [1, 1, 2, 2, 1, 1, 0, 0]);
     let restored = dev.json(&["volume", "info", "main/last"]);
     assert_eq!(restored["labels"], serde_json::json!({ "tier": "front" }));
+    let saved = dev.json(&["volume", "info", "main/saved"]);
+    for setting in ["limits", "limits_of", "when_full"] {
+        assert_eq!(restored[setting], saved[setting], "{setting}");
+    }
+    assert_eq!((&saved["limits_of"], &saved["when_full"]), (&"volume".into(), &"wait".into()), "{saved}");
     backup(&["restore", "main/saved", "main/last"]).says("BSLT-2013", "choose another name");
     backup(&["restore", "main/none", "main/x"]).says("BSLT-7003", "basalt backup ls");
 
