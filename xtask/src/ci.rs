@@ -24,6 +24,9 @@ const CI_PLANTED: &[&str] = &[
 /// Limits of seeds and seconds for each bug: seeds decide, and the seconds only end a run that hangs.
 const CI_PLANTED_LIMITS: &[&str] = &["--seeds-max", "300", "--seconds-max", "240"];
 
+/// Scenarios on real processes that CI runs in their short form: what users do with their volumes, under load.
+const CI_SCENARIOS: &[&str] = &["snapshots", "bank", "steal", "backups"];
+
 /// CI drives each fuzz target for a counted number of runs, and for these seconds at most on a slow machine.
 const CI_FUZZ: &[&str] = &["--counted", "--seconds", "30"];
 
@@ -51,14 +54,26 @@ pub fn run() -> Result<()> {
     totals()
 }
 
-/// Runs the tests that start processes, and the smoke test.
+/// Runs the tests that start processes, the smoke test, and scenarios.
 fn waiting_lane() -> Result<()> {
     test(&["--test", "*"])?;
     if sh::root().join("crates/cli/tests/smoke.sh").exists() {
         sh::run("bash", &["crates/cli/tests/smoke.sh"])?;
         add_counts("smoke", 1, 0)?;
     }
-    Ok(())
+    scenarios()
+}
+
+/// Runs a few scenarios in their short form. One that skips a part fails: CI has all that they need.
+fn scenarios() -> Result<()> {
+    let mut all = vec![TEST_SECONDS_MAX, "cargo", "run", "--quiet", "--package", "testkit", "--", "--short"];
+    all.extend(CI_SCENARIOS);
+    let (ok, out) = sh::output("timeout", &all)?;
+    print!("{out}");
+    if !ok || out.contains("SKIPPED") {
+        bail!("not every scenario passed whole");
+    }
+    add_counts("scenarios", CI_SCENARIOS.len() as u64, 0)
 }
 
 /// Runs unit tests, documentation, seeds, planted bugs and fuzz targets.

@@ -263,6 +263,7 @@ pub enum Health {
     #[command(after_help = "Example:\n  basalt health mute OSD_DOWN --for 1h")]
     Mute {
         /// Code of the check, for example OSD_DOWN
+        #[arg(add = completion::checks())]
         code: String,
         /// For so long, as 90s, 10m, 1h, 2d [default: until it is unmuted]
         #[arg(long = "for", value_name = "TIME", value_parser = crate::duration::parse)]
@@ -271,6 +272,7 @@ pub enum Health {
     /// A muted check counts again
     Unmute {
         /// Code of the check, for example OSD_DOWN
+        #[arg(add = completion::checks())]
         code: String,
     },
 }
@@ -523,7 +525,7 @@ pub enum Pool {
         #[arg(long, value_enum, default_value_t = Domain::Host)]
         domain: Domain,
         /// On OSDs of this device class alone, as hdd or ssd; `basalt osd ls` shows theirs [default: any]
-        #[arg(long, value_name = "CLASS")]
+        #[arg(long, value_name = "CLASS", add = completion::classes())]
         device_class: Option<String>,
         /// Also with more than 400 PGs an OSD
         #[arg(long)]
@@ -569,7 +571,7 @@ pub enum Pool {
         #[arg(long, value_name = "PERCENT")]
         quota_overcommit: Option<u64>,
         /// Its replicas move to OSDs of this device class; `any`: it does not matter
-        #[arg(long, value_name = "CLASS")]
+        #[arg(long, value_name = "CLASS", add = completion::classes())]
         device_class: Option<String>,
         /// Compression of backups of its volumes that are made without --compress
         #[arg(long, value_name = "none|zstd")]

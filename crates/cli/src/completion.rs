@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use types::codes::{CODES, label};
@@ -160,8 +161,49 @@ completers! {
     pools: admin => admin.pools()?.into_iter().map(|p| p.name).collect();
     /// PGs.
     pgs: admin => admin.pgs(None)?.into_iter().map(|pg| pg.pg.to_string()).collect();
+    /// Device classes of OSDs and pools.
+    classes: admin => {
+        let osds = admin.osds()?.into_iter().filter_map(|o| o.device_class);
+        let named: BTreeSet<String> = admin.pools()?.into_iter().filter_map(|p| p.device_class).chain(osds).collect();
+        named.into_iter().collect()
+    };
     /// Numbers of the OSDs.
     osds: admin => admin.osds()?.into_iter().map(|o| o.osd.0.to_string()).collect();
+}
+
+/// Offers the names of the settings of a cluster.
+pub fn settings() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        offer(current, control::settings::SETTINGS.iter().map(|setting| setting.name.to_owned()).collect())
+    })
+}
+
+/// Offers the names of health checks.
+pub fn checks() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        offer(current, control::health::RULES.iter().map(|rule| rule.code.to_owned()).collect())
+    })
+}
+
+/// Offers volumes of which the repository that the words name has backups. Those may be the only ones left.
+pub fn saved() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| offer(current, crate::backup::saved(after("--repo"), ANSWER_MAX)))
+}
+
+/// Offers the ids of the backups of the volume that the words name.
+pub fn backups() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let of_volume = |volume: String| crate::backup::ids(after("--repo"), &volume, ANSWER_MAX);
+        offer(current, volume_of_words().map(of_volume).unwrap_or_default())
+    })
+}
+
+/// Returns the value of a flag among the words.
+fn after(flag: &str) -> Option<String> {
+    let words: Vec<String> = std::env::args().skip_while(|word| word != "--").skip(2).collect();
+    let own = format!("{flag}=");
+    let behind = words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1).cloned());
+    behind.or_else(|| words.iter().find_map(|word| word.strip_prefix(&own).map(str::to_owned)))
 }
 
 /// Offers codes, with their titles, and the two lists.

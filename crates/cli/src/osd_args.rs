@@ -36,7 +36,7 @@ pub enum Osd {
     #[command(after_help = "Example:\n  basalt osd set-class nvme 7 8 --dry-run")]
     SetClass {
         /// The class: a name of your choice
-        #[arg(value_name = "CLASS")]
+        #[arg(value_name = "CLASS", add = completion::classes())]
         class: String,
         #[command(flatten)]
         osds: OsdIntent,
@@ -106,7 +106,7 @@ pub struct OsdFormat {
     #[arg(long, value_name = "UUID", requires = "force")]
     pub erase_osd: Vec<String>,
     /// Device class, for pools that ask for one [default: hdd or ssd, if the device is a disk and the kernel tells; else none]
-    #[arg(long, value_name = "CLASS")]
+    #[arg(long, value_name = "CLASS", add = completion::classes())]
     pub device_class: Option<String>,
     /// Failure domain: the machine [default: its host name]
     #[arg(long, value_name = "NAME", value_parser = location)]
@@ -162,6 +162,7 @@ pub enum Config {
     #[command(after_help = "Example:\n  basalt config set osd_out_after 30m")]
     Set {
         /// Its name, as `basalt config ls` prints it
+        #[arg(add = completion::settings())]
         name: String,
         /// Its value
         value: String,
@@ -170,6 +171,7 @@ pub enum Config {
     #[command(after_help = "Example:\n  basalt config reset osd_out_after")]
     Reset {
         /// Its name, as `basalt config ls` prints it
+        #[arg(add = completion::settings())]
         name: String,
     },
 }

@@ -1,14 +1,14 @@
 //! Metrics of every meta, and those of the cluster, which the leading one exports.
 //!
 //! Invariant: the figures of the cluster have a registry of their own, which only the leading meta renders. A
-//! standby knows nothing of OSDs and PGs, and zeros would raise alarms. Series by OSD and by volume are bounded.
+//! standby knows nothing of OSDs and PGs, and zeros would raise alarms. Series by OSD, by pool and by volume are bounded.
 
 use control::{Control, Now};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use telemetry::{Labels, Registry};
 
-/// Most OSDs and most volumes that have series of their own.
+/// Most OSDs, most pools and most volumes that have series of their own.
 const SERIES_MAX: usize = 1000;
 
 telemetry::metrics! {
@@ -33,6 +33,7 @@ telemetry::metrics! {
         gauge osds_in: "OSDs that may hold data";
         gauge osds_full: "OSDs that report that they are full";
         gauge pools: "pools";
+        gauge pools_nearfull: "pools that were promised more than their OSDs have, one of which is filled to 70 % or more";
         gauge volumes: "volumes";
         gauge segments: "allocated segments";
         gauge pgs: "PGs";
@@ -63,9 +64,19 @@ telemetry::families! {
     }
 }
 
+telemetry::families! {
+    /// One pool whose OSDs have reported. Labels: `pool` (id), `name`.
+    pub struct PoolFamilies => PoolGauges("basalt_cluster_pool") {
+        gauge provisioned_bytes: "sum of the sizes of its volumes, with those in the trash; labels: pool (id), name";
+        gauge available_bytes: "bytes that can be written before the first of its OSDs is full; labels: pool (id), name";
+        gauge overcommit_percent: "the most that all volumes could take on one of its OSDs, in percent of what that OSD has; labels: pool (id), name";
+    }
+}
+
 /// Returns every metric of a meta, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
-    let cluster = ClusterGauges::ROWS.iter().chain(OsdFamilies::ROWS).chain(VolumeFamilies::ROWS);
+    let cluster =
+        ClusterGauges::ROWS.iter().chain(OsdFamilies::ROWS).chain(VolumeFamilies::ROWS).chain(PoolFamilies::ROWS);
     MetaMetrics::ROWS.iter().chain(cluster)
 }
 
@@ -75,6 +86,7 @@ pub(crate) struct ClusterMetrics {
     gauges: ClusterGauges,
     osds: OsdFamilies,
     volumes: VolumeFamilies,
+    pools: PoolFamilies,
     shown: Arc<Mutex<Shown>>,
 }
 
@@ -83,6 +95,7 @@ pub(crate) struct ClusterMetrics {
 struct Shown {
     osds: BTreeSet<Labels>,
     volumes: BTreeSet<Labels>,
+    pools: BTreeSet<Labels>,
 }
 
 impl ClusterMetrics {
@@ -91,6 +104,7 @@ impl ClusterMetrics {
             gauges: ClusterGauges::new(registry),
             osds: OsdFamilies::new(registry),
             volumes: VolumeFamilies::new(registry),
+            pools: PoolFamilies::new(registry),
             shown: Arc::default(),
         }
     }
@@ -106,6 +120,7 @@ impl ClusterMetrics {
         };
         let osds = control.osds_seen(now);
         let full = osds.iter().filter(|osd| osd.full).count() as u64;
+        let nearfull: u64 = status.checks.iter().filter(|check| check.code == "POOL_NEARFULL").map(|c| c.count).sum();
         let g = &self.gauges;
         for (gauge, value) in [
             (&g.health, health),
@@ -115,6 +130,7 @@ impl ClusterMetrics {
             (&g.osds_in, status.osds_in.into()),
             (&g.osds_full, full),
             (&g.pools, status.pools.into()),
+            (&g.pools_nearfull, nearfull),
             (&g.volumes, status.volumes.into()),
             (&g.segments, status.segments),
             (&g.pgs, status.pgs.into()),
@@ -147,8 +163,29 @@ impl ClusterMetrics {
             self.volumes.add(&labels).size_bytes.set(i64::try_from(volume.len_bytes).unwrap_or(i64::MAX));
             now_volumes.insert(labels);
         }
+        let now_pools = self.show_pools(control, now);
+        shown.pools.difference(&now_pools).for_each(|labels| self.pools.remove(labels));
         shown.osds.difference(&now_osds).for_each(|labels| self.osds.remove(labels));
         shown.volumes.difference(&now_volumes).for_each(|labels| self.volumes.remove(labels));
-        *shown = Shown { osds: now_osds, volumes: now_volumes };
+        *shown = Shown { osds: now_osds, volumes: now_volumes, pools: now_pools };
+    }
+
+    /// Updates the series of the pools, and returns their labels.
+    fn show_pools(&self, control: &Control, now: Now) -> BTreeSet<Labels> {
+        let mut shown = BTreeSet::new();
+        for pool in control.pools_seen(now).into_iter().take(SERIES_MAX) {
+            let Some((available, overcommit)) = pool.available_bytes.zip(pool.overcommit_percent) else { continue };
+            let labels: Labels = vec![("pool", pool.pool.0.to_string()), ("name", pool.name)];
+            let gauges = self.pools.add(&labels);
+            for (gauge, value) in [
+                (&gauges.provisioned_bytes, pool.provisioned_bytes),
+                (&gauges.available_bytes, available),
+                (&gauges.overcommit_percent, overcommit),
+            ] {
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+            shown.insert(labels);
+        }
+        shown
     }
 }

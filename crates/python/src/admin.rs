@@ -121,6 +121,7 @@ fn ask(request: &str, given: &Arguments<'_, '_>) -> PyResult<Option<AdminAsk>> {
     Ok(Some(match request {
         "status" => AdminAsk::Status,
         "pools" => AdminAsk::PoolList,
+        "events" => AdminAsk::Events { after: given.get("after")?, age_ms_max: given.get("age_ms_max")? },
         "volume_create" => AdminAsk::VolumeCreate {
             name: given.get("name")?,
             len_bytes: given.size()?,
@@ -177,6 +178,9 @@ pub fn perform(cluster: &Cluster, py: Python<'_>, request: &str, given: &Argumen
     let ask = ask.ok_or_else(|| PyTypeError::new_err(format!("there is no request {request}")))?;
     let value = match cluster.ask(py, ask)? {
         AdminAnswer::Status(status) => views::status(py, &status)?,
+        AdminAnswer::Events(page) => {
+            (page.last, views::list(py, &page.events, views::event)?).into_pyobject(py)?.into_any()
+        }
         AdminAnswer::Pools(pools) => views::list(py, &pools, views::pool)?,
         AdminAnswer::Volume(volume) => views::volume(py, &volume)?.into_any(),
         AdminAnswer::Volumes(volumes) => views::list(py, &volumes, views::volume)?,

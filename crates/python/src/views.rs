@@ -1,6 +1,7 @@
 //! Answers to administrators as dictionaries. The dataclasses of `basalt/_views.py` have the same fields.
 
 use control::admin::{FaultView, HolderView, PoolView, SnapshotView, Status, TrashView, VolumeView};
+use control::events::Event;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use types::QosLimits;
@@ -139,6 +140,18 @@ pub fn pool<'py>(py: Python<'py>, view: &PoolView) -> PyResult<Bound<'py, PyDict
         overcommit_percent: view.overcommit_percent,
         available: view.available_bytes,
         backup_compression: view.backup_compression.name(),
+    ))
+}
+
+pub fn event<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py,
+        number: event.seq,
+        at_ms: event.at_ms,
+        kind: &event.kind,
+        level: event.level.name(),
+        subject: &event.subject,
+        by: &event.by,
+        text: &event.text,
     ))
 }
 

@@ -124,6 +124,18 @@ class Admin(ClusterCase):
             self.assert_raises_code(basalt.InvalidArgument, "BSLT-2080", add)
         self.assert_raises_code(basalt.NotFound, "BSLT-2081", lambda: self.cluster.remove_fault(name, 9))
 
+    def test_events_tell_what_was_done_and_who_asked(self) -> None:
+        before = self.cluster.events()[-1].number
+        name = self.volume()
+        self.cluster.set_volume(name, description="told")
+        new = self.cluster.events(before)
+        self.assertTrue(all(one.number > before for one in new))
+        mine = [one for one in new if one.subject == f"volume {name}"]
+        self.assertEqual(mine[0].kind, "volume.created")
+        self.assertTrue(all(one.by.startswith("python on ") and one.level == "info" for one in mine), mine)
+        self.assertEqual([one.number for one in self.cluster.events(max_age=3600)][-len(new) :], [one.number for one in new])
+        self.assertEqual(self.cluster.events(new[-1].number + 1000), [])
+
     def test_status_and_pools_describe_the_cluster(self) -> None:
         status = self.cluster.status()
         self.assertEqual((status.osds, status.osds_up, status.pools), (3, 3, 1))

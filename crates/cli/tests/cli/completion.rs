@@ -35,6 +35,8 @@ pub fn live_names_are_offered(dev: &Dev) {
     has("events --of main/", "main/demo");
     has("explain 202", "2020");
     has("volume cre", "create");
+    has("config set osd_", "osd_out_after");
+    has("health mute osd_d", "OSD_DOWN");
     assert!(offered(dev, "basalt --cluster nowhere volume info ").iter().all(|w| w != "main/demo"));
     for shell in ["bash", "zsh", "fish"] {
         let script = dev.run(&["completion", shell]);

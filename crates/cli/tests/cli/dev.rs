@@ -16,6 +16,9 @@ pub const DISKS: &str = "clidisks";
 /// The cluster of the test of PGs that lose their majority.
 pub const FORCED: &str = "cliforced";
 
+/// The cluster of the test of commands whose servers are silent.
+pub const DEATHS: &str = "clideaths";
+
 /// A folder that is removed with its owner. It is not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
 
@@ -92,7 +95,7 @@ impl Ran {
 
 /// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
-    [NAME, SMALL, MOVES, FORCED, DISKS, "none"]
+    [NAME, SMALL, MOVES, FORCED, DISKS, DEATHS, "none"]
         .iter()
         .fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }
@@ -262,6 +265,9 @@ impl Drop for Dev {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.run(&["dev", "status"]).out.lines().map(|line| eprintln!("{line}")).count();
+        }
+        if !self.dir().exists() {
+            return;
         }
         let gone = self.run(&["dev", "destroy", "--yes"]);
         if gone.code != 0 {

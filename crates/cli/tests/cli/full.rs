@@ -1,6 +1,7 @@
 //! A pool without space: the errors that its users get, and its recovery when space is freed.
 
 use crate::dev::{Dev, SMALL};
+use crate::golden;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,8 @@ fn fill(dev: &Dev, volume: &str) {
     dev.wait("meta to hear that an OSD is full", || is_full(dev));
 }
 
-/// Writes to a PG on the full OSD and to PGs beside it, through one export.
-fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
+/// Writes to a PG on the full OSD and to PGs beside it, through one export. Returns a segment of the full one.
+fn only_pgs_of_the_full_osd_wait(dev: &Dev) -> u64 {
     let to = uri(dev, "one/v");
     // The offset lies behind the allocated space.
     let write = |segment: u64| {
@@ -77,16 +78,57 @@ fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
     let read = said(request(&to, &format!("read {segment}G 4k")));
     assert!(read.contains("read 4096/4096"), "reads of a full PG go on: {read}");
     dev.wait_for("an answer to each write", TOLD_MAX, || clients.iter_mut().all(ended));
-    let mut refused = 0;
-    for (client, waited) in clients.into_iter().zip(waiting) {
+    let mut refused = None;
+    for (segment, (client, waited)) in clients.into_iter().zip(waiting).enumerate() {
         let told = said(client);
         match told.contains(&format!("wrote {0}/{0}", EACH_MIB << 20)) {
             true => {}
-            false if waited && told.contains("No space left on device") => refused += 1,
+            false if waited && told.contains("No space left on device") => refused = Some(segment as u64),
             false => panic!("waited: {waited}, and was told {told}\n{}", dev.run(&["osd", "ls"]).out),
         }
     }
-    assert!(refused > 0, "no write was told that its PG is full");
+    refused.expect("a write was told that its PG is full")
+}
+
+/// Time in which the export hears of another policy, and a write that waits for nothing fails.
+const AT_ONCE: Duration = Duration::from_secs(8);
+/// Longer than a write waits whose volume leaves that to the client.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Returns a write that waits for space.
+#[allow(clippy::disallowed_methods, reason = "the test measures how long writes wait")]
+fn a_policy_says_what_a_write_to_a_full_pool_does(dev: &Dev, segment: u64) -> Child {
+    let to = uri(dev, "one/v");
+    let write = || request(&to, &format!("write -P 7 {}M {EACH_MIB}M", segment * 1024 + 128));
+    assert_eq!(dev.run(&["volume", "set", "one/v", "--when-full", "error"]).code, 0);
+    dev.wait_for("a write that fails at once", TOLD_MAX, || {
+        let begun = Instant::now();
+        let told = said(write());
+        assert!(told.contains("No space left on device"), "{told}");
+        begun.elapsed() < AT_ONCE
+    });
+    assert_eq!(dev.run(&["volume", "set", "one/v", "--when-full", "wait"]).code, 0);
+    std::thread::sleep(AT_ONCE);
+    let mut waits = write();
+    std::thread::sleep(LONG);
+    if waits.try_wait().expect("it is ours").is_some() {
+        panic!("it waits until there is space: {}", said(waits));
+    }
+    waits
+}
+
+/// Snapshots and clones take no space; what is written to a clone does.
+fn snapshots_and_clones_are_made_in_a_full_pool(dev: &Dev) {
+    let done = |args: &[&str]| {
+        let ran = dev.run(args);
+        assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
+    };
+    done(&["snapshot", "create", "one/fill@full"]);
+    done(&["volume", "clone", "one/fill@full", "one/kid"]);
+    let write = ["bench", "one/kid", "--op", "write", "--block", "1MiB", "--seconds", "300", "--overwrite"];
+    dev.run(&write).says("BSLT-5003", "basalt osd ls");
+    done(&["volume", "rm", "one/kid", "--now"]);
+    done(&["snapshot", "rm", "one/fill@full"]);
 }
 
 #[test]
@@ -106,11 +148,18 @@ fn a_full_pool_is_called_full_and_serves_again_when_space_is_freed() {
     assert_eq!(dev.run(&["volume", "create", "main/other", "1GiB"]).code, 0);
     let three = dev.run(&["bench", "main/other", "--op", "write", "--block", "1MiB", "--seconds", "300"]);
     three.says("BSLT-5003", "basalt osd ls");
-    only_pgs_of_the_full_osd_wait(&dev);
+    let segment = only_pgs_of_the_full_osd_wait(&dev);
+    let waits = a_policy_says_what_a_write_to_a_full_pool_does(&dev, segment);
+    snapshots_and_clones_are_made_in_a_full_pool(&dev);
 
     assert_eq!(dev.run(&["volume", "rm", "one/fill", "--now"]).code, 0, "the reserve serves deletes");
     assert_eq!(dev.run(&["volume", "rm", "main/other", "--now"]).code, 0);
     dev.wait("space after volumes were deleted", || !is_full(&dev));
+    let written = said(waits);
+    assert!(
+        written.contains(&format!("wrote {0}/{0}", EACH_MIB << 20)),
+        "a write that waited got its space: {written}"
+    );
 
     fill(&dev, "one/again");
     assert_eq!(dev.run(&["dev", "up", "--export", "one/again"]).code, 0);
@@ -119,4 +168,5 @@ fn a_full_pool_is_called_full_and_serves_again_when_space_is_freed() {
     assert!(trimmed.contains("discard 67108864/67108864"), "the reserve serves trims: {trimmed}");
     let written = said(request(&to, "write -P 7 0 1M"));
     assert!(written.contains("wrote 1048576/1048576"), "trimmed space is there again: {written}");
+    golden::matches("dev.destroy", &dev.json(&["dev", "destroy", "--yes"]));
 }

@@ -83,6 +83,16 @@ pub fn ready_line(name: &str, daemon: &mut std::process::Child) -> Value {
     told
 }
 
+/// Returns the first event that a command that follows prints.
+fn first_event(dev: &Dev) -> Value {
+    let mut follows = dev.spawn_piped(&["events", "--follow", "--since", "1h", "--json"]);
+    let mut line = String::new();
+    let stdout = follows.stdout.as_mut().expect("piped");
+    std::io::BufReader::new(stdout).read_line(&mut line).expect("text");
+    follows.kill().and_then(|()| follows.wait()).expect("it ends");
+    serde_json::from_str(&line).unwrap_or_else(|e| panic!("one line of JSON: {e}: {line}"))
+}
+
 pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     let mut failures = Vec::new();
     let mut golden = |name: &str, args: &[&str]| check(&mut failures, name, &dev.json(args));
@@ -168,6 +178,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("health.mute", &["health", "mute", "OSD_DOWN", "--for", "10m"]);
     golden("health.unmute", &["health", "unmute", "OSD_DOWN"]);
     golden("events", &["events", "--since", "1h"]);
+    check(&mut failures, "event", &first_event(dev));
+    let mut golden = |name: &str, args: &[&str]| check(&mut failures, name, &dev.json(args));
     golden("meta.ls", &["meta", "ls"]);
     golden("meta.recover", &["meta", "recover", "--dry-run"]);
     golden("pg.ls", &["pg", "ls"]);

@@ -76,6 +76,7 @@ pub fn every_daemon_serves_metrics_that_promtool_accepts(dev: &Dev) {
         if name.starts_with("meta") {
             assert!(value(&page, "basalt_meta_leading") > 0.5);
             assert!(value(&page, "basalt_cluster_osds_up") > 2.5);
+            assert!(value(&page, "basalt_cluster_pool_available_bytes{") > 1e6);
             continue;
         }
         osds += 1;

@@ -54,23 +54,26 @@ pub fn end(mut export: Export) {
     assert!(export.0.wait().expect("it ends").success());
 }
 
-/// The OSDs of a cluster, stopped until this is dropped: their connections stay, and no byte comes.
-struct Stopped(Vec<u64>);
+/// Daemons of a cluster, stopped until this is dropped: their connections stay, and no byte comes.
+pub struct Stopped(Vec<u64>);
 
 impl Stopped {
-    fn all(dev: &Dev) -> Stopped {
+    /// Stops the daemons whose names begin so.
+    pub fn named(dev: &Dev, prefix: &str) -> Stopped {
         let status = dev.json(&["dev", "status"]);
         let daemons = status["daemons"].as_array().expect("a list");
-        let is_osd = |daemon: &&serde_json::Value| daemon["name"].as_str().is_some_and(|name| name.starts_with("osd."));
-        let osds: Vec<u64> = daemons.iter().filter(is_osd).map(|osd| osd["pid"].as_u64().expect("it runs")).collect();
-        osds.iter().for_each(|osd| signal(*osd, "STOP"));
-        Stopped(osds)
+        let is_named =
+            |daemon: &&serde_json::Value| daemon["name"].as_str().is_some_and(|name| name.starts_with(prefix));
+        let found: Vec<u64> = daemons.iter().filter(is_named).map(|it| it["pid"].as_u64().expect("it runs")).collect();
+        assert!(!found.is_empty(), "{prefix}: {status}");
+        found.iter().for_each(|process| signal(*process, "STOP"));
+        Stopped(found)
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|osd| signal(*osd, "CONT"));
+        self.0.iter().for_each(|process| signal(*process, "CONT"));
     }
 }
 
@@ -85,7 +88,7 @@ pub fn exports_do_in_an_outage_what_they_were_told(dev: &Dev) {
         let waits = export(dev, &volume, &frozen, &["--read-only"]);
         assert!(said(request(&mine, "write -P 7 0 4k")).contains("wrote 4096/4096"));
         assert!(said(request(&frozen, "read -P 7 0 4k")).contains("read 4096/4096"));
-        let stopped = Stopped::all(dev);
+        let stopped = Stopped::named(dev, "osd.");
         let mut read = request(&frozen, "read -P 7 0 4k");
         let begun = Instant::now();
         let lost = said(request(&mine, "write -P 8 4k 4k"));

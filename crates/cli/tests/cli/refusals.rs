@@ -36,3 +36,66 @@ pub fn volumes_refuse_what_cannot_be_done(dev: &Dev) {
         done(&["volume", "rm", volume, "--now", "--snapshots"]);
     }
 }
+
+/// Commands of one volume; `V` stands for its name.
+const OF_A_VOLUME: [&str; 14] = [
+    "volume info V",
+    "volume du V",
+    "volume diff V",
+    "volume set V --description x",
+    "volume rename V main/other",
+    "volume resize V 2GiB",
+    "volume flatten V",
+    "volume fault ls V",
+    "volume fault add V --latency 1ms --for 1m",
+    "volume rm V",
+    "snapshot create V@s",
+    "snapshot ls V",
+    "bench V --op read --seconds 1",
+    "nbd V --socket /tmp/basalt-never.sock",
+];
+/// Commands of one snapshot.
+const OF_A_SNAPSHOT: [&str; 6] = [
+    "snapshot info V",
+    "snapshot rename V other",
+    "snapshot set V --protect on",
+    "snapshot rollback V",
+    "snapshot rm V",
+    "volume clone V main/other",
+];
+
+/// Runs each command with this name, and checks that it is refused with the code and a next step.
+fn refuse(dev: &Dev, commands: &[&str], name: &str, code: &str) {
+    for command in commands {
+        let args: Vec<String> = command.split(' ').map(|word| word.replace('V', name)).collect();
+        let ran = dev.run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(ran.err.starts_with(&format!("basalt: {code}: ")), "{args:?}: {ran:?}");
+        assert!([1, 2].contains(&ran.code) && ran.err.contains("next: "), "{args:?}: {ran:?}");
+    }
+}
+
+pub fn names_and_sizes_that_cannot_be_are_refused_by_every_command(dev: &Dev) {
+    refuse(dev, &OF_A_VOLUME, "main/none", "BSLT-2011");
+    refuse(dev, &OF_A_VOLUME, "none/none", "BSLT-2010");
+    let long = format!("main/{}", "x".repeat(300));
+    for illegal in ["none", "main/", "/none", "main/a/b", "main/ä", long.as_str()] {
+        refuse(dev, &OF_A_VOLUME, illegal, "BSLT-2014");
+    }
+    refuse(dev, &OF_A_SNAPSHOT, "main/none@one", "BSLT-2011");
+    assert_eq!(dev.run(&["volume", "create", "main/here", "64MiB"]).code, 0);
+    refuse(dev, &OF_A_SNAPSHOT, "main/here@none", "BSLT-2050");
+    for illegal in ["main/here@", "main/here@a@b", "main/here@a/b", "@one"] {
+        refuse(dev, &OF_A_SNAPSHOT, illegal, "BSLT-2014");
+    }
+    for size in ["0", "1", "4095", "1MiB1", "-1GiB", "99999999TiB", "1e3", ""] {
+        for command in ["create main/sized", "resize main/here"] {
+            let args: Vec<&str> = ["volume"].into_iter().chain(command.split(' ')).chain([size]).collect();
+            let ran = dev.run(&args);
+            assert!([1, 2].contains(&ran.code) && ran.err.contains("next: "), "{args:?}: {ran:?}");
+        }
+    }
+    let known = dev.json(&["volume", "info", "main/here"]);
+    assert_eq!(known["size_bytes"], 64 << 20, "{known}");
+    dev.run(&["volume", "info", "main/sized"]).says("BSLT-2011", "volume ls");
+    assert_eq!(dev.run(&["volume", "rm", "main/here", "--now"]).code, 0);
+}

@@ -29,7 +29,7 @@ from basalt._errors import (
 )
 from basalt._native import REQUEST_BYTES_MAX
 from basalt._sync import Cluster, Volume, connect
-from basalt._views import Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, WriterInfo
+from basalt._views import EventInfo, Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, WriterInfo
 
 __all__ = [
     "REQUEST_BYTES_MAX",
@@ -39,6 +39,7 @@ __all__ = [
     "Cluster",
     "Damaged",
     "Error",
+    "EventInfo",
     "Extent",
     "FaultInfo",
     "Fenced",

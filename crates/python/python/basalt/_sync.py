@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from basalt import _native
 from basalt._errors import Error, NotFound, _closed
-from basalt._views import Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
+from basalt._views import EventInfo, Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -179,6 +179,20 @@ class Cluster:
     def pools(self) -> list[PoolInfo]:
         """Return the pools."""
         return [PoolInfo(**raw) for raw in self._ask("pools")]
+
+    def events(self, after: int = 0, *, max_age: float | None = None) -> list[EventInfo]:
+        """Return the events above a number, the oldest first; with ``max_age`` those of so many seconds.
+
+        To follow the cluster, ask again with the number of the last event.
+        """
+        age = None if max_age is None else round(max_age * 1000)
+        found: list[EventInfo] = []
+        while True:
+            last, page = self._ask("events", after=after, age_ms_max=age)
+            found.extend(EventInfo._of(raw) for raw in page)
+            if not page or found[-1].number >= last:
+                return found
+            after = found[-1].number
 
     # Volumes
 

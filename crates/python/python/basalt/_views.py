@@ -243,6 +243,28 @@ class PoolInfo:
 
 
 @dataclass(frozen=True)
+class EventInfo:
+    """One thing that happened in the cluster. The newest 10 000 are kept."""
+
+    #: Grows by one with each event of the cluster.
+    number: int
+    at: datetime
+    #: As ``volume.created``; the manual page of ``basalt events`` lists them.
+    kind: str
+    #: ``info`` or ``warning``.
+    level: str
+    #: ``volume main/vm1``, ``osd.3``, ``pg 1.1f``, ``pool main``, ``meta`` or ``cluster``.
+    subject: str
+    #: Name and address of the client that caused it; empty when no client did.
+    by: str
+    text: str
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> EventInfo:
+        return cls(at=_moment(raw.pop("at_ms")), **raw)
+
+
+@dataclass(frozen=True)
 class Status:
     """The cluster as a whole."""
 
