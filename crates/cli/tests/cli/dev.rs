@@ -19,6 +19,9 @@ pub const FORCED: &str = "cliforced";
 /// The cluster of the test of commands whose servers are silent.
 pub const DEATHS: &str = "clideaths";
 
+/// The cluster of the test of names and sizes that cannot be.
+pub const NAMES: &str = "clinames";
+
 /// A folder that is removed with its owner. It is not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
 
@@ -95,7 +98,7 @@ impl Ran {
 
 /// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
-    [NAME, SMALL, MOVES, FORCED, DISKS, DEATHS, "none"]
+    [NAME, SMALL, MOVES, FORCED, DISKS, DEATHS, NAMES, "none"]
         .iter()
         .fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }

@@ -133,7 +133,6 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     volumes::volumes_are_renamed_labelled_resized_in_use_and_taken_back(&dev);
     snapshots::snapshots_are_made_in_use_named_protected_and_deleted(&dev);
     refusals::volumes_refuse_what_cannot_be_done(&dev);
-    refusals::names_and_sizes_that_cannot_be_are_refused_by_every_command(&dev);
     backups::backups_save_what_has_changed_and_come_back_checked(&dev);
     streams::streams_carry_volumes_and_their_changes(&dev);
     errors::second_opener_is_told_the_holder_and_may_steal_the_volume(&dev);
