@@ -4,7 +4,7 @@
 //! each call. Output: one [`Step`] at a time. Its owner makes the call, performs the action, or waits.
 //!
 //! Invariant: one call is under way at a time, and no action that follows it leaves before its answer. A call without an answer
-//! ends the leadership. A leader plans nothing when the store last confirmed its election more than [`BELIEVE`] ago: a
+//! ends the leadership. A leader plans nothing when the store last confirmed its election more than `BELIEVE` ago: a
 //! stopped process does not notice the end of its lease.
 
 use crate::batch::Txn;

@@ -112,7 +112,7 @@ pub(crate) fn shown(bytes: u64) -> String {
 /// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// Those of [`check_free`]; BSLT-2052, BSLT-2053, BSLT-2055, BSLT-2057 for its snapshots and clones.
+/// BSLT-2020 while a writer is alive, unless `use_.force`, BSLT-2043; BSLT-2052, BSLT-2053, BSLT-2055, BSLT-2057 for its snapshots and clones.
 pub fn volume_remove(records: &Records, name: &str, use_: &InUse) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {

@@ -2,7 +2,7 @@
 //!
 //! [`IoBufMut`] is unique and writable; [`IoBufMut::freeze`] turns it into an [`IoBuf`], which is
 //! immutable, cheap to clone and to slice, and keeps its whole region alive. Regions come from a small pool per thread,
-//! behind which stands the [`arena`] of the process: fresh pages cost more than the copy of a block.
+//! behind which stands the `arena` of the process: fresh pages cost more than the copy of a block.
 //!
 //! Invariant: memory handed out is always initialised (it may hold old bytes of this process, never
 //! uninitialised ones); a frozen region is never written again until its last reference is gone.
