@@ -42,11 +42,15 @@ pub struct Subject {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Limits of the volume's own; `None`: it has those of its pool.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<QosLimits>,
     /// Policy of its writes while the pool is full.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub when_full: WhenFull,
+}
+
+fn is_default(policy: &WhenFull) -> bool {
+    *policy == WhenFull::default()
 }
 
 impl Subject {

@@ -100,8 +100,9 @@ fn ask(names: impl FnOnce(&Admin) -> anyhow::Result<Vec<String>>) -> Vec<String>
 
 /// Returns the volume that the words name.
 fn volume_of_words() -> anyhow::Result<String> {
-    let mut words = std::env::args().skip_while(|word| word != "--").skip(2);
-    let named = words.find(|word| word.contains('/') && !word.starts_with('-')).context("no volume is named")?;
+    let (mut words, repo) = (std::env::args().skip_while(|word| word != "--").skip(2), after("--repo"));
+    let is_name = |word: &String| word.contains('/') && !word.starts_with('-') && Some(word) != repo.as_ref();
+    let named = words.find(is_name).context("no volume is named")?;
     Ok(named.split_once('@').map_or_else(|| named.clone(), |(volume, _)| volume.to_owned()))
 }
 

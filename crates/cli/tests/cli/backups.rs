@@ -38,7 +38,7 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
 
     let id = first["id"].as_str().expect("an id");
     completion::offers(dev, &format!("backup verify --repo {repo} main/"), "main/saved");
-    completion::offers(dev, &format!("backup restore --repo={repo} main/saved main/first --id "), id);
+    completion::offers(dev, &format!("backup restore --repo {repo} main/saved main/first --id "), id);
     assert_eq!(backup(&["restore", "main/saved", "main/first", "--id", id]).code, 0);
     assert_eq!(backup(&["restore", "main/saved", "main/last"]).code, 0);
     assert_eq!(read(dev, "main/first"), [1, 1, 1, 1, 1, 1, 0, 0]);
