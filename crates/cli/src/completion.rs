@@ -1,7 +1,8 @@
-//! Shell completion with live names: volumes, snapshots, clients, pools, PGs, OSDs and codes come from the cluster that the words name.
+//! Shell completion with live names: volumes, snapshots, clients, pools, PGs, OSDs and codes come from the cluster that the words name,
+//! backups from the repository.
 //!
 //! `basalt completion SHELL` prints a script; on each TAB the script runs this program again with `BASALT_COMPLETE=SHELL`.
-//! Invariants: no hidden command or flag is offered; a cluster that does not answer within [`ANSWER_MAX`] gives no names,
+//! Invariants: no hidden command or flag is offered; a cluster or a repository that does not answer within [`ANSWER_MAX`] gives no names,
 //! and no message.
 
 use crate::admin::Admin;

@@ -135,8 +135,11 @@ pub fn ids(repo: Option<String>, volume: &str, max: Duration) -> Vec<String> {
 fn listed(repo: Option<String>, volume: Option<&str>, max: Duration) -> Vec<Record> {
     let listed = || {
         let repository = Repository::open(&args::Repo { repo }.address().ok()?, false).ok()?;
-        let records = async { tokio::time::timeout(max, repository.records(volume)).await };
-        crate::role::runtime().ok()?.block_on(records).ok()?.ok()
+        let runtime = crate::role::runtime().ok()?;
+        let records = runtime.block_on(async { tokio::time::timeout(max, repository.records(volume)).await });
+        // A read that hangs is not awaited.
+        runtime.shutdown_background();
+        records.ok()?.ok()
     };
     listed().unwrap_or_default().into_iter().flatten().collect()
 }
