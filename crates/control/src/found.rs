@@ -2,7 +2,7 @@
 //! still do comes out. The command line and the simulator share it.
 
 use crate::admin::{FoundAttach, FoundLength, FoundSegment, FoundSnapshot};
-use crate::{Records, SnapshotState, VolumeRecord, VolumeState};
+use crate::{PgRecord, Records, SnapshotState, VolumeRecord, VolumeState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use types::control::{AttachedVolume, CHUNKS_KEPT, HeldSnapshot, SEGMENTS_PER_ASK_MAX};
@@ -160,15 +160,17 @@ impl Found {
 }
 
 /// Snapshots that the records of recovering volumes and the PGs do not both have. A PG lacks one that was deleted, or whose cut was given
-/// up, where the volume came before it and an order of it has come. One without such an order has missed it, which proves nothing.
+/// up, where the volume came before it and an order of it has come. One without such an order has missed it, which proves nothing, and
+/// neither does a PG that a forced recovery took back in time.
 fn snapshots(records: &Records, tables: &[Table]) -> Vec<FoundSnapshot> {
     let mut held: BTreeMap<(VolumeId, SnapshotId), HeldSnapshot> = BTreeMap::new();
     let led = || tables.iter().filter(|table| table.leading);
     for snapshot in led().flat_map(|table| &table.snapshots) {
         held.insert((snapshot.volume, snapshot.snapshot), *snapshot);
     }
+    let was_forced = |pg: PgId| records.pgs.get(&pg).is_some_and(PgRecord::was_forced);
     let is_lacking = |key: (VolumeId, SnapshotId)| {
-        led().any(|table| {
+        led().filter(|table| !was_forced(table.pg)).any(|table| {
             let should = |at: &&AttachedVolume| at.volume == key.0 && at.first.0 < key.1.0 && key.1.0 <= at.last.0;
             let has = || table.snapshots.iter().any(|held| (held.volume, held.snapshot) == key);
             table.attached.iter().find(should).is_some() && !has()

@@ -221,6 +221,11 @@ impl Engine {
         self.replicas.get(&replica).is_some_and(|r| r.stage_lineage().shows_older(chunk))
     }
 
+    /// Returns the family that a chunk has in the contents that are staged for the replica.
+    pub(crate) fn staged_family(&mut self, replica: ReplicaId, chunk: ChunkKey) -> Option<GenerationId> {
+        self.replicas.get_mut(&replica).map(|mut r| r.stages_as(chunk).0)
+    }
+
     /// Takes the generations of the next blocks from this decision state of the leader. False: it is none.
     pub fn stage_as_of(&mut self, replica: ReplicaId, decision: &[u8]) -> bool {
         let lineage = Lineage::decode(decision, &[]).ok().map(Arc::new);

@@ -113,17 +113,19 @@ impl Engine {
     /// Keeps the AU of the base, whose bytes are those of the stream at this moment. False: its bytes are not at home
     /// alone, and must be staged.
     pub fn keep(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
-        let is_alone = self.replicas.contains_key(&replica) && self.is_at_home_alone(base, chunk, au);
+        let is_alone = self.is_at_home_alone((replica, base), chunk, au);
         let home = self.home.as_mut().filter(|_| matches!(self.state, State::Running) && is_alone);
         home.is_some_and(|home| home.keep(replica, base, chunk, au))
     }
 
     /// Whether the AU's bytes are those at home, whatever was applied: all of its blocks are there under the chunk's own key. An AU of
-    /// which another generation shows a block is never kept, and none of a generation that is dissolved in the base.
-    fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
+    /// which another generation shows a block is never kept, and none of a generation that is dissolved in the base, or that the
+    /// staged contents have in another family: the checksums of its blocks would be wrong.
+    fn is_at_home_alone(&mut self, (to, base): (ReplicaId, ReplicaId), chunk: ChunkKey, au: u32) -> bool {
+        let Some(family) = self.staged_family(to, chunk) else { return false };
         let Some(home) = &self.home else { return false };
         let alone = |of: Sources<'_>| {
-            if of.lineage.owner_of(chunk) != chunk {
+            if of.lineage.owner_of(chunk) != chunk || of.lineage.family(chunk.generation) != family {
                 return false;
             }
             let found = of.resolve(View::Full, chunk, SectorRange::of_au(au)).parts;
@@ -145,7 +147,7 @@ impl Engine {
     /// have changed since they were compared, and the stream is lost.
     pub fn release(&mut self, replica: ReplicaId, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
         let spoiled = self.home.as_ref().is_none_or(|home| home.is_spoiled(replica));
-        let unchanged = self.is_at_home_alone(base, chunk, au) && !spoiled && self.keeps(replica, chunk, au);
+        let unchanged = self.is_at_home_alone((replica, base), chunk, au) && !spoiled && self.keeps(replica, chunk, au);
         self.unkeep(replica, chunk, au);
         unchanged
     }

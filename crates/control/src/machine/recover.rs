@@ -265,7 +265,10 @@ impl Control {
                 // The attach records of the recovery name no number of chunks.
                 let settled = self.records.is_in_no_pg(&volume) && plan::wiped_end(&volume).is_none();
                 let id = volume.id;
-                let mut given_back = VolumeRecord { recovering: false, settled, ..volume };
+                // A copy from the middle of a flatten that was stopped since, and after which a snapshot was made.
+                let has_snapshots = self.records.snapshots_of(id).any(|s| s.state != SnapshotState::Deleting);
+                let flatten = volume.flatten.clone().filter(|_| !has_snapshots);
+                let mut given_back = VolumeRecord { recovering: false, settled, flatten, ..volume };
                 if settled {
                     given_back.let_out_in_each_pg();
                 }

@@ -301,10 +301,10 @@ impl Control {
         if known.resize.is_none() && is_there {
             return Some(Ok(self.volume_answer(now, volume)));
         }
-        if known.resize.is_none() && shrinks {
-            let refusal = match self.shrinks.ended(volume) {
+        if known.resize.is_none() {
+            let refusal = match self.shrinks.ended(volume).filter(|_| shrinks) {
                 Some(why) => refuse(codes::SHRINK_DATA, why),
-                None => refuse(codes::VOLUME_BUSY, "the shrink was taken back meanwhile; `basalt events` tells why"),
+                None => refuse(codes::VOLUME_BUSY, "the resize was taken back meanwhile; `basalt events` tells why"),
             };
             return Some(Err(refusal));
         }

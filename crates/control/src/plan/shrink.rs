@@ -73,14 +73,15 @@ pub fn length_above(volume: &VolumeRecord, (len_epoch, chunk_count): (u32, u32))
 }
 
 /// Returns a volume of which a PG may have gone back to a time before a shrink: its PGs are to take the length again, and zero what is behind
-/// the end.
+/// the end. A resize that was not ordered is given up for that.
 pub(super) fn shortened_again(volume: VolumeRecord) -> VolumeRecord {
     if volume.len_epoch == 0 || volume.recovering || volume.state == VolumeState::Deleting {
         return volume;
     }
     let shrink = Some(Shrink { discard: true, force: true, ordered: true });
     let same = || Resize { len_bytes: volume.len_bytes, since_ms: volume.created_ms, by: String::new(), shrink };
-    let resize = volume.resize.clone().or_else(|| volume.rollback.is_none().then(same));
+    let ordered = volume.resize.clone().filter(|resize| resize.shrink.is_some_and(|shrink| shrink.ordered));
+    let resize = ordered.or_else(|| volume.rollback.is_none().then(same));
     VolumeRecord { resize, len_epoch: volume.len_epoch + 1, ..volume }
 }
 

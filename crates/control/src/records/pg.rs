@@ -173,6 +173,11 @@ impl PgRecord {
         self.voided.drain(..excess);
     }
 
+    /// Whether a forced recovery may have taken the PG back in time.
+    pub fn was_forced(&self) -> bool {
+        self.forced.is_some() || !self.voided.is_empty() || self.floor.max(self.seen_floor) > ReplicaId(0)
+    }
+
     /// Whether members with this floor are explained by what this record tells.
     pub fn knows_floor(&self, floor: ReplicaId) -> bool {
         let is_ordered = self.forced.as_ref().is_some_and(|forced| forced.force.floor == floor);

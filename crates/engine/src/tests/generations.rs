@@ -310,6 +310,33 @@ fn older_contents_are_kept_only_in_their_own_generation() {
     assert!(!keep(&mut rig, 2, 2), "nothing is there");
 }
 
+/// The checksum of a block names the family of its generation. Members that went back in time may know a clone as a volume of its own.
+#[test]
+fn older_contents_are_kept_only_in_the_same_family() {
+    const V2: VolumeId = VolumeId(2);
+    let begin = |rig: &mut Rig, parent: Option<GenerationId>| {
+        order(rig, Order::Begin { volume: V2, parent });
+        rig.extend(R1, vec![Effect::Write { chunk: key(2, 0), range: SectorRange::new(128, 128) }]);
+        apply_all(rig);
+    };
+    for is_clone in [false, true] {
+        let mut leader = quiet(35);
+        write(&mut leader, 0, 256);
+        branch(&mut leader, 3);
+        begin(&mut leader, is_clone.then_some(GenerationId(1)));
+        let mut rig = quiet(35);
+        rig.create(2);
+        write(&mut rig, 0, 256);
+        begin(&mut rig, None);
+        destage(&mut rig);
+        rig.models.remove(&R1);
+        let mut stream = Stream::new(R1, u64::MAX);
+        stream.begin(&mut rig, leader.models[&R1].ahead(vec![Effect::None])).expect("no crash");
+        assert!(rig.engine.keep(R1, R1, key(1, 0), 0), "of the same family in both");
+        assert_eq!(rig.engine.keep(R1, R1, key(2, 0), 1), !is_clone);
+    }
+}
+
 /// Flips a bit of this block at home, and reads it, so that the engine finds it bad.
 fn rot(rig: &mut Rig, chunk: ChunkKey, bytes: &[u8]) {
     let home = rig.superblock.home_start as usize;

@@ -6,11 +6,11 @@ use super::world::World;
 use super::*;
 use crate::admin::{FlattenView, VolumeClone, VolumeView};
 
-fn flatten(name: &str) -> AdminAsk {
+pub(super) fn flatten(name: &str) -> AdminAsk {
     AdminAsk::VolumeFlatten { name: name.into(), cancel: false }
 }
 
-fn cancel(name: &str) -> AdminAsk {
+pub(super) fn cancel(name: &str) -> AdminAsk {
     AdminAsk::VolumeFlatten { name: name.into(), cancel: true }
 }
 
@@ -19,7 +19,7 @@ fn info(world: &mut World, name: &str) -> VolumeView {
 }
 
 /// Makes `p/c`, a clone of `p/a@s` in three PGs, one of which is returned.
-fn cloned() -> (World, VolumeId, PgId) {
+pub(super) fn cloned() -> (World, VolumeId, PgId) {
     let (mut world, [a, _]) = held();
     made(world.admin(create(&["p/a@s"])));
     let ask = VolumeClone { snapshot: "p/a@s".into(), name: "p/c".into(), ..VolumeClone::default() };

@@ -1,5 +1,6 @@
 //! Snapshots of records that are older than their PGs: a found cut ends, and a recovery finds what the records lack.
 
+use super::flatten::{cancel, cloned, flatten};
 use super::past::{finish, move_watermarks};
 use super::snapshots::{check_ready, check_rest, create, deliver_up_to, held, is_cut, is_release, list, made, remove};
 use super::world::{World, opened};
@@ -266,5 +267,44 @@ fn recovery_carries_a_clone_out_that_had_no_segments_yet() {
     assert!(!world.control.records().volumes[&c].cloning);
     assert_eq!(world.control.records().segments_of(c).count(), 3);
     opened(world.ask(3, open("p/c", false, false)));
+    check_rest(&world);
+}
+
+/// A forced recovery takes a PG back to a moment when it may not have had the snapshot.
+#[test]
+fn pg_that_was_forced_proves_no_deletion_of_a_snapshot() {
+    let (mut world, [a, _]) = held();
+    made(world.admin(create(&["p/a@s"])));
+    let mut tables = tables(&world);
+    let lacking = tables.iter_mut().find(|table| !table.snapshots.is_empty()).expect("PGs have it");
+    lacking.snapshots.clear();
+    let pg = lacking.pg;
+    let mut records = world.control.records().clone();
+    records.volumes.get_mut(&a.volume).expect("it is there").recovering = true;
+    let found = Found::compare(&records, &tables, &BTreeSet::new()).snapshots;
+    assert!(found.len() == 1 && found[0].ended, "one PG has deleted it: {found:?}");
+    records.pgs.get_mut(&pg).expect("it is there").floor = ReplicaId(100);
+    assert_eq!(Found::compare(&records, &tables, &BTreeSet::new()).snapshots, []);
+}
+
+#[test]
+fn older_records_do_not_go_on_with_a_flatten_that_was_stopped() {
+    let (mut world, clone, pg) = cloned();
+    world.leaderless = BTreeSet::from([pg]);
+    world.admin(flatten("p/c")).expect("it goes on");
+    world.seconds(1, &[]);
+    let copy = world.store.clone();
+    world.admin(cancel("p/c")).expect("it is stopped");
+    world.leaderless.clear();
+    made(world.admin(create(&["p/c@t"])));
+    assert_eq!(recover(&mut world, copy).len(), 1);
+    world.seconds(5, &[]);
+    let record = &world.control.records().volumes[&clone];
+    assert!(record.flatten.is_none() && record.clone_of.is_some(), "{record:?}");
+    let name = list(&mut world, "p/c")[0].name.clone();
+    world.admin(remove(&name)).expect("nothing needs it");
+    world.admin(flatten("p/c")).expect("it begins again");
+    world.seconds(5, &[]);
+    assert!(world.control.records().volumes[&clone].clone_of.is_none());
     check_rest(&world);
 }

@@ -457,6 +457,31 @@ fn recovery_drops_a_shrink_that_was_not_ordered() {
     assert!(world.chunks.iter().all(|((_, volume), (_, count))| *volume != held.volume || *count == 4 * 64));
 }
 
+/// A PG that goes back to before a shrink has the data behind the end again. A resize that waits does not keep it.
+#[test]
+fn forced_recovery_wipes_behind_the_end_whatever_resize_waits() {
+    for ask in [shrink_with(SEGMENT, true, false), grow(2 * SEGMENT)] {
+        let (mut world, mut held) = held(Stripe::NONE);
+        shorten(&mut world, &mut held, SEGMENT + HALF);
+        world.leaderless = crate::plan::pgs_of_volume(world.control.records(), held.volume).into_iter().collect();
+        let token = begin(&mut world, ask);
+        let before = record(&world, held.volume);
+        assert!(before.resize.is_some() && crate::plan::wiped_end(&before).is_none(), "{before:?}");
+        let writes = crate::plan::fence_volume(world.control.records(), &before, SessionId(u64::MAX));
+        world.control.write(writes);
+        world.control.attach_everywhere(held.volume);
+        let after = record(&world, held.volume);
+        assert_eq!(crate::plan::wiped_end(&after), Some(SEGMENT + HALF), "{after:?}");
+        assert!(after.len_epoch > before.len_epoch);
+        world.leaderless.clear();
+        (0..40).for_each(|_| world.pass(Duration::from_millis(50)));
+        let after = record(&world, held.volume);
+        assert_eq!((after.len_bytes, after.resize.clone(), after.settled), (SEGMENT + HALF, None, true), "{after:?}");
+        let refusal = world.admin_answers.remove(&token).expect("an answer").expect_err("it is given up");
+        assert_eq!(refusal.code, codes::VOLUME_BUSY, "{refusal}");
+    }
+}
+
 /// Zeros behind the end for one rollback lie below its head. Another rollback begins again.
 #[test]
 fn each_rollback_of_a_shortened_volume_has_its_own_epoch() {
