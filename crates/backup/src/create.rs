@@ -5,7 +5,9 @@
 //!
 //! Invariants:
 //! - What an index names is written before it, and what a record names before that. Memory is bounded by [`PIECES_AT_ONCE`].
-//! - An attempt has a draft of its own from its begin to its record. When another command deletes that draft, it ends without a record.
+//! - An attempt has drafts of its own from its begin to its record. When another command deletes them, it ends without a record.
+//! - A draft never changes, except for the first, which names no object. Each has the next number, and counts while the one before it is
+//!   there: so one that arrives late, when its attempt was given up and its objects were deleted, does not.
 
 use crate::error::Error;
 use crate::format::{self, ObjectId, PIECE_BLOCKS_MAX};
@@ -83,8 +85,7 @@ impl Create {
             record.segments.push(index);
             tell(Progress { done_bytes: range.end, moved_bytes: record.read_bytes });
             if record.written_bytes - drafted >= self.draft_bytes {
-                self.must_own(&record).await?;
-                self.repository.put_draft(&record).await?;
+                self.draft(&mut record).await?;
                 self.must_have(&record, base).await?;
                 drafted = record.written_bytes;
             }
@@ -104,19 +105,24 @@ impl Create {
         let drafts = self.repository.drafts(Some(&record.volume())).await?;
         let mut others: Vec<Record> = drafts.into_iter().flatten().collect();
         others.retain(|draft| draft.subject.is_same_snapshot(&record.subject));
-        let best = others.iter().filter(|draft| draft.parent == record.parent).max_by_key(|draft| draft.segments.len());
+        let best = others
+            .iter()
+            .filter(|draft| draft.parent == record.parent && counts(draft, &others))
+            .max_by_key(|draft| draft.segments.len());
+        let mut goes_on = None;
         if let Some(best) = best {
             let begun_ms = best.begun_ms.min(self.begun_ms);
-            record = Record { owner: owner.clone(), begun_ms, subject: self.subject.clone(), ..best.clone() };
+            let (owner, subject) = (owner.clone(), self.subject.clone());
+            let second = Record { owner, begun_ms, subject, draft: 1, ..best.clone() };
+            self.repository.put_draft(&second).await?;
+            // It protects the objects that it names from now on. If the one that it was made of is gone, they may be, too. The first
+            // draft, which comes behind it, says that they were there.
+            match self.is_whole(best).await? {
+                true => goes_on = Some(second),
+                false => self.repository.drop_draft(&second).await?,
+            }
         }
         self.repository.put_draft(&record).await?;
-        // A draft protects the objects that it names. It was given up before this attempt had its own: nothing of it counts.
-        if let Some(best) = best
-            && !self.repository.has_draft(best).await?
-        {
-            record = fresh(base);
-            self.repository.put_draft(&record).await?;
-        }
         // A sweep that has not seen the draft may have deleted what the older backup names: then its record had gone before.
         if let Some(older) = base
             && !self.repository.has(older).await?
@@ -124,7 +130,11 @@ impl Create {
             base = None;
             record = fresh(None);
             self.repository.put_draft(&record).await?;
+            if let Some(second) = goes_on.take() {
+                self.repository.drop_draft(&second).await?;
+            }
         }
+        record = goes_on.unwrap_or(record);
         // The attempts that they belong to end.
         for other in &others {
             self.repository.drop_draft(other).await?;
@@ -132,10 +142,37 @@ impl Create {
         Ok((record, base))
     }
 
+    /// Writes the next draft. The last two stay: see [`counts`].
+    async fn draft(&self, record: &mut Record) -> Result<(), Error> {
+        self.must_own(record).await?;
+        let old = record.before();
+        record.draft += 1;
+        self.repository.put_draft(record).await?;
+        // It was given up meanwhile: the draft protects what may be deleted already.
+        if let Err(error) = self.must_own(record).await {
+            self.repository.drop_draft(record).await?;
+            return Err(error);
+        }
+        match old {
+            Some(old) => self.repository.drop_draft(&old).await,
+            None => Ok(()),
+        }
+    }
+
     /// Checks that no other command has ended this attempt.
     async fn must_own(&self, record: &Record) -> Result<(), Error> {
-        let is_own = self.repository.has_draft(record).await?;
+        let is_own = self.is_whole(record).await?;
         is_own.then_some(()).ok_or_else(|| Error::GivenUp(record.id.clone()))
+    }
+
+    /// Whether a draft is there, and the one before it.
+    async fn is_whole(&self, draft: &Record) -> Result<bool, Error> {
+        for one in [Some(draft.clone()), draft.before()].into_iter().flatten() {
+            if !self.repository.has_draft(&one).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Checks that the older backup is still there, if there is one: what it names is in this one, too.
@@ -151,12 +188,14 @@ impl Create {
         self.must_own(&record).await?;
         self.repository.put_record(&record).await?;
         if let Err(error) = self.must_own(&record).await {
-            self.repository.drop_record(&record).await?;
+            self.repository.drop_own_record(&record).await?;
             return Err(error);
         }
         // The backup is there. A draft that stays beside its record counts for nothing.
-        let _ = self.repository.drop_draft(&record).await;
-        Ok(record)
+        for draft in [Some(record.clone()), record.before()].into_iter().flatten() {
+            let _ = self.repository.drop_draft(&draft).await;
+        }
+        Ok(Record { draft: 0, ..record })
     }
 
     /// Saves a segment; `base` is its index in the older backup. Returns its index; `None`: it reads as zeros.
@@ -194,7 +233,7 @@ impl Create {
         if index.is_empty() {
             return Ok(None);
         }
-        let bytes = format::encode_index(&index, self.salt);
+        let bytes = format::encode_index(&index, self.salt)?;
         record.written_bytes += bytes.len() as u64;
         self.repository.put_object(bytes).await.map(Some)
     }
@@ -237,6 +276,12 @@ impl Create {
         let runs = places.into_iter().map(|(start, at)| (start, Place { count: 1, piece, at })).collect();
         Ok(Packed { of, runs, read_bytes, written_bytes })
     }
+}
+
+/// Whether the objects that a draft names are protected since it was written: it names none, or the draft before it is there, too.
+fn counts(draft: &Record, all: &[Record]) -> bool {
+    draft.before().is_none_or(|before| all.iter().any(|other| other.is_draft(&before)))
+        && (draft.draft > 0 || draft.segments.is_empty())
 }
 
 fn blocks_of(bytes: u64) -> u32 {

@@ -74,6 +74,9 @@ pub enum Error {
     /// The volume failed a request.
     #[error("{0}")]
     Volume(VolumeFailure),
+    /// Data cannot be compressed.
+    #[error("the index of a segment cannot be compressed: {0}")]
+    Compress(std::io::Error),
     /// A task of the program panicked.
     #[error("a part of the work ended without a result")]
     Lost,
@@ -83,5 +86,11 @@ impl Error {
     /// Whether an object is missing.
     pub fn is_missing(&self) -> bool {
         matches!(self, Error::Store { source: object_store::Error::NotFound { .. }, .. })
+    }
+
+    /// Whether the store cannot do this at all.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        use object_store::Error::{NotImplemented, NotSupported};
+        matches!(self, Error::Store { source: NotImplemented { .. } | NotSupported { .. }, .. })
     }
 }

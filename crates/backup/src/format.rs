@@ -139,7 +139,10 @@ pub fn decode_piece(id: ObjectId, bytes: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Encodes the index of a segment.
-pub fn encode_index(index: &Index, salt: u64) -> Vec<u8> {
+///
+/// # Errors
+/// `Compress`: there is no memory for it.
+pub fn encode_index(index: &Index, salt: u64) -> Result<Vec<u8>, Error> {
     let pieces = index.pieces();
     let mut body = Vec::with_capacity(pieces.len() * HASH + index.len() * RUN);
     pieces.iter().for_each(|id| body.extend_from_slice(&id.0));
@@ -149,15 +152,14 @@ pub fn encode_index(index: &Index, salt: u64) -> Vec<u8> {
             body.extend_from_slice(&number.to_le_bytes());
         }
     }
-    // Memory is the only failure of an encoder.
-    let packed = zstd::bulk::compress(&body, 3).unwrap_or_default();
+    let packed = zstd::bulk::compress(&body, 3).map_err(Error::Compress)?;
     let mut out = Vec::with_capacity(HEADER + packed.len());
     out.extend_from_slice(&INDEX_MAGIC);
     out.extend_from_slice(&(pieces.len() as u32).to_le_bytes());
     out.extend_from_slice(&(index.len() as u32).to_le_bytes());
     out.extend_from_slice(&salt.to_le_bytes());
     out.extend_from_slice(&packed);
-    out
+    Ok(out)
 }
 
 /// Returns the index of a segment.
@@ -240,9 +242,9 @@ mod tests {
         for (start, count, n, at) in [(0, 5, 9, 0), (5, 1, 2, 1023), (100, 1024, 9, 0), (SEGMENT_BLOCKS - 1, 1, 4, 7)] {
             index.insert(start, Place { count, piece: piece(n), at });
         }
-        let bytes = encode_index(&index, 9);
+        let bytes = encode_index(&index, 9).expect("there is memory");
         assert_eq!(decode_index(ObjectId::of(&bytes), &bytes).expect("it is whole"), index);
-        let empty = encode_index(&Index::default(), 9);
+        let empty = encode_index(&Index::default(), 9).expect("there is memory");
         assert_eq!(decode_index(ObjectId::of(&empty), &empty).expect("it is whole"), Index::default());
         // With a name that fits, the runs decide.
         let forged = |runs: &[[u32; 4]]| {

@@ -101,8 +101,8 @@ struct Plan {
     indexes: BTreeSet<ObjectId>,
     /// Objects that were written since are left alone.
     before_ms: u64,
-    drafts: Vec<String>,
-    blocked_by: Vec<String>,
+    drafts: BTreeSet<String>,
+    blocked_by: BTreeSet<String>,
     unreadable: BTreeSet<String>,
 }
 
@@ -121,6 +121,7 @@ impl Plan {
                 |record: &Record| Some(&record.id) == draft.parent.as_ref() && record.volume() == draft.volume();
             draft.parent.is_none() || first.iter().filter(stays).any(is_parent)
         };
+        // An attempt has several drafts.
         let named = |draft: &Record| format!("{} {}", draft.volume(), draft.id);
         plan.drafts = drafts.iter().map(named).collect();
         plan.blocked_by = drafts.iter().filter(|draft| !is_there(draft)).map(named).collect();
@@ -225,6 +226,7 @@ pub async fn sweep_with(
             (needed, end) = plan.needed(repository, shard, names_max).await?;
         }
     }
+    let list = |names: BTreeSet<String>| names.into_iter().collect();
     let Plan { drafts, blocked_by, unreadable, .. } = plan;
-    Ok(Swept { drafts, blocked_by, unreadable: unreadable.into_iter().collect(), ..swept })
+    Ok(Swept { drafts: list(drafts), blocked_by: list(blocked_by), unreadable: list(unreadable), ..swept })
 }

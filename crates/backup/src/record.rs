@@ -49,8 +49,8 @@ pub struct Subject {
     pub when_full: WhenFull,
 }
 
-fn is_default(policy: &WhenFull) -> bool {
-    *policy == WhenFull::default()
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Subject {
@@ -103,6 +103,9 @@ pub struct Record {
     /// When the first attempt began: milliseconds of its machine's clock.
     #[serde(default)]
     pub begun_ms: u64,
+    /// Number of a draft in its attempt.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub draft: u32,
 }
 
 /// The part of a record that is read before all else.
@@ -115,8 +118,30 @@ impl Record {
     /// Begins a backup.
     pub fn begin(subject: Subject, parent: Option<String>, (owner, begun_ms): (String, u64)) -> Record {
         let (id, segments) = (subject.id(), Vec::new());
-        let (data_bytes, read_bytes, written_bytes) = (0, 0, 0);
-        Record { format: FORMAT, id, subject, parent, segments, data_bytes, read_bytes, written_bytes, owner, begun_ms }
+        let (data_bytes, read_bytes, written_bytes, draft) = (0, 0, 0, 0);
+        Record {
+            format: FORMAT,
+            id,
+            subject,
+            parent,
+            segments,
+            data_bytes,
+            read_bytes,
+            written_bytes,
+            owner,
+            begun_ms,
+            draft,
+        }
+    }
+
+    /// Returns the draft of the attempt before this one.
+    pub(crate) fn before(&self) -> Option<Record> {
+        self.draft.checked_sub(1).map(|draft| Record { draft, ..self.clone() })
+    }
+
+    /// Whether this is the other draft, perhaps with other contents.
+    pub(crate) fn is_draft(&self, other: &Record) -> bool {
+        (&self.id, &self.owner, self.draft) == (&other.id, &other.owner, other.draft)
     }
 
     /// Returns `pool/volume`.

@@ -3,11 +3,12 @@
 //! ```text
 //! basalt-backup.json                       that it is one, and of which format
 //! backups/POOL/VOLUME/ID.json              records
-//! drafts/POOL/VOLUME/ID.OWNER.json         records of backups that are being made, one for each attempt
+//! drafts/POOL/VOLUME/ID.OWNER-N.json       records of backups that are being made: the last ones of each attempt, without -N its first
 //! objects/3f/3f5a…                         pieces and indexes, named by their hashes
 //! ```
 //!
-//! Invariant: an object that a record names is never written with other bytes; it is deleted only when no record names it.
+//! Invariants: an object that a record names is never written with other bytes; it is deleted only when no record names it. A record takes
+//! the place of no other one, also when its request arrives late.
 
 use crate::error::Error;
 use crate::format::{self, ObjectId};
@@ -21,10 +22,11 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, PutMode, RetryConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, Permissions};
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,14 +247,24 @@ impl Repository {
     /// `Store`; `Taken`: there is a backup of another volume with this name; `GivenUp`: another attempt has made this one.
     pub async fn put_record(&self, record: &Record) -> Result<(), Error> {
         let path = path_of(BACKUPS, record);
+        let bytes = Bytes::from(Record { draft: 0, ..record.clone() }.encode());
+        let Err(refusal) = self.put_as(&path, bytes.clone(), PutMode::Create).await else { return Ok(()) };
         match self.get(&path).await {
-            Ok(bytes) => {
-                let old = Record::decode(path.as_ref(), &bytes);
-                let is_same = old.is_ok_and(|old| old.subject.is_same_snapshot(&record.subject));
+            Ok(found) => {
+                let old = Record::decode(path.as_ref(), &found);
+                let is_same = old.as_ref().is_ok_and(|old| old.subject.is_same_snapshot(&record.subject));
                 let id = record.id.clone();
-                Err(if is_same { Error::GivenUp(id) } else { Error::Taken(id) })
+                match old {
+                    // The answer to an earlier request was lost.
+                    Ok(old) if is_same && old.owner == record.owner => Ok(()),
+                    _ => Err(if is_same { Error::GivenUp(id) } else { Error::Taken(id) }),
+                }
             }
-            Err(error) if error.is_missing() => self.put(&path, record.encode().into()).await,
+            // A file system without hard links, or a server without conditional requests: the look before is all there is.
+            Err(error) if error.is_missing() && (self.local.is_some() || refusal.is_unsupported()) => {
+                self.put(&path, bytes).await
+            }
+            Err(error) if error.is_missing() => Err(refusal),
             Err(error) => Err(error),
         }
     }
@@ -287,6 +299,21 @@ impl Repository {
     /// `Store`.
     pub async fn drop_record(&self, record: &Record) -> Result<(), Error> {
         self.delete(&path_of(BACKUPS, record)).await
+    }
+
+    /// Deletes the record of an attempt, unless there is that of another one in its place.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub async fn drop_own_record(&self, record: &Record) -> Result<(), Error> {
+        let path = path_of(BACKUPS, record);
+        match self.get(&path).await {
+            Ok(found) if Record::decode(path.as_ref(), &found).is_ok_and(|r| r.owner == record.owner) => {
+                self.delete(&path).await
+            }
+            Err(error) if !error.is_missing() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Deletes a draft.
@@ -346,29 +373,60 @@ impl Repository {
     }
 
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), Error> {
+        self.put_as(path, bytes, PutMode::Overwrite).await
+    }
+
+    async fn put_as(&self, path: &Path, bytes: Bytes, mode: PutMode) -> Result<(), Error> {
         let failed = |source| Error::Store { what: format!("{}: {path} cannot be written", self.address), source };
         let Some(local) = &self.local else {
-            return self.store.put(path, bytes.into()).await.map(drop).map_err(failed);
+            return self.store.put_opts(path, bytes.into(), mode.into()).await.map(drop).map_err(failed);
         };
         let file = local.path_to_filesystem(path).map_err(failed)?;
         let refused = |source: std::io::Error| failed(Generic { store: "directory", source: Box::new(source) });
         // Within a private directory no other user sees the mode that a file has at first.
         file.parent().map_or(Ok(()), make_private).map_err(refused)?;
-        self.store.put(path, bytes.into()).await.map_err(failed)?;
+        self.store.put_opts(path, bytes.into(), mode.into()).await.map_err(failed)?;
         std::fs::set_permissions(&file, Permissions::from_mode(0o600)).map_err(refused)
     }
 
     async fn delete(&self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::Store { what: format!("{}: {path} cannot be deleted", self.address), source };
         match self.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(source) => Err(Error::Store { what: format!("{}: {path} cannot be deleted", self.address), source }),
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(source) => return Err(failed(source)),
+        }
+        // The objects of a record that comes back after a power cut may be gone.
+        let Some(local) = &self.local else { return Ok(()) };
+        let file = local.path_to_filesystem(path).map_err(failed)?;
+        match file.parent().map_or(Ok(()), sync_directory) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(failed(Generic { store: "directory", source: Box::new(error) }))
+            }
+            _ => Ok(()),
         }
     }
 }
 
-/// Makes a directory and those above it, for their owner alone. One that is there keeps its mode.
+/// Makes a directory and those above it, for their owner alone. They stay after a power cut. One that is there keeps its mode.
 fn make_private(directory: &std::path::Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let above = match directory.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => std::path::Path::new("."),
+    };
+    make_private(above)?;
+    match DirBuilder::new().mode(0o700).create(directory) {
+        // Another command was faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && directory.is_dir() => {}
+        other => other?,
+    }
+    sync_directory(above)
+}
+
+fn sync_directory(directory: &std::path::Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 /// Checks that a directory is there.
@@ -421,7 +479,11 @@ fn object(id: ObjectId) -> Path {
 
 fn path_of(kind: &str, record: &Record) -> Path {
     // Each attempt has a draft of its own.
-    let name = if kind == DRAFTS { format!("{}.{}", record.id, record.owner) } else { record.id.clone() };
+    let name = match (kind, record.draft) {
+        (DRAFTS, 0) => format!("{}.{}", record.id, record.owner),
+        (DRAFTS, n) => format!("{}.{}-{n}", record.id, record.owner),
+        _ => record.id.clone(),
+    };
     Path::from(format!("{kind}/{}/{name}.json", record.volume()))
 }
 

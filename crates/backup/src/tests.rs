@@ -477,8 +477,92 @@ fn backup_of_another_volume_is_not_overwritten() {
     let other = Subject { cluster: "another".to_owned(), ..record.subject.clone() };
     let put = rig.runtime.block_on(rig.repository.put_record(&Record { subject: other, ..record.clone() }));
     assert!(matches!(put, Err(Error::Taken(_))));
-    let put = rig.runtime.block_on(rig.repository.put_record(&record));
+    rig.runtime.block_on(rig.repository.put_record(&record)).expect("the first answer may be lost");
+    let other = Record { owner: "b".to_owned(), ..record.clone() };
+    let put = rig.runtime.block_on(rig.repository.put_record(&other));
     assert!(matches!(put, Err(Error::GivenUp(_))), "a record never changes");
+    rig.runtime.block_on(rig.repository.drop_own_record(&other)).expect("memory");
+    assert_eq!(rig.records(), std::slice::from_ref(&record));
+    rig.runtime.block_on(rig.repository.drop_own_record(&record)).expect("memory");
+    assert!(rig.records().is_empty());
+}
+
+impl Rig {
+    fn drafts(&self) -> Vec<Record> {
+        let drafts = self.runtime.block_on(self.repository.drafts(None)).expect("memory");
+        drafts.into_iter().map(|draft| draft.expect("it is whole")).collect()
+    }
+
+    fn drop_drafts(&self) {
+        self.drafts().iter().for_each(|one| self.runtime.block_on(self.repository.drop_draft(one)).expect("memory"));
+    }
+}
+
+/// Returns a snapshot with a block of data in each of six segments.
+fn six_segments() -> Arc<Snapshot> {
+    let mut volume = Volume { len: 6 * SEGMENT, ..Volume::default() };
+    (0..6).for_each(|n| volume.write(n * SEGMENT / BLOCK + 3, 7 + n as u8));
+    volume.cut(false)
+}
+
+#[test]
+fn backup_that_is_interrupted_again_and_again_reads_nothing_twice() {
+    let rig = Rig::new();
+    let snapshot = six_segments();
+    for done in 1..6 {
+        snapshot.reads_left.store(1, Ordering::SeqCst);
+        rig.create(&snapshot, 901, None).expect_err("the connection is lost");
+        assert!(rig.drafts().len() <= 2, "{done}: {:?}", rig.drafts());
+        assert_eq!(rig.sweep(u64::MAX).objects, 0);
+    }
+    snapshot.reads_left.store(u64::MAX, Ordering::SeqCst);
+    let record = rig.create(&snapshot, 901, None).expect("it goes on");
+    assert_eq!((snapshot.read_bytes.load(Ordering::SeqCst), record.draft), (6 * BLOCK, 0));
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    assert!(rig.drafts().is_empty());
+}
+
+/// The request of a draft may arrive when the attempt was given up, and what it names was deleted.
+#[test]
+fn draft_that_arrives_late_is_not_gone_on_with() {
+    let rig = Rig::new();
+    let snapshot = six_segments();
+    snapshot.reads_left.store(3, Ordering::SeqCst);
+    rig.create(&snapshot, 901, None).expect_err("the connection is lost");
+    let late = rig.drafts().into_iter().max_by_key(|draft| draft.draft).expect("it has drafts");
+    assert_eq!(late.segments.len(), 3);
+    rig.drop_drafts();
+    assert!(rig.sweep(u64::MAX).objects > 0 && rig.objects().is_empty());
+    rig.runtime.block_on(rig.repository.put_draft(&late)).expect("memory");
+    snapshot.reads_left.store(u64::MAX, Ordering::SeqCst);
+    let record = rig.create(&snapshot, 901, None).expect("no fault");
+    assert_eq!(record.read_bytes, 6 * BLOCK);
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    assert!(rig.verify(&rig.records()).faults.is_empty() && rig.drafts().is_empty());
+}
+
+/// Another command gives an attempt up while its next draft is on the way.
+#[test]
+fn attempt_that_was_given_up_while_it_stood_still_ends() {
+    let rig = Rig::new();
+    let snapshot = six_segments();
+    let (repository, handle) = (rig.repository.clone(), rig.runtime.handle().clone());
+    let give_up = move || {
+        handle.block_on(async {
+            for draft in repository.drafts(None).await.expect("memory").into_iter().flatten() {
+                repository.drop_draft(&draft).await.expect("memory");
+                // The next one was on its way.
+                let next = Record { draft: draft.draft + 1, ..draft };
+                repository.put_draft(&next).await.expect("memory");
+            }
+        });
+    };
+    *snapshot.meanwhile.lock().expect("no test panicked") = Some(Box::new(give_up));
+    let ended = rig.create(&snapshot, 901, None);
+    assert!(matches!(ended, Err(Error::GivenUp(_))), "{ended:?}");
+    assert!(rig.records().is_empty());
+    let record = rig.create(&snapshot, 901, None).expect("no fault");
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
 }
 
 /// Checks that no other user can read or enter what is below a directory.

@@ -130,7 +130,7 @@ pub fn object(data: &[u8]) -> Verdict {
         1 => {
             let index = meter::bounded(bytes.len(), 64, INDEX_MEMORY, || decode_index(id, bytes));
             if let Ok(index) = &index {
-                let again = encode_index(index, 1);
+                let again = encode_index(index, 1).expect("there is memory");
                 assert_eq!(&decode_index(ObjectId::of(&again), &again).expect("it was just encoded"), index);
             }
             Verdict::of(&index)
@@ -159,7 +159,7 @@ pub fn object_seed(rng: &mut Rng) -> Vec<u8> {
                 let (count, piece) = (rng.between(1, 9) as u32, ObjectId([rng.below(4) as u8; 32]));
                 index.insert(rng.below(200_000) as u32, Place { count, piece, at: rng.below(1000) as u32 });
             }
-            encode_index(&index, rng.next_u64())
+            encode_index(&index, rng.next_u64()).expect("there is memory")
         }
         _ => {
             let mut record = Record::begin(subject(rng), None, ("a".to_owned(), 5));

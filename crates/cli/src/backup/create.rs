@@ -2,7 +2,7 @@
 
 use super::args::Create;
 use super::volume::Saved;
-use super::{Found, Opened, RESTORING, advance, bar, connect, failed, refused, view};
+use super::{Found, Opened, RESTORING, advance, bar, connect, failed, must_be, refused, view};
 use crate::admin::Admin;
 use crate::duration::{moment, now_ms};
 use crate::errors::{Exit, chain};
@@ -81,89 +81,119 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     // A name that is wrong leaves no new repository behind.
     let opened = Opened::to_add(&address)?;
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
-    let Found { records, unreadable } = opened.records(Some(&of.volume.name))?;
-    unreadable.iter().for_each(|what| remark(what));
-    let is_given = given.is_some();
-    let snapshot = match given {
-        Some(snapshot) => snapshot,
-        None => choose(admin, &opened, &of, &records, &repository)?,
-    };
-    let saved = save(&opened, &of, (&snapshot, records), metas, (args, as_json));
-    if !matches!(saved, Ok(Some(_))) {
-        if !is_given && !is_begun(&opened, &of.subject(&snapshot)) {
-            // Nothing goes on with it: a repository that is full from the first write on would get one more each time.
-            drop_one(admin, &snapshot, "of a backup that did not begin");
-        } else {
-            remark("the backup is not complete: its draft stays, and the same command goes on with it");
+    let making = Making { admin, metas, opened, repository, args, as_json };
+    let begun = making.begun(&of)?.filter(|_| given.is_none() && !args.full);
+    if let Some(snapshot) = begun {
+        remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
+        let Some((record, _)) = making.run(&of, &snapshot, false)? else { return Ok(Exit::Interrupted) };
+        match as_json {
+            true => remark(&format!("backup {} of {} is complete", record.id, record.volume())),
+            false => told(&record, false, false)?,
         }
     }
-    let Some((record, is_old)) = saved? else { return Ok(Exit::Interrupted) };
-    if !is_old {
-        drop_older(admin, &of, &snapshot, &opened, &repository);
-    }
+    let is_own = given.is_none();
+    let (of, snapshot) = match given {
+        Some(snapshot) => (of, snapshot),
+        None => making.present(name)?,
+    };
+    let Some((record, is_old)) = making.run(&of, &snapshot, is_own)? else { return Ok(Exit::Interrupted) };
     told(&record, is_old, as_json)?;
     Ok(Exit::Done)
 }
 
-/// Saves a snapshot. Returns its record, and whether that was there already; `None`: SIGINT came before the end.
-fn save(
-    opened: &Opened,
-    of: &Of,
-    (snapshot, records): (&SnapshotView, Vec<Record>),
+/// Makes backups of one volume in one repository.
+struct Making<'a> {
+    admin: &'a Admin,
     metas: Vec<String>,
-    (args, as_json): (&Create, bool),
-) -> Result<Option<(Record, bool)>> {
-    let subject = of.subject(snapshot);
-    if let Some(record) = records.iter().find(|record| record.subject.is_same_snapshot(&subject)) {
-        return Ok(Some((record.clone(), true)));
-    }
-    // The last backup whose snapshot is still there, and older than this one.
-    let base = records
-        .into_iter()
-        .rev()
-        .filter(|_| !args.full)
-        .find(|record| record.subject.snapshot_id < subject.snapshot_id && of.snapshot_of(record).is_some());
-    let cluster = connect(metas)?;
-    let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
-    let since = base.as_ref().and_then(|base| of.snapshot_of(base)).map(|snapshot| snapshot.snapshot);
-    let bar = bar(subject.len_bytes, as_json);
-    let source = Arc::new(Saved { volume, since });
-    let create = backup::Create {
-        repository: opened.repository.clone(),
-        source: source.clone(),
-        subject,
-        base,
-        compression: args.compress.unwrap_or(of.compression),
-        begun_ms: now_ms(),
-        salt: uuid::Uuid::new_v4().as_u64_pair().0,
-        draft_bytes: backup::DRAFT_BYTES,
-    };
-    let made = opened.until_interrupted(create.run(&advance(&bar, "read")))?;
-    bar.finish_and_clear();
-    if made.is_none() {
-        // Reads that are in flight end with it. The backup is not complete, whatever the close says.
-        let _ = source.volume.close();
-    }
-    Ok(made.transpose().map_err(failed)?.map(|record| (record, false)))
+    opened: Opened,
+    /// Id of the repository.
+    repository: String,
+    args: &'a Create,
+    as_json: bool,
 }
 
-/// Returns the snapshot to save: that of a backup that was interrupted, or a new one.
-fn choose(admin: &Admin, opened: &Opened, of: &Of, records: &[Record], repository: &str) -> Result<SnapshotView> {
-    let drafts = opened.runtime.block_on(opened.repository.drafts(Some(&of.volume.name))).map_err(failed)?;
-    let is_own = |s: &&SnapshotView| s.labels.get(LABEL).is_some_and(|label| label == repository);
-    // A draft that stayed beside its record is over.
-    let is_open = |draft: &&Record| records.iter().all(|record| !record.subject.is_same_snapshot(&draft.subject));
-    let begun =
-        drafts.iter().flatten().filter(is_open).filter_map(|draft| of.snapshot_of(draft)).rfind(is_own).cloned();
-    if let Some(snapshot) = begun {
-        remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
-        return Ok(snapshot);
+impl Making<'_> {
+    /// Saves a snapshot; `is_new` says that this command has made it. Returns the record, and whether that was there already; `None`: SIGINT
+    /// came before the end.
+    fn run(&self, of: &Of, snapshot: &SnapshotView, is_new: bool) -> Result<Option<(Record, bool)>> {
+        let Found { records, unreadable } = self.opened.records(Some(&of.volume.name))?;
+        unreadable.iter().for_each(|what| remark(what));
+        let saved = self.save(of, snapshot, records);
+        match &saved {
+            Ok(Some((_, false))) => drop_older(self.admin, of, snapshot, &self.opened, &self.repository),
+            Ok(Some((_, true))) => {}
+            _ if is_new && !is_begun(&self.opened, &of.subject(snapshot)) => {
+                // Nothing goes on with it: a repository that is full from the first write on would get one more each time.
+                drop_one(self.admin, snapshot, "of a backup that did not begin");
+            }
+            _ => remark("the backup is not complete: its draft stays, and the same command goes on with it"),
+        }
+        saved
     }
-    let compact: String = moment(now_ms()).chars().filter(char::is_ascii_digit).take(17).collect();
-    let labels = BTreeMap::from([(LABEL.to_owned(), repository.to_owned())]);
-    let names = [format!("{}@{PREFIX}{compact}", of.volume.name)];
-    let made = admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
-    made.into_iter().next().context("the metadata server names the snapshot that it made")
+
+    fn save(&self, of: &Of, snapshot: &SnapshotView, records: Vec<Record>) -> Result<Option<(Record, bool)>> {
+        let subject = of.subject(snapshot);
+        if let Some(record) = records.iter().find(|record| record.subject.is_same_snapshot(&subject)) {
+            return Ok(Some((record.clone(), true)));
+        }
+        // The last backup whose snapshot is still there, and older than this one.
+        let base = records
+            .into_iter()
+            .rev()
+            .filter(|_| !self.args.full)
+            .find(|record| record.subject.snapshot_id < subject.snapshot_id && of.snapshot_of(record).is_some());
+        let cluster = connect(self.metas.clone())?;
+        let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
+        must_be(self.admin, snapshot)?;
+        let since = base.as_ref().and_then(|base| of.snapshot_of(base)).map(|snapshot| snapshot.snapshot);
+        let bar = bar(subject.len_bytes, self.as_json);
+        let source = Arc::new(Saved { volume, since });
+        let create = backup::Create {
+            repository: self.opened.repository.clone(),
+            source: source.clone(),
+            subject,
+            base,
+            compression: self.args.compress.unwrap_or(of.compression),
+            begun_ms: now_ms(),
+            salt: uuid::Uuid::new_v4().as_u64_pair().0,
+            draft_bytes: backup::DRAFT_BYTES,
+        };
+        let made = self.opened.until_interrupted(create.run(&advance(&bar, "read")))?;
+        bar.finish_and_clear();
+        if made.is_none() {
+            // Reads that are in flight end with it. The backup is not complete, whatever the close says.
+            let _ = source.volume.close();
+        }
+        Ok(made.transpose().map_err(failed)?.map(|record| (record, false)))
+    }
+
+    /// Returns the snapshot of a backup that was interrupted.
+    fn begun(&self, of: &Of) -> Result<Option<SnapshotView>> {
+        let Found { records, .. } = self.opened.records(Some(&of.volume.name))?;
+        let drafts = self.opened.repository.drafts(Some(&of.volume.name));
+        let drafts = self.opened.runtime.block_on(drafts).map_err(failed)?;
+        let is_own = |s: &&SnapshotView| s.labels.get(LABEL).is_some_and(|label| *label == self.repository);
+        // A draft that stayed beside its record is over.
+        let is_open = |draft: &&Record| records.iter().all(|record| !record.subject.is_same_snapshot(&draft.subject));
+        let open = drafts.iter().flatten().filter(is_open);
+        Ok(open.filter_map(|draft| of.snapshot_of(draft)).filter(is_own).max_by_key(|s| s.snapshot).cloned())
+    }
+
+    /// Makes a snapshot of the volume as it is now.
+    fn present(&self, name: &str) -> Result<(Of, SnapshotView)> {
+        let compact: String = moment(now_ms()).chars().filter(char::is_ascii_digit).take(17).collect();
+        let labels = BTreeMap::from([(LABEL.to_owned(), self.repository.clone())]);
+        let names = [format!("{name}@{PREFIX}{compact}")];
+        let made = self.admin.create_snapshots(&names, VolumeText { labels, ..VolumeText::default() })?;
+        let made = made.into_iter().next().context("the metadata server names the snapshot that it made")?;
+        // A command that fills the volume marks it before its first write.
+        let of = Of::ask(self.admin, name)?;
+        if of.volume.labels.contains_key(RESTORING) {
+            drop_one(self.admin, &made, "of a volume that is being filled");
+            return Err(super::incomplete(name).into());
+        }
+        Ok((of, made))
+    }
 }
 
 /// Deletes the snapshots of older backups in this repository: the next one compares with the present one. A failure costs

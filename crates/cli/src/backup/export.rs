@@ -6,7 +6,7 @@
 use super::args::Export;
 use super::create::Of;
 use super::volume::Saved;
-use super::{RESTORING, advance, bar, connect, failed, ready, refused};
+use super::{RESTORING, advance, bar, connect, failed, must_be, ready, refused};
 use crate::admin::Admin;
 use crate::errors::UserError;
 use crate::output::{json, remark};
@@ -46,6 +46,7 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Export, as_json: bool) -> R
     let head = Head::new(of.subject(&snapshot), args.compress.unwrap_or(of.compression), base.as_ref().map(base_of));
     let cluster = connect(metas)?;
     let volume = cluster.open(&snapshot.name, Access::Read).map_err(refused)?;
+    must_be(admin, &snapshot)?;
     let output = Output::open(into)?;
     let encoder = output.begin(&head)?;
     let from = encoder.done_bytes();

@@ -65,7 +65,7 @@ fn failed(error: backup::Error) -> anyhow::Error {
         Stream { .. } => codes::STREAM_DAMAGED,
         Incomparable => codes::STREAM_INCOMPARABLE,
         File { .. } => codes::FILE_UNUSABLE,
-        Lost => codes::BUG,
+        Compress(_) | Lost => codes::BUG,
         Volume(_) => 0,
     };
     let what = crate::errors::chain(&error);
@@ -119,6 +119,16 @@ pub fn ready(admin: &Admin, name: &str) -> Result<SnapshotView> {
     }
     let what = format!("snapshot {name} is {}", snapshot.state);
     Err(UserError::new(codes::VOLUME_BUSY, what, "basalt snapshot ls shows when it is ready").into())
+}
+
+/// Checks that a snapshot that was opened by its name is still the one that has it.
+fn must_be(admin: &Admin, opened: &SnapshotView) -> Result<()> {
+    let found = crate::snapshots::info(admin, &opened.name)?;
+    if (found.volume, found.snapshot) == (opened.volume, opened.snapshot) {
+        return Ok(());
+    }
+    let what = format!("{} was deleted, and another snapshot has its name", opened.name);
+    Err(UserError::new(codes::VOLUME_BUSY, what, "the same command again, if that one is to be saved").into())
 }
 
 /// Returns the volumes of which a repository has backups, if it answers within `max`. Without `repo` it is the one of the environment.

@@ -82,6 +82,7 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     volume_with_all_labels_comes_back(dev, &repo);
     restore_that_failed_goes_on(dev);
     pool_says_whether_backups_are_compressed(dev, &repo);
+    interrupted_backup_does_not_stand_for_the_present(dev, &repo);
 
     // After a rollback no snapshot can be compared with: everything is read.
     assert_eq!(dev.run(&["snapshot", "create", "main/saved@here"]).code, 0);
@@ -92,6 +93,33 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
     for name in ["main/first", "main/last", "main/saved"] {
         assert_eq!(dev.run(&["volume", "rm", name, "--now", "--snapshots"]).code, 0);
     }
+}
+
+/// A backup that was interrupted is ended first. Then the volume is saved as it is now.
+fn interrupted_backup_does_not_stand_for_the_present(dev: &Dev, repo: &str) {
+    assert_eq!(dev.run(&["volume", "create", "main/cut", "16MiB"]).code, 0);
+    write(dev, "main/cut", 0..2, 1);
+    let create = ["backup", "create", "main/cut", "--repo", repo];
+    let (objects, away) = (Path::new(repo).join("objects"), Path::new(repo).join("away"));
+    std::fs::rename(&objects, &away).expect("it is there");
+    std::fs::write(&objects, "").expect("it can be written");
+    let failed = dev.run(&create);
+    assert!(failed.code == 1 && failed.err.contains("the same command goes on"), "{failed:?}");
+    std::fs::remove_file(&objects).expect("it is there");
+    std::fs::rename(&away, &objects).expect("it is there");
+    write(dev, "main/cut", 1..3, 2);
+    let made = dev.json(&create);
+    let listed = dev.json(&["backup", "ls", "main/cut", "--repo", repo])["backups"].clone();
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+    assert_eq!((&made["parent"], made["read_bytes"].as_u64()), (&listed[0]["id"], Some(2 * 65536)), "{made}");
+    for (n, expected) in [(0, [1, 1, 0, 0, 0, 0, 0, 0]), (1, [1, 2, 2, 0, 0, 0, 0, 0])] {
+        let (new, id) = (format!("main/cut-{n}"), listed[n]["id"].as_str().expect("an id").to_owned());
+        let restore = ["backup", "restore", "main/cut", &new, "--id", &id, "--repo", repo];
+        assert_eq!(dev.run(&restore).code, 0);
+        assert_eq!(read(dev, &new), expected);
+        assert_eq!(dev.run(&["volume", "rm", &new, "--now"]).code, 0);
+    }
+    assert_eq!(dev.run(&["volume", "rm", "main/cut", "--now", "--snapshots"]).code, 0);
 }
 
 /// A record that cannot be read is named by each command; the other backups can be used.
