@@ -221,7 +221,7 @@ fn python() -> Result<()> {
 }
 
 /// Crates whose pages a Rust program reads: the API, and the values in it.
-const DOCUMENTED: &[&str] = &["client", "clientloop", "clientthread", "control", "device", "types"];
+const DOCUMENTED: &[&str] = &["client", "clientloop", "clientthread", "control", "device", "osdpages", "types"];
 
 /// Builds the pages of the Rust API. A link without a target is a failure.
 fn docs() -> Result<()> {

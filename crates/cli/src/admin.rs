@@ -57,6 +57,14 @@ fn by() -> String {
     format!("{user} ({})", clientloop::holder("basalt"))
 }
 
+impl osdpages::Directory for Admin {
+    type Error = anyhow::Error;
+
+    fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
+        Admin::ask(self, ask)
+    }
+}
+
 impl Admin {
     pub fn connect(metas: &[Address]) -> Result<Admin> {
         Admin::connect_within(metas, TIMEOUT)

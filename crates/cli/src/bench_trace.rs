@@ -11,8 +11,8 @@
 use crate::admin::Admin;
 use crate::output;
 use crate::top::http_addrs;
-use crate::verify::http;
 use anyhow::Result;
+use osdpages::http;
 use serde::{Deserialize, Serialize};
 use telemetry::ops::{OpId, OpReport, Station};
 use types::OsdId;

@@ -17,18 +17,31 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
+    /// There is no connection, or it ended.
     #[error("{addr} cannot be reached: {source}")]
-    Io { addr: SocketAddr, source: std::io::Error },
+    Io {
+        /// The OSD's.
+        addr: SocketAddr,
+        /// The failure of the system.
+        source: std::io::Error,
+    },
+    /// The answer is no HTTP, no success, or no JSON.
     #[error("{0} does not answer like an OSD")]
     Strange(SocketAddr),
 }
 
 /// Sends a GET; returns the status and the JSON of the answer.
+///
+/// # Errors
+/// There is no answer, or none of an OSD.
 pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, Value), HttpError> {
     parse(&ask(addr, path)?).ok_or(HttpError::Strange(addr))
 }
 
 /// Sends a GET; returns the text of a successful answer.
+///
+/// # Errors
+/// There is no answer, or none of an OSD.
 pub fn text(addr: SocketAddr, path: &str) -> Result<String, HttpError> {
     let answer = String::from_utf8(ask(addr, path)?).map_err(|_| HttpError::Strange(addr))?;
     let body = answer.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200"));

@@ -2,18 +2,22 @@
 
 use crate::admin;
 use crate::errors::{OrRaise, check_fork};
+use crate::views;
 use crate::volume::Volume;
 use crate::wait::{self, SLICE};
 use clientthread::{Access, Failure, OnUnavailable, Pending, STOP_MAX, Settings};
-use control::admin::{AdminAnswer, AdminAsk};
+use control::admin::{AdminAnswer, AdminAsk, SnapshotView};
+use osdpages::{Directory, Space, SpaceError};
 use pyo3::prelude::*;
-use std::sync::OnceLock;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use types::codes;
 
 /// A cluster. Its threads end when it and its volumes are dropped.
 #[pyclass(frozen, module = "basalt._native")]
 pub struct Cluster {
-    handle: clientthread::Cluster,
+    handle: Arc<clientthread::Cluster>,
     /// Set by the first call of `stop`.
     stopping: OnceLock<Pending<()>>,
 }
@@ -61,6 +65,40 @@ fn policy(value: &Bound<'_, PyAny>) -> Result<OnUnavailable, Failure> {
     }
 }
 
+/// A way to the metadata server for a thread without Python.
+struct Asking(Arc<clientthread::Cluster>);
+
+impl Directory for Asking {
+    type Error = Failure;
+
+    fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer, Failure> {
+        self.0.ask(ask)?.wait()
+    }
+}
+
+impl Asking {
+    /// Returns the space of a volume, and its snapshots.
+    fn space(&self, name: &str) -> Result<(Space, Vec<SnapshotView>), Failure> {
+        let strange = || Failure::bug("the metadata server answered another question");
+        let AdminAnswer::Volume(volume) = self.ask(AdminAsk::VolumeInfo { name: name.to_owned() })? else {
+            return Err(strange());
+        };
+        let space = osdpages::measure(self, &volume).map_err(|error| match error {
+            SpaceError::Directory(failure) => failure,
+            SpaceError::Strange(_) => strange(),
+            silent @ SpaceError::Silent { .. } => Failure {
+                errno: libc::EIO,
+                hint: "basalt status shows which PGs do not serve".to_owned(),
+                ..Failure::new(codes::REQUESTS_NOT_ANSWERED, silent)
+            },
+        })?;
+        let AdminAnswer::Snapshots(snapshots) = self.ask(AdminAsk::SnapshotList { of: volume.name.clone() })? else {
+            return Err(strange());
+        };
+        Ok((space, snapshots))
+    }
+}
+
 impl Cluster {
     fn stopping(&self) -> &Pending<()> {
         self.stopping.get_or_init(|| self.handle.begin_stop())
@@ -95,7 +133,7 @@ impl Cluster {
         };
         let mut connecting = clientthread::Cluster::begin_connect(settings).or_raise(py)?;
         let handle = wait::until(py, move || connecting.wait_for(SLICE))?;
-        Ok(Cluster { handle, stopping: OnceLock::new() })
+        Ok(Cluster { handle: Arc::new(handle), stopping: OnceLock::new() })
     }
 
     /// Begins to end the threads, and to close the volumes that are left. A repetition changes nothing.
@@ -132,6 +170,25 @@ impl Cluster {
             }
         };
         self.handle.begin_open(name, access).map(Opening).or_raise(py)
+    }
+
+    /// Returns the space of a volume: a dict with that of its snapshots by number.
+    fn space<'py>(&self, py: Python<'py>, name: String) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+        check_fork(py)?;
+        let asking = Asking(Arc::clone(&self.handle));
+        let (answer, answered) = std::sync::mpsc::channel();
+        // It asks many servers, one after another: a signal is not to wait for that.
+        std::thread::spawn(move || drop(answer.send(asking.space(&name))));
+        let answered = std::sync::Mutex::new(answered);
+        let (space, snapshots) = wait::until(py, || {
+            let answered = answered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match answered.recv_timeout(SLICE) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(Err(Failure::bug("the thread that measured has ended"))),
+            }
+        })?;
+        views::space(py, &space, &snapshots)
     }
 
     /// Performs one request of an administrator: its name, and its arguments by name. Returns the answer in plain values.

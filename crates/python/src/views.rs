@@ -2,6 +2,7 @@
 
 use control::admin::{FaultView, HolderView, PoolView, SnapshotView, Status, TrashView, VolumeView};
 use control::events::Event;
+use osdpages::Space;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use types::QosLimits;
@@ -140,6 +141,24 @@ pub fn pool<'py>(py: Python<'py>, view: &PoolView) -> PyResult<Bound<'py, PyDict
         overcommit_percent: view.overcommit_percent,
         available: view.available_bytes,
         backup_compression: view.backup_compression.name(),
+    ))
+}
+
+/// Returns the space of a volume with that of its snapshots.
+pub fn space<'py>(py: Python<'py>, space: &Space, snapshots: &[SnapshotView]) -> PyResult<Bound<'py, PyDict>> {
+    let of_snapshot = |py, view: &SnapshotView| {
+        let (stored, freed) = space.of_snapshot(view.snapshot);
+        Ok(dict!(py, id: view.snapshot.0, name: &view.name, stored: stored, freed: freed))
+    };
+    Ok(dict!(py,
+        allocated: space.allocated_bytes(),
+        exclusive: space.exclusive_bytes(),
+        shared: space.shared_bytes(),
+        stored: space.stored_bytes(),
+        removed: space.removed_bytes(),
+        reclaimable: space.reclaimable_bytes(),
+        replicas: space.replicas,
+        snapshots: list(py, snapshots, of_snapshot)?,
     ))
 }
 

@@ -87,6 +87,19 @@ class Admin(ClusterCase):
         self.assert_raises_code(basalt.NotFound, "BSLT-2050", lambda: self.cluster.snapshot(f"{name}@b"))
         self.assertRaises(basalt.Error, self.cluster.snapshot, name)
 
+    def test_space_is_that_of_the_volume_and_its_snapshots(self) -> None:
+        name = self.volume()
+        self.assertEqual((self.cluster.space(name).allocated, self.cluster.space(name).snapshots), (0, []))
+        with self.cluster.open(name) as volume:
+            volume.write(0, b"a" * 512)
+        self.assertEqual(self.cluster.space(name).exclusive, 65536)
+        self.cluster.create_snapshot(f"{name}@a")
+        space = self.cluster.space(name)
+        self.assertEqual((space.allocated, space.exclusive, space.shared, space.stored), (65536, 0, 65536, 65536))
+        self.assertEqual((space.removed, space.replicas), (0, 3))
+        self.assertEqual([(one.name, one.stored, one.freed) for one in space.snapshots], [(f"{name}@a", 65536, 0)])
+        self.assert_raises_code(basalt.NotFound, "BSLT-2011", lambda: self.cluster.space("main/missing"))
+
     def test_a_clone_and_a_rollback_have_the_contents_of_the_snapshot(self) -> None:
         name = self.volume()
         with self.cluster.open(name) as volume:

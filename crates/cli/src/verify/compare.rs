@@ -4,7 +4,7 @@
 //! The index is the highest one that a member reported as applied. Under load it lies ahead of that, and
 //! further ahead each time that a member had already passed it.
 
-use super::http;
+use osdpages::http;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

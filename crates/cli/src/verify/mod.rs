@@ -8,7 +8,6 @@
 //! Exit codes: 0 equal, 1 different or damaged, 3 a replica could not be asked.
 
 pub mod compare;
-pub mod http;
 #[cfg(test)]
 mod tests;
 

@@ -29,7 +29,20 @@ from basalt._errors import (
 )
 from basalt._native import REQUEST_BYTES_MAX
 from basalt._sync import Cluster, Volume, connect
-from basalt._views import EventInfo, Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, WriterInfo
+from basalt._views import (
+    EventInfo,
+    Extent,
+    FaultInfo,
+    Limit,
+    PoolInfo,
+    SnapshotInfo,
+    SnapshotSpace,
+    Space,
+    Status,
+    TrashInfo,
+    VolumeInfo,
+    WriterInfo,
+)
 
 __all__ = [
     "REQUEST_BYTES_MAX",
@@ -51,6 +64,8 @@ __all__ = [
     "PoolInfo",
     "ReadOnly",
     "SnapshotInfo",
+    "SnapshotSpace",
+    "Space",
     "Status",
     "TimedOut",
     "TrashInfo",

@@ -13,7 +13,19 @@ from weakref import WeakSet
 
 from basalt import _native
 from basalt._errors import Error, NotFound, _closed
-from basalt._views import EventInfo, Extent, FaultInfo, Limit, PoolInfo, SnapshotInfo, Status, TrashInfo, VolumeInfo, _Extents
+from basalt._views import (
+    EventInfo,
+    Extent,
+    FaultInfo,
+    Limit,
+    PoolInfo,
+    SnapshotInfo,
+    Space,
+    Status,
+    TrashInfo,
+    VolumeInfo,
+    _Extents,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -195,6 +207,13 @@ class Cluster:
             after = found[-1].number
 
     # Volumes
+
+    def space(self, name: str) -> Space:
+        """Return the space of ``pool/volume`` and its snapshots.
+
+        The leaders of all PGs count it: it takes longer than other requests, and the servers of the OSDs (HTTP) have to be in reach.
+        """
+        return Space._of(self._opened().space(name))
 
     def create_volume(
         self,

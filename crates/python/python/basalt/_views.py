@@ -182,6 +182,44 @@ class SnapshotInfo:
 
 
 @dataclass(frozen=True)
+class SnapshotSpace:
+    """Space of one snapshot, in bytes of one replica."""
+
+    id: int
+    #: ``pool/volume@snapshot``.
+    name: str
+    #: Bytes that it shows and that are stored for it, perhaps for others, too.
+    stored: int
+    #: Bytes that its deletion would give back.
+    freed: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """Space of a volume and its snapshots, in bytes of one replica."""
+
+    #: Bytes that the volume shows.
+    allocated: int
+    #: Those of them that no snapshot and no other volume has, too.
+    exclusive: int
+    #: Those of them that are shared.
+    shared: int
+    #: Bytes of the volume and its snapshots.
+    stored: int
+    #: Bytes of deleted snapshots that clones need.
+    removed: int
+    #: Bytes of deleted snapshots that are being freed.
+    reclaimable: int
+    #: Replicas of each PG: each holds ``stored`` bytes.
+    replicas: int
+    snapshots: list[SnapshotSpace]
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> Space:
+        return cls(snapshots=[SnapshotSpace(**one) for one in raw.pop("snapshots")], **raw)
+
+
+@dataclass(frozen=True)
 class Extent:
     """A run of bytes of a volume."""
 

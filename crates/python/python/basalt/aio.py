@@ -128,6 +128,7 @@ class Cluster:
     status = _awaitable(_sync.Cluster.status)
     pools = _awaitable(_sync.Cluster.pools)
     events = _awaitable(_sync.Cluster.events)
+    space = _awaitable(_sync.Cluster.space)
     create_volume = _awaitable(_sync.Cluster.create_volume)
     clone_volume = _awaitable(_sync.Cluster.clone_volume)
     flatten_volume = _awaitable(_sync.Cluster.flatten_volume)
