@@ -2,12 +2,12 @@
 
 use crate::admin::Admin;
 use crate::errors::UserError;
-use crate::verify::http;
 use crate::{output, size};
 use anyhow::Result;
 use engine::DevicePart;
 use env::{AtomicWrites, DiskInfo, DiskKind, WriteCache};
 use osd::DeviceReport;
+use osdpages::http;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
