@@ -324,6 +324,15 @@ impl Control {
         }
     }
 
+    /// Whether the open that took this session was not answered yet.
+    pub(super) fn is_opening(&self, id: VolumeId, of: SessionId) -> bool {
+        let is_it = |wait: &Wait| match wait.what {
+            WaitFor::Open { volume, session, fresh, .. } => fresh && (volume, session) == (id, of),
+            _ => false,
+        };
+        self.waits.iter().any(is_it)
+    }
+
     fn outcome(&self, now: Now, what: &WaitFor) -> Option<Outcome> {
         match what {
             WaitFor::Open { volume, snapshot, session, epoch, .. } => {

@@ -145,13 +145,16 @@ impl Control {
         if !slow.is_empty() && !on(Bug::ShrinkUnasked) {
             self.shrinks.left.remove(&id);
             let leases = slow.iter().filter_map(|session| self.leases.left(now.mono, id, *session));
-            match leases.max().filter(|_| !shrink.force) {
-                Some(left) => {
-                    // The answer to the command tells of the client.
-                    self.waits_due = true;
-                    return now.mono + left.min(LOOK_EVERY);
-                }
-                None => self.fence_for_shrink(now, volume, &slow),
+            if let Some(left) = leases.max().filter(|_| !shrink.force) {
+                // The answer to the command tells of the client.
+                self.waits_due = true;
+                return now.mono + left.min(LOOK_EVERY);
+            }
+            // An open that was not answered yet is told the shorter length alone. A client that repeats it whenever it is fenced would hold
+            // the shrink up for ever.
+            let told: Vec<SessionId> = slow.into_iter().filter(|session| !self.is_opening(id, *session)).collect();
+            if !told.is_empty() {
+                self.fence_for_shrink(now, volume, &told);
             }
             return retry;
         }

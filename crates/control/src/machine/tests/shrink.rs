@@ -296,6 +296,27 @@ fn opener_during_a_shrink(force: bool) {
     assert_eq!(reader.len_bytes, SEGMENT + HALF);
 }
 
+/// Its open takes longer than the pause between two looks at the shrink.
+#[test]
+fn forced_shrink_does_not_fence_an_opener_that_was_told_nothing() {
+    let (mut world, first) = held(Stripe::NONE);
+    let pg = world.control.records().segments[&(first.volume, SegmentIndex(1))].pg;
+    world.leaderless.insert(pg);
+    let token = begin(&mut world, shrink_with(SEGMENT + HALF, false, true));
+    let second = world.req(2, open("p/v", true, true));
+    let answered = second.token;
+    world.control.handle_client(second);
+    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    let session = session_of(&record(&world, first.volume));
+    assert!(session.0 != 0 && session != first.session);
+    world.leaderless.clear();
+    (0..20).for_each(|_| world.pass(Duration::from_millis(50)));
+    let second = opened(world.answers.remove(&answered).expect("an answer"));
+    assert_eq!((second.session, second.len_bytes), (session, SEGMENT + HALF));
+    assert_eq!(volume(world.admin_answers.remove(&token).expect("an answer")).len_bytes, SEGMENT + HALF);
+    assert_eq!(session_of(&record(&world, first.volume)), session);
+}
+
 #[test]
 fn shrink_survives_a_leader_that_dies_at_any_step() {
     let mut cuts = 0;
