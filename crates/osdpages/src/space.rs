@@ -22,7 +22,7 @@ const ASKED_MAX: usize = 16;
 
 /// A way to the metadata server.
 pub trait Directory {
-    /// Why a question is not answered.
+    /// Failure of a question.
     type Error;
 
     /// Asks the leading metadata server.
