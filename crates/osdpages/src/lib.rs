@@ -1,4 +1,4 @@
-//! What the OSDs of a cluster show over HTTP.
+//! Pages of the OSDs of a cluster, over HTTP.
 //!
 //! Ring 3. Input: addresses of OSDs, and a [`Directory`] that asks the metadata server for them. Output: pages, and the space of a volume as a
 //! sum of them.
