@@ -1,6 +1,6 @@
 //! A minimal HTTP/1.1 client for an OSD's endpoint: one GET, one answer, the connection closes.
 //!
-//! Invariant: an answer costs at most [`BODY_MAX`] of memory and [`PATIENCE`] of time between two reads.
+//! Invariant: an answer costs at most `BODY_MAX` of memory and `PATIENCE` of time between two reads.
 
 use serde_json::Value;
 use std::io::{Read, Write};

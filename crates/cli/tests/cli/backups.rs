@@ -97,7 +97,7 @@ pub fn backups_save_what_has_changed_and_come_back_checked(dev: &Dev) {
 
 /// A backup that was interrupted is ended first. Then the volume is saved as it is now.
 fn interrupted_backup_does_not_stand_for_the_present(dev: &Dev, repo: &str) {
-    assert_eq!(dev.run(&["volume", "create", "main/cut", "16MiB"]).code, 0);
+    assert_eq!(dev.run(&["volume", "create", "main/cut", "1500MiB"]).code, 0);
     write(dev, "main/cut", 0..2, 1);
     let create = ["backup", "create", "main/cut", "--repo", repo];
     let (objects, away) = (Path::new(repo).join("objects"), Path::new(repo).join("away"));
