@@ -105,10 +105,7 @@ impl Create {
         let drafts = self.repository.drafts(Some(&record.volume())).await?;
         let mut others: Vec<Record> = drafts.into_iter().flatten().collect();
         others.retain(|draft| draft.subject.is_same_snapshot(&record.subject));
-        let best = others
-            .iter()
-            .filter(|draft| draft.parent == record.parent && counts(draft, &others))
-            .max_by_key(|draft| draft.segments.len());
+        let best = others.iter().filter(|draft| draft.parent == record.parent).max_by_key(|draft| draft.segments.len());
         let mut goes_on = None;
         if let Some(best) = best {
             let begun_ms = best.begun_ms.min(self.begun_ms);
@@ -142,7 +139,7 @@ impl Create {
         Ok((record, base))
     }
 
-    /// Writes the next draft. The last two stay: see [`counts`].
+    /// Writes the next draft. The last two stay: one counts while the one before it is there.
     async fn draft(&self, record: &mut Record) -> Result<(), Error> {
         self.must_own(record).await?;
         let old = record.before();
@@ -165,7 +162,7 @@ impl Create {
         is_own.then_some(()).ok_or_else(|| Error::GivenUp(record.id.clone()))
     }
 
-    /// Whether a draft is there, and the one before it.
+    /// Whether a draft is there, and the one before it: then what it names was protected all the time.
     async fn is_whole(&self, draft: &Record) -> Result<bool, Error> {
         for one in [Some(draft.clone()), draft.before()].into_iter().flatten() {
             if !self.repository.has_draft(&one).await? {
@@ -276,12 +273,6 @@ impl Create {
         let runs = places.into_iter().map(|(start, at)| (start, Place { count: 1, piece, at })).collect();
         Ok(Packed { of, runs, read_bytes, written_bytes })
     }
-}
-
-/// Whether the objects that a draft names are protected since it was written: it names none, or the draft before it is there, too.
-fn counts(draft: &Record, all: &[Record]) -> bool {
-    draft.before().is_none_or(|before| all.iter().any(|other| other.is_draft(&before)))
-        && (draft.draft > 0 || draft.segments.is_empty())
 }
 
 fn blocks_of(bytes: u64) -> u32 {

@@ -139,11 +139,6 @@ impl Record {
         self.draft.checked_sub(1).map(|draft| Record { draft, ..self.clone() })
     }
 
-    /// Whether this is the other draft, perhaps with other contents.
-    pub(crate) fn is_draft(&self, other: &Record) -> bool {
-        (&self.id, &self.owner, self.draft) == (&other.id, &other.owner, other.draft)
-    }
-
     /// Returns `pool/volume`.
     pub fn volume(&self) -> String {
         format!("{}/{}", self.subject.pool, self.subject.volume)

@@ -298,7 +298,7 @@ impl Repository {
     /// # Errors
     /// `Store`.
     pub async fn drop_record(&self, record: &Record) -> Result<(), Error> {
-        self.delete(&path_of(BACKUPS, record)).await
+        self.delete_durably(&path_of(BACKUPS, record)).await
     }
 
     /// Deletes the record of an attempt, unless there is that of another one in its place.
@@ -309,7 +309,7 @@ impl Repository {
         let path = path_of(BACKUPS, record);
         match self.get(&path).await {
             Ok(found) if Record::decode(path.as_ref(), &found).is_ok_and(|r| r.owner == record.owner) => {
-                self.delete(&path).await
+                self.delete_durably(&path).await
             }
             Err(error) if !error.is_missing() => Err(error),
             _ => Ok(()),
@@ -321,7 +321,7 @@ impl Repository {
     /// # Errors
     /// `Store`.
     pub async fn drop_draft(&self, record: &Record) -> Result<(), Error> {
-        self.delete(&path_of(DRAFTS, record)).await
+        self.delete_durably(&path_of(DRAFTS, record)).await
     }
 
     /// Deletes an object.
@@ -390,13 +390,17 @@ impl Repository {
     }
 
     async fn delete(&self, path: &Path) -> Result<(), Error> {
-        let failed = |source| Error::Store { what: format!("{}: {path} cannot be deleted", self.address), source };
         match self.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(source) => return Err(failed(source)),
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(self.not_deleted(path, source)),
         }
-        // The objects of a record that comes back after a power cut may be gone.
+    }
+
+    /// Deletes a record or a draft for good: what it names goes next, so it must not come back after a power cut.
+    async fn delete_durably(&self, path: &Path) -> Result<(), Error> {
+        self.delete(path).await?;
         let Some(local) = &self.local else { return Ok(()) };
+        let failed = |source| self.not_deleted(path, source);
         let file = local.path_to_filesystem(path).map_err(failed)?;
         match file.parent().map_or(Ok(()), sync_directory) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -404,6 +408,10 @@ impl Repository {
             }
             _ => Ok(()),
         }
+    }
+
+    fn not_deleted(&self, path: &Path, source: object_store::Error) -> Error {
+        Error::Store { what: format!("{}: {path} cannot be deleted", self.address), source }
     }
 }
 
