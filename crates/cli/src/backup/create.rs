@@ -82,8 +82,11 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
     let opened = Opened::to_add(&address)?;
     let repository = opened.runtime.block_on(opened.repository.id()).map_err(failed)?;
     let making = Making { admin, metas, opened, repository, args, as_json };
-    let begun = making.begun(&of)?.filter(|_| given.is_none() && !args.full);
-    if let Some(snapshot) = begun {
+    let is_own = given.is_none();
+    if is_own
+        && !args.full
+        && let Some(snapshot) = making.begun(&of)?
+    {
         remark(&format!("going on with the backup of {}", moment(snapshot.created_ms)));
         let Some((record, _)) = making.run(&of, &snapshot, false)? else { return Ok(Exit::Interrupted) };
         match as_json {
@@ -91,7 +94,6 @@ pub fn run(admin: &Admin, metas: Vec<String>, args: &Create, as_json: bool) -> R
             false => told(&record, false, false)?,
         }
     }
-    let is_own = given.is_none();
     let (of, snapshot) = match given {
         Some(snapshot) => (of, snapshot),
         None => making.present(name)?,
