@@ -16,6 +16,7 @@ use crate::record::{Record, Subject};
 use crate::repository::Repository;
 use crate::volume::Source;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 use types::Compression;
@@ -105,9 +106,8 @@ impl Create {
         let drafts = self.repository.drafts(Some(&record.volume())).await?;
         let mut others: Vec<Record> = drafts.into_iter().flatten().collect();
         others.retain(|draft| draft.subject.is_same_snapshot(&record.subject));
-        let best = others.iter().filter(|draft| draft.parent == record.parent).max_by_key(|draft| draft.segments.len());
         let mut goes_on = None;
-        if let Some(best) = best {
+        if let Some(best) = self.longest_whole(&others, &record).await? {
             let begun_ms = best.begun_ms.min(self.begun_ms);
             let (owner, subject) = (owner.clone(), self.subject.clone());
             let second = Record { owner, begun_ms, subject, draft: 1, ..best.clone() };
@@ -170,6 +170,18 @@ impl Create {
             }
         }
         Ok(true)
+    }
+
+    /// Returns the draft with the most segments that counts, of those with the parent of `record`.
+    async fn longest_whole<'a>(&self, drafts: &'a [Record], record: &Record) -> Result<Option<&'a Record>, Error> {
+        let mut drafts: Vec<&Record> = drafts.iter().filter(|draft| draft.parent == record.parent).collect();
+        drafts.sort_by_key(|draft| Reverse(draft.segments.len()));
+        for draft in drafts {
+            if self.is_whole(draft).await? {
+                return Ok(Some(draft));
+            }
+        }
+        Ok(None)
     }
 
     /// Checks that the older backup is still there, if there is one: what it names is in this one, too.

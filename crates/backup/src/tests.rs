@@ -541,6 +541,28 @@ fn draft_that_arrives_late_is_not_gone_on_with() {
     assert!(rig.verify(&rig.records()).faults.is_empty() && rig.drafts().is_empty());
 }
 
+/// A draft that counts for nothing hides none that counts, although it names more segments.
+#[test]
+fn draft_that_arrives_late_hides_no_whole_one() {
+    let rig = Rig::new();
+    let snapshot = six_segments();
+    snapshot.reads_left.store(3, Ordering::SeqCst);
+    rig.create(&snapshot, 901, None).expect_err("the connection is lost");
+    let late = rig.drafts().into_iter().max_by_key(|draft| draft.draft).expect("it has drafts");
+    rig.drop_drafts();
+    assert!(rig.sweep(u64::MAX).objects > 0);
+    snapshot.reads_left.store(2, Ordering::SeqCst);
+    rig.create(&snapshot, 901, None).expect_err("the connection is lost");
+    rig.runtime.block_on(rig.repository.put_draft(&late)).expect("memory");
+    let segments: Vec<usize> = rig.drafts().iter().map(|draft| draft.segments.len()).collect();
+    assert_eq!(segments.iter().max(), Some(&3), "{segments:?}");
+    snapshot.reads_left.store(u64::MAX, Ordering::SeqCst);
+    let record = rig.create(&snapshot, 901, None).expect("it goes on");
+    assert_eq!(snapshot.read_bytes.load(Ordering::SeqCst), (3 + 6) * BLOCK);
+    assert!(rig.restored(&record).expect("no fault") == snapshot.volume.shown());
+    assert!(rig.verify(&rig.records()).faults.is_empty() && rig.drafts().is_empty());
+}
+
 /// Another command gives an attempt up while its next draft is on the way.
 #[test]
 fn attempt_that_was_given_up_while_it_stood_still_ends() {
