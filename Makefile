@@ -75,6 +75,9 @@ chaos: ## random faults on real processes, and a check of all answers to clients
 	@cargo build --quiet --package cli --package testkit
 	@cargo run --quiet --package testkit -- chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
+guest-nbd: ## `basalt nbd --device` under a kernel with the module nbd, in a guest of QEMU
+	@scripts/guest-nbd
+
 nbd-suite: ## the NBD protocol, clients and nbdkit against a cluster of its own: make nbd-suite [ONLY=fio]
 	@scripts/nbd-suite $(ONLY)
 

@@ -386,9 +386,12 @@ pub struct NbdArgs {
     /// Unix socket to listen on
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub socket: Option<PathBuf>,
-    /// TCP address to listen on, as HOST:PORT [default: 127.0.0.1:10809 without --socket]
+    /// TCP address to listen on, as HOST:PORT [default: 127.0.0.1:10809 without --socket and --device]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<Address>,
+    /// Linux device to serve, as /dev/nbdN, or `auto` for a free one; it follows the size of the volume
+    #[arg(long, value_name = "DEVICE", value_parser = crate::device_arg::parse)]
+    pub device: Option<crate::device_arg::Wanted>,
     /// HTTP address of this export's /metrics, /ops and /healthz, as HOST:PORT [default: none]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,

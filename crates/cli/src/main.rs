@@ -14,6 +14,7 @@ mod bench_engine;
 mod bench_trace;
 mod completion;
 mod dev;
+mod device_arg;
 mod device_info;
 mod diff;
 mod disk;

@@ -380,6 +380,11 @@ impl Client {
         self.events.push(ClientEvent::Opened { ask, volume: key, info });
     }
 
+    /// Returns the cluster of its volumes, since the first one was opened.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.bus.as_ref().map(|(cluster, _)| *cluster)
+    }
+
     /// Returns the requests in flight on each open volume; for observers.
     pub fn fills(&self) -> impl Iterator<Item = VolumeFill> {
         self.volumes.iter().flatten().map(|open| open.volume.fill())

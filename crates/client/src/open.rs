@@ -4,7 +4,7 @@ use crate::meta::AskId;
 use crate::outage::{Change, Outage};
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
 use types::faults::ToldFault;
-use types::{Errno, SessionId, Time, VolumeId, codes};
+use types::{Epoch, Errno, SessionId, Time, VolumeId, codes};
 use volume::{OnUnavailable, Volume, VolumeStats};
 
 /// Names an open volume of a [`crate::Client`]; never used again after it is closed.
@@ -37,6 +37,8 @@ pub struct VolumeReport {
     pub volume: VolumeId,
     /// The session under which it is open.
     pub session: SessionId,
+    /// The epoch of that session. Each open for writing raises it by one, and so does all else that ends a session but its lease.
+    pub epoch: Epoch,
     /// Its present length.
     pub len_bytes: u64,
     /// Reason why no request succeeds any more.
@@ -67,6 +69,7 @@ impl OpenVolume {
             name: self.info.name.clone(),
             volume: self.volume.id(),
             session: self.volume.session(),
+            epoch: self.volume.epoch(),
             len_bytes: self.volume.len_bytes(),
             failed: self.volume.failed(),
             unavailable_pgs: self.volume.unavailable_pgs(),

@@ -266,16 +266,45 @@ impl NbdServer {
         }
         tracing::info!(%peer, conn = ?id, "NBD client connected");
         self.stats.accepted += 1;
-        self.generation = self.generation.wrapping_add(1);
+        let (export, deadline) = (self.export(device), now + self.config.handshake_timeout);
+        let generation = self.next_generation();
+        self.keep(Conn::new(id, generation, export, deadline));
+    }
+
+    /// Serves a connection to the kernel's client, which knows the export already: see [`crate::kernel`].
+    pub fn attach(&mut self, id: ConnId, device: &dyn BlockDevice) {
+        self.stats.accepted += 1;
+        let (export, generation) = (self.export(device), self.next_generation());
+        self.keep(Conn::negotiated(id, generation, export));
+    }
+
+    /// Whether a connection is open.
+    pub fn is_connected(&self, id: ConnId) -> bool {
+        self.conns.iter().flatten().any(|conn| conn.id == id)
+    }
+
+    /// Changes the length of the export on one connection, whose client hears of it in another way.
+    pub fn resize(&mut self, id: ConnId, len_bytes: u64) {
+        self.conns.iter_mut().flatten().filter(|conn| conn.id == id).for_each(|conn| conn.resize(len_bytes));
+    }
+
+    fn export(&self, device: &dyn BlockDevice) -> Export {
         let info = device.info();
         let name = if self.config.export.is_empty() { &info.name } else { &self.config.export };
-        let export = Export {
+        Export {
             name: name.clone(),
             description: self.config.description.clone(),
             len_bytes: info.len_bytes,
             read_only: info.read_only,
-        };
-        let conn = Conn::new(id, self.generation, export, now + self.config.handshake_timeout);
+        }
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    fn keep(&mut self, conn: Conn) {
         match self.conns.iter_mut().find(|slot| slot.is_none()) {
             Some(slot) => *slot = Some(conn),
             None => self.conns.push(Some(conn)),

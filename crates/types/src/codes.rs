@@ -561,6 +561,10 @@ codes! {
             "The system gives the client library no thread, descriptor or ring",
             "A limit of the process or of the machine is reached, or the ring has failed.",
             "The message has the reason of the system; compare `ulimit -a` and free memory with what the program needs.";
+        KERNEL_DEVICE_FAILED = 6005:
+            "A device of the kernel cannot be served",
+            "The module nbd is not loaded, the process lacks CAP_SYS_ADMIN, or the device is in use.",
+            "`modprobe nbd`, run it as root, or let --device auto choose a free device.";
     }
     // 7xxx: backups.
     7001..=7999 {

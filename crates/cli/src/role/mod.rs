@@ -7,6 +7,7 @@ mod late;
 pub mod memory;
 pub mod meta;
 pub mod nbd;
+mod nbd_device;
 pub mod nbd_metrics;
 pub mod osd;
 pub mod process;

@@ -1,20 +1,24 @@
-//! `basalt nbd`: client and NBD server in one loop, on one thread.
+//! `basalt nbd`: client and NBD server in one loop, on one thread. With `--device` the kernel is a client of that server.
 
 use crate::address::Address;
 use crate::args::NbdArgs;
+use crate::device_arg::Wanted;
 use crate::errors::{UserError, ended, fenced};
 use crate::output;
 use crate::role::env_error;
+use crate::role::nbd_device::{self, Device, Turn};
 use crate::role::nbd_metrics::{self, Endpoint};
 use crate::role::session::{Open, Session};
 use anyhow::Result;
+use device::Completion;
 use env::{Env, NetAddr};
+use nbd::kernel::{Kernel, KernelDevice};
 use nbd::{NbdConfig, NbdServer};
 use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use types::{Errno, codes};
+use types::{Errno, Time, codes};
 
 const OWNER_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
@@ -32,46 +36,175 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
         );
     }
     let http = args.http.as_ref().map(|http| nbd_metrics::listen(http.resolve()?)).transpose()?;
+    let kernel = args.device.map(|wanted| anyhow::Ok((wanted, nbd_device::link(wanted)?))).transpose()?;
     let mut prepared = Session::prepare(metas, "nbd")?;
     let addr = match (&args.socket, &args.listen) {
-        (Some(path), _) => NetAddr::Unix(path.clone()),
-        (None, Some(listen)) => NetAddr::Tcp(listen.resolve()?),
-        (None, None) => NetAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
+        (Some(path), _) => Some(NetAddr::Unix(path.clone())),
+        (None, Some(listen)) => Some(NetAddr::Tcp(listen.resolve()?)),
+        (None, None) if kernel.is_some() => None,
+        (None, None) => Some(NetAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))),
     };
     prepared.full_wait = FULL_WAIT;
     prepared.on_unavailable = args.on_unavailable;
-    let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
+    let listening = addr.map(|addr| prepared.env.listen(&addr).map_err(env_error)).transpose()?;
     let runtime = prepared.runtime.handle().clone();
-    let mut session = prepared.open(Open { name: &args.volume, write: !args.only_reads(), steal: args.steal })?;
+    let session = prepared.open(Open { name: &args.volume, write: !args.only_reads(), steal: args.steal })?;
     let mut server = NbdServer::new(OWNER_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
-    server.listen(listener);
-    let mut metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
-    exported(args, &bound, session.info.len_bytes, as_json)?;
-    let served = serve(&mut session, &mut server, metrics.as_mut());
-    server.close_all(&mut session.turns.ops);
-    let closed = session.close();
+    let mut bound = None;
+    if let Some((listener, at)) = listening {
+        server.listen(listener);
+        bound = Some(at);
+    }
+    let metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
+    let device = kernel.map(|(wanted, kernel)| connect(kernel, wanted, args, &session)).transpose()?;
+    let mut export = Export { args, as_json, bound, session, server, metrics, device };
+    let served = export.serve();
+    export.server.close_all(&mut export.session.turns.ops);
+    // The device of the next process is this one's, and so is the hold, until its lease ends.
+    let keeps = export.device.as_ref().is_some_and(Device::is_kept);
+    let closed = if keeps { export.session.keep() } else { export.session.close() };
     served.and(closed)
 }
 
-/// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
-fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Result<()> {
-    let uri = uri(&args.volume, bound);
-    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.only_reads(), on_unavailable = %args.on_unavailable, "exported");
-    if as_json {
-        let body = serde_json::json!({
-            "volume": args.volume,
-            "uri": uri,
-            "len_bytes": bytes,
-            "read_only": args.only_reads(),
-            "pid": std::process::id(),
-        });
-        return output::ready("nbd", body);
+/// Begins to connect the kernel's device. Its name in the kernel says which volume it shows, whatever the volume is called. With several
+/// writers each device is another one, which no later process takes over.
+fn connect(kernel: Kernel, wanted: Wanted, args: &NbdArgs, session: &Session) -> Result<Device> {
+    let client = &session.turns.client;
+    let stats = client.stats();
+    // An export has one volume.
+    let (volume, epoch) = stats.volumes.first().map(|volume| (volume.volume.0, volume.epoch)).unwrap_or_default();
+    let cluster = client.cluster().map(|cluster| cluster.to_string()).unwrap_or_default();
+    let snapshot = args.volume.split_once('@').map(|(_, name)| format!("@{name}")).unwrap_or_default();
+    let (is_shared, read_only) = (is_shared(args, session), args.only_reads());
+    let mode = match read_only {
+        true => " read-only".to_owned(),
+        false if is_shared => format!(" shared, pid {}", std::process::id()),
+        false => String::new(),
+    };
+    let device = KernelDevice {
+        backend: format!("basalt {cluster} volume {volume}{snapshot}{mode}"),
+        len_bytes: session.info.len_bytes,
+        read_only,
+        dead_wait: if is_shared { Duration::ZERO } else { nbd_device::dead_wait(args.on_unavailable) },
+    };
+    let epoch = (!read_only).then_some(epoch);
+    Ok(Device::connect(kernel, wanted, device, epoch, session.turns.env.waker())?)
+}
+
+/// Whether others write to the volume beside this export.
+fn is_shared(args: &NbdArgs, session: &Session) -> bool {
+    session.info.shared && !args.only_reads()
+}
+
+/// An export that is being served.
+struct Export<'a> {
+    args: &'a NbdArgs,
+    as_json: bool,
+    /// The address where clients connect, if there is one.
+    bound: Option<NetAddr>,
+    session: Session,
+    server: NbdServer,
+    metrics: Option<Endpoint>,
+    device: Option<Device>,
+}
+
+impl Export<'_> {
+    /// Answers requests until asked to end, or until the volume or the kernel's device is gone.
+    fn serve(&mut self) -> Result<()> {
+        if self.device.is_none() {
+            self.tell()?;
+        }
+        let mut done = Vec::new();
+        let mut failed = None;
+        loop {
+            let now = self.session.begin();
+            self.answer(now, &mut done);
+            failed = failed.or_else(|| self.failure());
+            let ends = failed.is_some() || self.session.interrupted();
+            if !self.device_turn(now, ends, failed.is_some())? {
+                return failed.map_or(Ok(()), Err);
+            }
+            let mut deadline = self.server.next_deadline();
+            if let Some(device) = &self.device {
+                deadline = deadline.min(device.deadline());
+            }
+            if let Some(metrics) = &mut self.metrics {
+                deadline = deadline.min(metrics.end_turn(now, &self.session, &mut self.server));
+            }
+            self.session.finish(deadline)?;
+        }
     }
-    if std::io::stdout().is_terminal() {
-        out!("exported {}: connect with {uri}", args.volume);
+
+    /// Takes completions and requests of a turn.
+    fn answer(&mut self, now: Time, done: &mut Vec<Completion>) {
+        let (session, server) = (&mut self.session, &mut self.server);
+        let mut events = std::mem::take(&mut session.turns.events);
+        let mut ops = std::mem::take(&mut session.turns.ops);
+        let device = session.device();
+        device.completions(done);
+        server.handle_completions(done);
+        for event in events.drain(..) {
+            server.handle_event(now, event, device, &mut ops);
+        }
+        server.end_turn(now, device, &mut ops);
+        (session.turns.events, session.turns.ops) = (events, ops);
     }
-    // A program waits for this line; the process goes on.
-    Ok(std::io::stdout().flush()?)
+
+    /// Returns why no request succeeds any more. Then the server closes, so that clients notice at once.
+    fn failure(&mut self) -> Option<anyhow::Error> {
+        let name = &self.session.info.name.clone();
+        self.session.failure().map(|errno| match errno {
+            Errno::Fenced if self.session.info.shared => fenced(name).into(),
+            errno => ended(name, errno).into(),
+        })
+    }
+
+    /// Returns whether the export goes on.
+    fn device_turn(&mut self, now: Time, ends: bool, failed: bool) -> Result<bool> {
+        let Some(device) = &mut self.device else { return Ok(!ends) };
+        if ends {
+            device.leave(now, failed || is_shared(self.args, &self.session));
+        }
+        match device.turn(now, &mut self.server, self.session.device().info().len_bytes)? {
+            Turn::Quiet => {}
+            Turn::Over => return Ok(false),
+            Turn::Attached(ours) => {
+                let conn = self.session.turns.env.adopt(ours);
+                self.server.attach(conn, self.session.device());
+                device.serve(conn);
+                // It is received from at the end of the next turn.
+                self.session.turns.env.waker().wake();
+                self.tell()?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
+    fn tell(&self) -> Result<()> {
+        let (volume, bytes) = (&self.args.volume, self.session.info.len_bytes);
+        let uri = self.bound.as_ref().map(|bound| uri(volume, bound));
+        let device = self.device.as_ref().map(Device::path);
+        let (read_only, on_unavailable) = (self.args.only_reads(), self.args.on_unavailable);
+        tracing::info!(volume, at = uri, device, bytes, read_only, %on_unavailable, "exported");
+        if self.as_json {
+            let body = serde_json::json!({
+                "volume": volume,
+                "uri": uri,
+                "device": device,
+                "len_bytes": bytes,
+                "read_only": read_only,
+                "pid": std::process::id(),
+            });
+            return output::ready("nbd", body);
+        }
+        if std::io::stdout().is_terminal() {
+            let places: Vec<&str> = device.into_iter().chain(uri.as_deref()).collect();
+            out!("exported {volume}: connect with {}", places.join(" or "));
+        }
+        // A program waits for this line; the process goes on.
+        Ok(std::io::stdout().flush()?)
+    }
 }
 
 /// Returns the NBD URI of an export (RFC 3986: bytes that are neither unreserved nor `/` are escaped).
@@ -85,37 +218,6 @@ fn uri(volume: &str, bound: &NetAddr) -> String {
 fn escaped(bytes: &[u8]) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
     bytes.iter().map(|b| if plain(*b) { char::from(*b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
-fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut Endpoint>) -> Result<()> {
-    let mut done = Vec::new();
-    while !session.interrupted() {
-        let now = session.begin();
-        let mut events = std::mem::take(&mut session.turns.events);
-        let mut ops = std::mem::take(&mut session.turns.ops);
-        let device = session.device();
-        device.completions(&mut done);
-        server.handle_completions(&mut done);
-        for event in events.drain(..) {
-            server.handle_event(now, event, device, &mut ops);
-        }
-        server.end_turn(now, device, &mut ops);
-        (session.turns.events, session.turns.ops) = (events, ops);
-        if let Some(errno) = session.failure() {
-            // The session is over: the server closes, so that clients notice at once.
-            let name = &session.info.name;
-            return Err(match errno {
-                Errno::Fenced if session.info.shared => fenced(name).into(),
-                errno => ended(name, errno).into(),
-            });
-        }
-        let mut deadline = server.next_deadline();
-        if let Some(metrics) = &mut metrics {
-            deadline = deadline.min(metrics.end_turn(now, session, server));
-        }
-        session.finish(deadline)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

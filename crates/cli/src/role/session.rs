@@ -1,8 +1,8 @@
 //! One open volume on one thread: env, client, and the link to meta, driven by an NBD server or a benchmark.
 //!
 //! [`Session::prepare`] takes the signals over and touches no volume: an NBD server then binds its address.
-//! [`Prepared::open`] attaches. Invariant: a session that attached detaches on every exit, errors and signals included.
-//! Only a killed process leaves its hold behind, and meta drops that hold soon after the process's connection ends.
+//! [`Prepared::open`] attaches. Invariant: a session that attached detaches on every exit, errors and signals included, unless its owner
+//! calls [`Session::keep`]. Only that and a killed process leave its hold behind, and meta drops that hold soon after the process's connection ends.
 
 use crate::address::Address;
 use crate::errors::{UserError, refused};
@@ -266,6 +266,24 @@ impl Session {
     pub fn finish(&mut self, deadline: Time) -> Result<()> {
         let watch = if self.volume.is_some() { self.watch.deadline() } else { Time::NEVER };
         self.turns.finish(deadline.min(watch)).map_err(env_error)
+    }
+
+    /// Lets requests in flight end, for [`DRAIN_MAX`] at most, and leaves the hold to its lease: the next process goes on with what this one
+    /// had. An open by another client ends that.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    pub fn keep(&mut self) -> Result<()> {
+        let until = self.turns.env.now() + DRAIN_MAX;
+        let mut done = Vec::new();
+        while self.begin() < until && self.turns.client.fills().any(|fill| fill.requests > 0) {
+            self.device().completions(&mut done);
+            done.clear();
+            self.turns.events.clear();
+            self.finish(until)?;
+        }
+        self.volume = None;
+        Ok(())
     }
 
     /// Lets requests in flight end and tells meta that the volume has no holder any more. Requests that do not end in

@@ -54,6 +54,18 @@ pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
     assert_eq!(std::fs::read_to_string(&file).expect("it stays"), "no socket");
 }
 
+/// A device that cannot be served leaves the volume alone, too. `make guest-nbd` has a kernel that can.
+pub fn a_device_that_cannot_be_served_leaves_the_volume_alone(dev: &Dev) {
+    assert_eq!(dev.run(&["volume", "create", "main/device", "64MiB"]).code, 0);
+    dev.run(&["nbd", "main/device", "--device", "/dev/sda"]).says_usage("BSLT-1001", "--help");
+    if std::path::Path::new("/sys/module/nbd").exists() {
+        return;
+    }
+    dev.run(&["nbd", "main/device", "--device", "auto"]).says("BSLT-6005", "modprobe nbd");
+    let info = dev.json(&["volume", "info", "main/device"]);
+    assert!(info["holder"].is_null() && info["epoch"] == 0, "it was never opened: {info}");
+}
+
 pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
     let args = ["meta", "--dir", &dev.file("ready"), "--listen", "127.0.0.1:0", "--json"];
     let mut meta = dev.spawn_piped(&args);

@@ -125,6 +125,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     devices::an_osd_is_never_erased_by_mistake(&dev);
     devices::a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_peers(&dev);
     exports::an_address_that_cannot_be_used_leaves_the_volume_alone(&dev);
+    exports::a_device_that_cannot_be_served_leaves_the_volume_alone(&dev);
     exports::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     exports::the_hold_of_a_killed_export_ends_soon(&dev);
     outages::exports_do_in_an_outage_what_they_were_told(&dev);

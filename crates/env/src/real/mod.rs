@@ -36,7 +36,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-pub use sys::raise_file_limit;
+pub use sys::{become_io_flusher, raise_file_limit};
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};
 
@@ -143,6 +143,11 @@ impl RealEnv {
     /// Number of kernel entries: the cost of all turns so far.
     pub fn kernel_entries(&self) -> u64 {
         self.ring.entries
+    }
+
+    /// Takes over a connected socket, which is closed like any other connection.
+    pub fn adopt(&mut self, socket: impl Into<OwnedFd>) -> ConnId {
+        self.conns.add(socket.into())
     }
 
     /// Begins one operation: it goes to the ring, or straight to `ready` when it is refused.

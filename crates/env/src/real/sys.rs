@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use types::{IoBufMut, Time};
 
+/// A number of `linux/prctl.h`, since 5.6.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// A dead peer is given up after this long without an acknowledgement.
 const USER_TIMEOUT_MS: i32 = 5_000;
 /// Keepalive: seconds of silence, seconds between probes, probes.
@@ -53,6 +55,16 @@ pub fn raise_file_limit() -> io::Result<u64> {
     // SAFETY: `limit` is a valid rlimit to read from.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     Ok(limit.rlim_cur)
+}
+
+/// Tells the kernel that this thread, and each that it starts from now on, serves a block device: memory that it needs is never made free by
+/// writing to a device, which may be that one. Needs `CAP_SYS_RESOURCE`.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn become_io_flusher() -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) }).map(drop)
 }
 
 pub(super) fn eventfd() -> io::Result<OwnedFd> {

@@ -107,12 +107,22 @@ impl Conn {
     pub fn new(id: ConnId, generation: u32, export: Export, deadline: Time) -> Conn {
         let mut outbox = Outbox::default();
         let handshake = Handshake::new(&mut outbox.head);
+        Conn::with(id, generation, export, outbox, Phase::Handshake { handshake, deadline })
+    }
+
+    /// A connection without a handshake, to the kernel's client: plain replies alone.
+    pub fn negotiated(id: ConnId, generation: u32, export: Export) -> Conn {
+        let session = Session { structured: false, block_status: false };
+        Conn::with(id, generation, export, Outbox::default(), Phase::Transmission(session))
+    }
+
+    fn with(id: ConnId, generation: u32, export: Export, outbox: Outbox, phase: Phase) -> Conn {
         Conn {
             id,
             generation,
             outbox,
             export,
-            phase: Phase::Handshake { handshake, deadline },
+            phase,
             waiting: Waiting::Bytes,
             staging: None,
             at: 0,
@@ -134,6 +144,11 @@ impl Conn {
             Phase::Transmission(session) | Phase::Leaving(session) => session,
             Phase::Handshake { .. } => panic!("{:?} has no session yet", self.id),
         }
+    }
+
+    /// The export has another length from now on, and the client knows it.
+    pub fn resize(&mut self, len_bytes: u64) {
+        self.export.len_bytes = len_bytes;
     }
 
     /// Whether an error reply to `header` is a chunk: for reads and block status once structured replies

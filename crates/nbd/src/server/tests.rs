@@ -70,9 +70,15 @@ struct Rig<D> {
 
 impl<D: BlockDevice> Rig<D> {
     fn new(device: D, config: NbdConfig) -> Rig<D> {
+        let mut rig = Rig::unconnected(device, config);
+        rig.event(Event::Accepted { listener: LISTENER, conn: CONN, peer: NetAddr::Unnamed });
+        rig
+    }
+
+    fn unconnected(device: D, config: NbdConfig) -> Rig<D> {
         let mut server = NbdServer::new(OWNER, config);
         server.listen(LISTENER);
-        let mut rig = Rig {
+        Rig {
             server,
             device,
             now: Time(1),
@@ -83,9 +89,7 @@ impl<D: BlockDevice> Rig<D> {
             out: Vec::new(),
             closed: false,
             receive_bytes_max: usize::MAX,
-        };
-        rig.event(Event::Accepted { listener: LISTENER, conn: CONN, peer: NetAddr::Unnamed });
-        rig
+        }
     }
 
     /// Runs one turn with one event.
@@ -302,6 +306,29 @@ fn without_structured_replies_reads_are_simple() {
     rig.client(&request(0, CMD_READ, 3, 64 << 20, 512, &[]));
     rig.client(&request(0, CMD_BLOCK_STATUS, 4, 0, 512, &[]));
     assert_eq!(got(&rig.take_out()), [Got::Simple { cookie: 3, error: 22 }, Got::Simple { cookie: 4, error: 22 }]);
+}
+
+/// The kernel knows the export without a handshake, and hears of another length in another way.
+#[test]
+fn attached_connection_begins_with_requests_and_takes_a_later_length() {
+    let mut rig = Rig::unconnected(Scripted::new(8), NbdConfig::default());
+    rig.server.attach(CONN, &rig.device);
+    rig.turn(Vec::new());
+    assert!(rig.out.is_empty() && rig.server.is_connected(CONN) && rig.server.next_deadline() == Time::NEVER);
+    rig.client(&request(0, CMD_READ, 1, (1 << 30) - 512, 512, &[]));
+    assert_eq!(rig.device.requests.len(), 1);
+    rig.client(&request(0, CMD_READ, 2, 1 << 30, 512, &[]));
+    assert_eq!(got(&rig.take_out()), [Got::Simple { cookie: 2, error: 22 }]);
+    rig.device.info.len_bytes += 512;
+    rig.server.resize(CONN, rig.device.info.len_bytes);
+    rig.client(&request(0, CMD_READ, 3, 1 << 30, 512, &[]));
+    assert_eq!(rig.device.requests.len(), 2);
+    rig.server.resize(CONN, 1 << 29);
+    rig.client(&request(0, CMD_READ, 4, 1 << 29, 512, &[]));
+    assert_eq!(got(&rig.take_out()), [Got::Simple { cookie: 4, error: 22 }]);
+    let (token, bufs, _) = rig.receive.take().expect("it receives");
+    rig.event(Event::Received { token, conn: CONN, bufs, result: Err(NetError::Closed) });
+    assert!(rig.closed && !rig.server.is_connected(CONN));
 }
 
 /// Returns a session with writes of all kinds, refused ones among them, and a read of their result.
