@@ -55,7 +55,7 @@ enum Told {
 enum Stage {
     Connecting,
     Served { conn: ConnId },
-    Leaving { until: Time },
+    Leaving { until: Time, force: bool },
 }
 
 /// The device, as the loop sees it.
@@ -169,8 +169,9 @@ impl Device {
                 return Ok(Turn::Over);
             }
             Stage::Served { conn } => self.follow(now, conn, server, len_bytes),
-            Stage::Leaving { until } if now >= until => {
+            Stage::Leaving { until, force } if now >= until => {
                 tracing::warn!(device = self.path, "the kernel does not give the device up");
+                self.is_kept = !force;
                 return Ok(Turn::Over);
             }
             _ => {}
@@ -188,7 +189,7 @@ impl Device {
     /// Returns when [`Device::turn`] is due at the latest.
     pub fn deadline(&self) -> Time {
         match self.stage {
-            Stage::Leaving { until } => until,
+            Stage::Leaving { until, .. } => until,
             _ if self.resize_at > Time::ZERO => self.resize_at,
             _ => Time::NEVER,
         }
@@ -197,7 +198,7 @@ impl Device {
     /// Ends it, with the next turns that are not [`Turn::Over`]. One that is in use keeps its requests for the next process, unless `force`.
     pub fn leave(&mut self, now: Time, force: bool) {
         if !matches!(self.stage, Stage::Leaving { .. }) {
-            self.stage = Stage::Leaving { until: now + LEAVE_MAX };
+            self.stage = Stage::Leaving { until: now + LEAVE_MAX, force };
             // The thread lives as long as this end of its channel.
             let _ = self.ask.send(Ask::Leave { force });
         }

@@ -66,7 +66,7 @@ const AIMED: [(Bug, Class); 35] = [
 
 /// The first seed that can show a bug, where only later ones do: they place payloads at home, damage sectors for good, have
 /// contents come before the log, or make snapshots and clones.
-const LATER: [(Bug, u64); 23] = [
+const LATER: [(Bug, u64); 24] = [
     (Bug::AuReusedEarly, CONTENTS_FIRST_FROM),
     (Bug::InstallOfNothing, CONTENTS_FIRST_FROM),
     (Bug::PlaceAdoptedInPart, REDIRECT_FROM),
@@ -88,6 +88,7 @@ const LATER: [(Bug, u64); 23] = [
     (Bug::OpenDropsWriters, SHARING_FROM),
     (Bug::CloseFencesWriters, SHARING_FROM),
     (Bug::FenceKeepsWriter, SHARING_FROM),
+    (Bug::FenceForgetsThoseLetOut, SHARING_FROM),
     (Bug::WindowOfAnotherWriter, SHARING_FROM),
     (Bug::HoleOfAnotherWriter, SHARING_FROM),
 ];
