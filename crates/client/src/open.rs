@@ -4,7 +4,7 @@ use crate::meta::AskId;
 use crate::outage::{Change, Outage};
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
 use types::faults::ToldFault;
-use types::{Epoch, Errno, SessionId, Time, VolumeId, codes};
+use types::{Epoch, Errno, SessionId, SnapshotId, Time, VolumeId, codes};
 use volume::{OnUnavailable, Volume, VolumeStats};
 
 /// Names an open volume of a [`crate::Client`]; never used again after it is closed.
@@ -35,6 +35,8 @@ pub struct VolumeReport {
     pub name: String,
     /// Id of the volume.
     pub volume: VolumeId,
+    /// The snapshot that is open in its place.
+    pub snapshot: Option<SnapshotId>,
     /// The session under which it is open.
     pub session: SessionId,
     /// The epoch of that session. Each open for writing raises it by one, and so does all else that ends a session but its lease.
@@ -68,6 +70,7 @@ impl OpenVolume {
         VolumeReport {
             name: self.info.name.clone(),
             volume: self.volume.id(),
+            snapshot: self.volume.snapshot(),
             session: self.volume.session(),
             epoch: self.volume.epoch(),
             len_bytes: self.volume.len_bytes(),

@@ -2,7 +2,7 @@
 //!
 //! Input: a device to make, and the kernel's end of a socket pair. Output: the number of the device, or the kernel's reason. The kernel is
 //! the NBD client at its end of the pair, without a handshake: see [`crate::NbdServer::attach`]. Source: `linux/nbd-netlink.h` and
-//! `drivers/block/nbd.c`, Linux 5.14 or later.
+//! `drivers/block/nbd.c`, Linux 5.19 or later.
 //!
 //! Invariant: all calls block, and a new size waits for the requests that the kernel has in flight. So they are made on another thread
 //! than the one that answers requests.
@@ -127,21 +127,25 @@ impl Kernel {
         told.ok_or_else(|| nothing("number"))
     }
 
-    /// Gives a device of `backend` another connection, if the one that it has is dead. Returns whether the kernel took it; `ours` is the
-    /// other end of the pair.
+    /// Gives a device of the same backend another connection, if the one that it has is dead. Returns whether the kernel took it; `ours` is
+    /// the other end of the pair.
     ///
     /// # Errors
     /// `Refused`: the device has another backend, or is not connected. `Socket`, `Answer`.
     pub fn reconnect(
         &mut self,
         index: u32,
-        backend: &str,
+        device: &KernelDevice,
         end: UnixStream,
         mut ours: &UnixStream,
     ) -> Result<bool, KernelError> {
         // Without a size: the kernel would wait for the requests that wait for this connection.
-        let attributes =
-            vec![u32(attribute::INDEX, index), string(attribute::BACKEND_IDENTIFIER, backend), sockets(&end)];
+        let attributes = vec![
+            u32(attribute::INDEX, index),
+            u64(attribute::DEAD_CONN_TIMEOUT, device.dead_wait.as_secs()),
+            string(attribute::BACKEND_IDENTIFIER, &device.backend),
+            sockets(&end),
+        ];
         self.ask_client(command::RECONFIGURE, attributes)?;
         // The kernel says nothing when no connection is dead; then this was the only owner of the end.
         drop(end);
@@ -226,14 +230,13 @@ fn nothing(what: &str) -> KernelError {
     KernelError::Answer(format!("it has no {what}"))
 }
 
-/// Returns the numbers of the devices that are connected to this backend, in order.
-pub fn devices_of(backend: &str) -> Vec<u32> {
+/// Returns the devices that are connected and have a backend: number and backend, in order.
+pub fn devices() -> Vec<(u32, String)> {
     let names = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let number = |name: &str| name.strip_prefix("nbd").and_then(|number| number.parse().ok());
-    let mut found: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str().and_then(number)).collect();
-    found.retain(|index| shows(*index, "backend").is_some_and(|shown| shown == backend));
-    found.sort_unstable();
-    found
+    let mut numbers: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str().and_then(number)).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().filter_map(|index| Some((index, shows(index, "backend")?))).collect()
 }
 
 /// Returns the length in bytes that the kernel shows of a device.

@@ -278,6 +278,11 @@ impl NbdServer {
         self.keep(Conn::negotiated(id, generation, export));
     }
 
+    /// Returns when the oldest unanswered request came.
+    pub fn oldest_request(&self) -> Option<Time> {
+        self.pending.ages().min()
+    }
+
     /// Whether a connection is open.
     pub fn is_connected(&self, id: ConnId) -> bool {
         self.conns.iter().flatten().any(|conn| conn.id == id)

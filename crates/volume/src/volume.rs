@@ -314,6 +314,10 @@ impl Volume {
     }
 
     /// Returns the attach epoch of the session.
+    pub fn snapshot(&self) -> Option<SnapshotId> {
+        self.snapshot
+    }
+
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }

@@ -6,12 +6,12 @@ use crate::device_arg::Wanted;
 use crate::errors::{UserError, ended, fenced};
 use crate::output;
 use crate::role::env_error;
-use crate::role::nbd_device::{self, Device, Turn};
+use crate::role::nbd_device::{self, BACKEND, Device, TakesOver, Turn};
 use crate::role::nbd_metrics::{self, Endpoint};
 use crate::role::session::{Open, Session};
 use anyhow::Result;
 use device::Completion;
-use env::{Env, NetAddr};
+use env::{Env, ListenerId, NetAddr};
 use nbd::kernel::{Kernel, KernelDevice};
 use nbd::{NbdConfig, NbdServer};
 use std::io::{IsTerminal, Write};
@@ -46,18 +46,17 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     };
     prepared.full_wait = FULL_WAIT;
     prepared.on_unavailable = args.on_unavailable;
+    if kernel.is_some() && nbd_device::some_wait() {
+        // An open that is given up may count as one between the process that left the device and the next.
+        prepared.open_max = nbd_device::FOREVER;
+    }
     let listening = addr.map(|addr| prepared.env.listen(&addr).map_err(env_error)).transpose()?;
     let runtime = prepared.runtime.handle().clone();
     let session = prepared.open(Open { name: &args.volume, write: !args.only_reads(), steal: args.steal })?;
     let mut server = NbdServer::new(OWNER_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
-    let mut bound = None;
-    if let Some((listener, at)) = listening {
-        server.listen(listener);
-        bound = Some(at);
-    }
     let metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
     let device = kernel.map(|(wanted, kernel)| connect(kernel, wanted, args, &session)).transpose()?;
-    let mut export = Export { args, as_json, bound, session, server, metrics, device };
+    let mut export = Export { args, as_json, listening, session, server, metrics, device };
     let served = export.serve();
     export.server.close_all(&mut export.session.turns.ops);
     // The device of the next process is this one's, and so is the hold, until its lease ends.
@@ -66,29 +65,34 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     served.and(closed)
 }
 
-/// Begins to connect the kernel's device. Its name in the kernel says which volume it shows, whatever the volume is called. With several
-/// writers each device is another one, which no later process takes over.
+/// Begins to connect the kernel's device. Its name in the kernel says which volume it shows, whatever the volume is called.
 fn connect(kernel: Kernel, wanted: Wanted, args: &NbdArgs, session: &Session) -> Result<Device> {
     let client = &session.turns.client;
     let stats = client.stats();
     // An export has one volume.
-    let (volume, epoch) = stats.volumes.first().map(|volume| (volume.volume.0, volume.epoch)).unwrap_or_default();
+    let Some(volume) = stats.volumes.first() else { unreachable!("the session has a volume") };
     let cluster = client.cluster().map(|cluster| cluster.to_string()).unwrap_or_default();
-    let snapshot = args.volume.split_once('@').map(|(_, name)| format!("@{name}")).unwrap_or_default();
-    let (is_shared, read_only) = (is_shared(args, session), args.only_reads());
-    let mode = match read_only {
-        true => " read-only".to_owned(),
-        false if is_shared => format!(" shared, pid {}", std::process::id()),
-        false => String::new(),
+    let mode = match (volume.snapshot, args.only_reads()) {
+        (Some(snapshot), _) => format!(", snapshot {}", snapshot.0),
+        (None, true) => ", read-only".to_owned(),
+        (None, false) => String::new(),
+    };
+    let takes_over = match (args.only_reads(), is_shared(args, session)) {
+        (true, _) => TakesOver::Always,
+        (false, true) => TakesOver::Never,
+        (false, false) => TakesOver::After(volume.epoch),
     };
     let device = KernelDevice {
-        backend: format!("basalt {cluster} volume {volume}{snapshot}{mode}"),
+        backend: format!("{BACKEND}{cluster} volume {}{mode}", volume.volume.0),
         len_bytes: session.info.len_bytes,
-        read_only,
-        dead_wait: if is_shared { Duration::ZERO } else { nbd_device::dead_wait(args.on_unavailable) },
+        read_only: args.only_reads(),
+        dead_wait: if takes_over == TakesOver::Never {
+            Duration::ZERO
+        } else {
+            nbd_device::dead_wait(args.on_unavailable)
+        },
     };
-    let epoch = (!read_only).then_some(epoch);
-    Ok(Device::connect(kernel, wanted, device, epoch, session.turns.env.waker())?)
+    Ok(Device::connect(kernel, wanted, device, takes_over, session.turns.env.waker())?)
 }
 
 /// Whether others write to the volume beside this export.
@@ -100,8 +104,8 @@ fn is_shared(args: &NbdArgs, session: &Session) -> bool {
 struct Export<'a> {
     args: &'a NbdArgs,
     as_json: bool,
-    /// The address where clients connect, if there is one.
-    bound: Option<NetAddr>,
+    /// The listener of clients and its address, if there is one.
+    listening: Option<(ListenerId, NetAddr)>,
     session: Session,
     server: NbdServer,
     metrics: Option<Endpoint>,
@@ -112,7 +116,7 @@ impl Export<'_> {
     /// Answers requests until asked to end, or until the volume or the kernel's device is gone.
     fn serve(&mut self) -> Result<()> {
         if self.device.is_none() {
-            self.tell()?;
+            self.begin()?;
         }
         let mut done = Vec::new();
         let mut failed = None;
@@ -154,7 +158,7 @@ impl Export<'_> {
     fn failure(&mut self) -> Option<anyhow::Error> {
         let name = &self.session.info.name.clone();
         self.session.failure().map(|errno| match errno {
-            Errno::Fenced if self.session.info.shared => fenced(name).into(),
+            Errno::Fenced if self.session.info.shared || self.device.is_some() => fenced(name).into(),
             errno => ended(name, errno).into(),
         })
     }
@@ -174,16 +178,24 @@ impl Export<'_> {
                 device.serve(conn);
                 // It is received from at the end of the next turn.
                 self.session.turns.env.waker().wake();
-                self.tell()?;
+                self.begin()?;
             }
         }
         Ok(true)
     }
 
+    /// Accepts clients, and says so. Not before the device is connected: what the kernel sends for a dead process is older than all that they write.
+    fn begin(&mut self) -> Result<()> {
+        if let Some((listener, _)) = self.listening {
+            self.server.listen(listener);
+        }
+        self.tell()
+    }
+
     /// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
     fn tell(&self) -> Result<()> {
         let (volume, bytes) = (&self.args.volume, self.session.info.len_bytes);
-        let uri = self.bound.as_ref().map(|bound| uri(volume, bound));
+        let uri = self.listening.as_ref().map(|(_, bound)| uri(volume, bound));
         let device = self.device.as_ref().map(Device::path);
         let (read_only, on_unavailable) = (self.args.only_reads(), self.args.on_unavailable);
         tracing::info!(volume, at = uri, device, bytes, read_only, %on_unavailable, "exported");

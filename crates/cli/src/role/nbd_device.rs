@@ -3,10 +3,10 @@
 //! The loop answers requests; a thread asks the kernel, because the kernel may wait for an answer meanwhile. States: connecting, served,
 //! leaving. The loop looks at what the thread tells once a turn, and is woken for it.
 //!
-//! Invariants: no request is lost while the volume gets another length, and a device that is in use is disconnected only when its volume
-//! has failed. Otherwise it keeps its requests for the next process. That process takes it over only when no other client has written to the volume
+//! Invariants: no request is lost while the volume gets another length, and a mounted device is disconnected only when its volume has failed.
+//! Otherwise it keeps its requests for the next process. That process takes it over only when no other client has written to the volume
 //! since: the kernel would repeat requests over later ones, and its caches would be older than the volume. The epoch says so: it rises with each
-//! open, and the last process has left the epoch of its own in [`NOTES`].
+//! open for writing. A process that serves a device notes its epoch in [`NOTES`], and the next epoch alone takes over.
 
 use crate::device_arg::Wanted;
 use crate::errors::UserError;
@@ -14,7 +14,7 @@ use anyhow::Result;
 use client::OnUnavailable;
 use env::{ConnId, Waker};
 use nbd::NbdServer;
-use nbd::kernel::{Kernel, KernelDevice, KernelError, device_len, devices_of};
+use nbd::kernel::{Kernel, KernelDevice, KernelError, device_len, devices};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -24,15 +24,40 @@ use std::time::Duration;
 use types::{Epoch, Time, codes};
 
 /// Time for requests of a dead process under `freeze`: as long as it takes.
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+pub const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The same under `error`: enough to start a process again.
 const ERROR_WAIT: Duration = Duration::from_secs(5);
 /// Time for the kernel to give a device up at the end.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Directory with a note for each device that is served. It lasts as long as the devices: until the next boot.
 const NOTES: &str = "/run/basalt";
+/// First word of the backend of each device.
+pub const BACKEND: &str = "basalt ";
 /// Pause before a length that the kernel refused is told again.
 const RESIZE_AGAIN: Duration = Duration::from_secs(5);
+/// Time in which requests are answered before the kernel is told a length: it then waits for all of them, and can do nothing else meanwhile.
+const PROMPT: Duration = Duration::from_secs(1);
+/// Time in which the kernel repeats the requests of a dead process.
+const REPEATED: Duration = Duration::from_secs(35);
+/// Time for a process that was just killed to let its connection go, and how often that is looked at.
+const GONE_MAX: Duration = Duration::from_secs(3);
+const GONE_LOOK: Duration = Duration::from_millis(100);
+
+/// Devices of dead processes that a process may take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakesOver {
+    /// It only reads: a device shows the same to each of its processes.
+    Always,
+    /// A writer: those that were served under the epoch before this one.
+    After(Epoch),
+    /// One of several writers. Others have written meanwhile, and no open fences what the dead process has sent.
+    Never,
+}
+
+/// Whether a device on this host may wait for a process.
+pub fn some_wait() -> bool {
+    devices().iter().any(|(_, backend)| backend.starts_with(BACKEND))
+}
 
 /// A task for the thread.
 enum Ask {
@@ -117,18 +142,18 @@ fn unusable(path: &str, error: &KernelError) -> UserError {
 }
 
 impl Device {
-    /// Begins to connect it. `epoch` is that of the session, for a writer; `waker` wakes the loop.
+    /// Begins to connect it. `waker` wakes the loop.
     pub fn connect(
         kernel: Kernel,
         wanted: Wanted,
         device: KernelDevice,
-        epoch: Option<Epoch>,
+        takes_over: TakesOver,
         waker: Waker,
     ) -> io::Result<Device> {
         let (ask, asked) = channel();
         let (tell, told) = channel();
         let len_bytes = device.len_bytes;
-        let worker = Worker { kernel, wanted, device, epoch, tell, waker };
+        let worker = Worker { kernel, wanted, device, takes_over, tell, waker };
         std::thread::Builder::new().name("nbd-device".to_owned()).spawn(move || worker.run(&asked))?;
         let (stage, path) = (Stage::Connecting, wanted.path());
         Ok(Device { ask, told, stage, path, len_bytes, is_resizing: false, resize_at: Time::ZERO, is_kept: false })
@@ -152,7 +177,7 @@ impl Device {
         while let Ok(told) = self.told.try_recv() {
             match told {
                 Told::Attached { index, ours, again } => {
-                    self.attached(index, again);
+                    self.attached(now, index, again);
                     return Ok(Turn::Attached(ours));
                 }
                 Told::Failed(error) => return Err(unusable(&self.path, &error).into()),
@@ -169,7 +194,7 @@ impl Device {
                 return Ok(Turn::Over);
             }
             Stage::Served { conn } => self.follow(now, conn, server, len_bytes),
-            Stage::Leaving { until, force } if now >= until => {
+            Stage::Leaving { until, force } if now >= until && !self.is_resizing => {
                 tracing::warn!(device = self.path, "the kernel does not give the device up");
                 self.is_kept = !force;
                 return Ok(Turn::Over);
@@ -189,6 +214,8 @@ impl Device {
     /// Returns when [`Device::turn`] is due at the latest.
     pub fn deadline(&self) -> Time {
         match self.stage {
+            // The kernel waits for answers of this process.
+            _ if self.is_resizing => Time::NEVER,
             Stage::Leaving { until, .. } => until,
             _ if self.resize_at > Time::ZERO => self.resize_at,
             _ => Time::NEVER,
@@ -204,25 +231,38 @@ impl Device {
         }
     }
 
-    fn attached(&mut self, index: u32, again: bool) {
+    fn attached(&mut self, now: Time, index: u32, again: bool) {
         self.path = format!("/dev/nbd{index}");
         if again {
             self.len_bytes = device_len(index).unwrap_or(self.len_bytes);
+            self.resize_at = now + REPEATED;
         }
         tracing::info!(device = self.path, again, "the kernel's device is connected");
     }
 
+    /// Tells the kernel another length, when the requests of all clients are answered promptly.
     fn follow(&mut self, now: Time, conn: ConnId, server: &mut NbdServer, len_bytes: u64) {
-        if len_bytes == self.len_bytes || self.is_resizing || now < self.resize_at {
+        if self.is_resizing || now < self.resize_at {
+            return;
+        }
+        self.resize_at = Time::ZERO;
+        if len_bytes == self.len_bytes {
+            return;
+        }
+        if server.oldest_request().is_some_and(|since| now.since(since) > PROMPT) {
+            self.resize_at = now + PROMPT;
             return;
         }
         server.resize(conn, len_bytes);
-        (self.len_bytes, self.is_resizing, self.resize_at) = (len_bytes, true, Time::ZERO);
+        (self.len_bytes, self.is_resizing) = (len_bytes, true);
         let _ = self.ask.send(Ask::Resize(len_bytes));
     }
 
     fn resized(&mut self, now: Time, result: Result<(), KernelError>) {
         self.is_resizing = false;
+        if let Stage::Leaving { until, .. } = &mut self.stage {
+            *until = now + LEAVE_MAX;
+        }
         let (device, len_bytes) = (&self.path, self.len_bytes);
         match result {
             Ok(()) => tracing::info!(device, len_bytes, "the device has another length"),
@@ -254,8 +294,7 @@ struct Worker {
     kernel: Kernel,
     wanted: Wanted,
     device: KernelDevice,
-    /// Epoch of the session; `None` when it only reads.
-    epoch: Option<Epoch>,
+    takes_over: TakesOver,
     tell: Sender<Told>,
     waker: Waker,
 }
@@ -292,22 +331,12 @@ impl Worker {
             Wanted::Auto => None,
             Wanted::Index(index) => Some(index),
         };
-        for left in devices_of(&self.device.backend) {
-            if index.is_some_and(|index| index != left) {
-                continue;
-            }
-            if !self.epoch.is_none_or(|epoch| follows(noted(left, &self.device.backend), epoch)) {
-                tracing::warn!(device = left, "the volume was opened since by others: the requests of the device fail");
-                self.kernel.disconnect(left)?;
-                continue;
-            }
-            self.note(left);
-            let (ours, end) = UnixStream::pair().map_err(KernelError::Socket)?;
-            match self.kernel.reconnect(left, &self.device.backend, end, &ours) {
-                Ok(true) => return Ok((left, ours, true)),
-                // Another process serves it, or it has ended meanwhile.
-                Ok(false) | Err(KernelError::Refused(_)) => {}
-                Err(error) => return Err(error),
+        for (left, backend) in devices() {
+            if backend == self.device.backend
+                && index.is_none_or(|index| index == left)
+                && let Some(ours) = self.take_over(left)?
+            {
+                return Ok((left, ours, true));
             }
         }
         let (ours, end) = UnixStream::pair().map_err(KernelError::Socket)?;
@@ -316,15 +345,43 @@ impl Worker {
         Ok((index, ours, false))
     }
 
+    /// Takes over the device of a dead process, or ends it when others have written since. Returns our end of the new connection.
+    fn take_over(&mut self, left: u32) -> Result<Option<UnixStream>, KernelError> {
+        let looks = match self.takes_over {
+            TakesOver::Never => return Ok(None),
+            TakesOver::Always => 1,
+            TakesOver::After(epoch) if !follows(noted(left, &self.device.backend), epoch) => {
+                let device = format!("/dev/nbd{left}");
+                tracing::warn!(device, "the volume was opened since by others: what waits at the device fails");
+                self.kernel.disconnect(left)?;
+                return Ok(None);
+            }
+            TakesOver::After(_) => GONE_MAX.as_millis() / GONE_LOOK.as_millis(),
+        };
+        for _ in 0..looks {
+            let (ours, end) = UnixStream::pair().map_err(KernelError::Socket)?;
+            match self.kernel.reconnect(left, &self.device, end, &ours) {
+                // The note comes behind it: this session may go on to write without the device.
+                Ok(true) => {
+                    self.note(left);
+                    return Ok(Some(ours));
+                }
+                // Another process serves it, or it is not gone yet.
+                Ok(false) => std::thread::park_timeout(GONE_LOOK),
+                Err(KernelError::Refused(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
     /// Notes under which epoch the device is served.
     fn note(&self, index: u32) {
-        let Some(epoch) = self.epoch else { return };
+        let TakesOver::After(epoch) = self.takes_over else { return };
         let text = format!("{}\n{}\n", self.device.backend, epoch.0);
         let written = std::fs::create_dir_all(NOTES).and_then(|()| std::fs::write(note_of(index), text));
         if let Err(error) = written {
             tracing::warn!(%error, file = %note_of(index).display(), "a later process cannot take the device over");
-            // A note of before must not speak for this process.
-            let _ = std::fs::remove_file(note_of(index));
         }
     }
 }
@@ -345,11 +402,10 @@ fn follows(noted: Option<Epoch>, epoch: Epoch) -> bool {
     noted.is_some_and(|noted| noted.0.checked_add(1) == Some(epoch.0))
 }
 
-/// Whether a file system or another device has it: then it cannot be opened alone.
+/// Whether a file system or another device may have it: then it cannot be opened alone.
 fn is_in_use(index: u32) -> bool {
     let mut alone = std::fs::OpenOptions::new();
-    let opened = alone.read(true).custom_flags(libc::O_EXCL).open(format!("/dev/nbd{index}"));
-    opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+    alone.read(true).custom_flags(libc::O_EXCL).open(format!("/dev/nbd{index}")).is_err()
 }
 
 #[cfg(test)]

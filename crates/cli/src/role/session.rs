@@ -61,6 +61,8 @@ pub struct Prepared {
     pub full_wait: Duration,
     /// Fate of requests while the storage is unavailable: they wait by default.
     pub on_unavailable: OnUnavailable,
+    /// Time for the open: [`OPEN_MAX`] by default.
+    pub open_max: Duration,
 }
 
 /// A volume that is open on this thread.
@@ -103,7 +105,7 @@ impl Prepared {
         let give_up = session.turns.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
         let mut is_told = false;
         loop {
-            match session.attach(open)? {
+            match session.attach(open, self.open_max)? {
                 Attached::Open => return Ok(session),
                 Attached::Late => {
                     let meta_answers = session.ask_meta(&self.metas, AdminAsk::Status).is_some();
@@ -163,6 +165,7 @@ impl Session {
             holder,
             full_wait: Duration::ZERO,
             on_unavailable: OnUnavailable::Freeze,
+            open_max: OPEN_MAX,
         })
     }
 
@@ -176,9 +179,9 @@ impl Session {
         prepared.open(Open { name, write, steal })
     }
 
-    fn attach(&mut self, open: Open<'_>) -> Result<Attached> {
+    fn attach(&mut self, open: Open<'_>, time: Duration) -> Result<Attached> {
         let ask = self.turns.client.open(open.name, open.write, open.steal);
-        let mut until = self.turns.env.now() + OPEN_MAX;
+        let mut until = self.turns.env.now() + time;
         let mut interrupted = false;
         loop {
             self.finish(until)?;
