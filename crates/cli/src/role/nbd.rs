@@ -56,7 +56,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     let mut server = NbdServer::new(OWNER_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
     let metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
     let device = kernel.map(|(wanted, kernel)| connect(kernel, wanted, args, &session)).transpose()?;
-    let mut export = Export { args, as_json, listening, session, server, metrics, device };
+    let mut export = Export { args, as_json, listening, session, server, metrics, device, is_begun: false };
     let served = export.serve();
     export.server.close_all(&mut export.session.turns.ops);
     // The device of the next process is this one's, and so is the hold, until its lease ends.
@@ -110,6 +110,8 @@ struct Export<'a> {
     server: NbdServer,
     metrics: Option<Endpoint>,
     device: Option<Device>,
+    /// Whether clients are served. Until then what they send waits.
+    is_begun: bool,
 }
 
 impl Export<'_> {
@@ -122,7 +124,9 @@ impl Export<'_> {
         let mut failed = None;
         loop {
             let now = self.session.begin();
-            self.answer(now, &mut done);
+            if self.is_begun {
+                self.answer(now, &mut done);
+            }
             failed = failed.or_else(|| self.failure());
             let ends = failed.is_some() || self.session.interrupted();
             if !self.device_turn(now, ends, failed.is_some())? {
@@ -186,6 +190,7 @@ impl Export<'_> {
 
     /// Accepts clients, and says so. Not before the device is connected: what the kernel sends for a dead process is older than all that they write.
     fn begin(&mut self) -> Result<()> {
+        self.is_begun = true;
         if let Some((listener, _)) = self.listening {
             self.server.listen(listener);
         }
