@@ -87,6 +87,9 @@ bench: ## figures beside the least cost of this machine (release build, quiet ma
 bench-check: ## the same, and whether a ratio is worse than in docs/performance.json
 	@scripts/bench --check docs/performance.json $(ARGS)
 
+pgo: ## record the profile that release builds use: make pgo, then commit tools/pgo/basalt.profdata
+	@scripts/pgo
+
 profile: ## a flame graph of a row of the bench, with perf (root): make profile [ROW=spread/randwrite-4k/d32] [SECONDS=10]
 	@scripts/profile $(or $(ROW),spread/randwrite-4k/d32) $(or $(SECONDS),10)
 
@@ -94,4 +97,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test python python-test deb fresh down test readme sim sim-long engine-crashes fuzz failure-report chaos nbd-suite bench bench-check profile deny
+.PHONY: help up build install uninstall lib install-lib fio-engine fio-engine-test python python-test deb fresh down test readme sim sim-long engine-crashes fuzz failure-report chaos nbd-suite bench bench-check pgo profile guest-nbd deny
