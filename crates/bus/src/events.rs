@@ -175,7 +175,7 @@ impl Bus {
             if result.is_err() {
                 break;
             }
-            if let Message::Ping { answer } = message {
+            if let Message::Ping { answer } = &message {
                 pings += u32::from(!answer);
                 continue;
             }

@@ -55,7 +55,7 @@ pub struct Node {
     pub(crate) raw: RawNode<Storage>,
     pub(crate) pipeline: Pipeline,
     pub(crate) payload_len: fn(&[u8]) -> u64,
-    config: Config,
+    pub(crate) config: Config,
     applied: Index,
 }
 
@@ -349,10 +349,15 @@ impl Node {
         }
     }
 
+    /// Returns the index of the last entry that is known to be durable here.
+    pub fn durable_index(&self) -> Index {
+        Index(self.raw.raft.raft_log.persisted)
+    }
+
     /// Returns term and index of the last entry that is known to be durable here.
     pub fn durable_end(&self) -> (Term, Index) {
-        let index = self.raw.raft.raft_log.persisted;
-        (self.term_at(Index(index)).unwrap_or(Term(0)), Index(index))
+        let index = self.durable_index();
+        (self.term_at(index).unwrap_or(Term(0)), index)
     }
 
     /// Tells raft that messages to `id` may be lost.

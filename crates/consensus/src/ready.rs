@@ -109,6 +109,11 @@ impl Node {
         !self.pipeline.outbox.is_empty() || self.raw.has_ready() || self.raw.store().has_behind()
     }
 
+    /// Takes the messages that wait no longer.
+    pub fn released(&mut self) -> std::vec::Drain<'_, RaftMsg> {
+        self.pipeline.outbox.drain(..)
+    }
+
     /// Returns the term for which this candidate's requests have left.
     pub(crate) fn asked(&self) -> Option<Term> {
         self.pipeline.asked
@@ -124,7 +129,11 @@ impl Node {
         while self.raw.has_ready() {
             self.one_ready(out);
         }
-        out.messages.append(&mut self.pipeline.outbox);
+        if out.messages.is_empty() {
+            std::mem::swap(&mut out.messages, &mut self.pipeline.outbox);
+        } else {
+            out.messages.append(&mut self.pipeline.outbox);
+        }
         for id in self.raw.mut_store().take_behind() {
             if self.probe_anew(id) {
                 out.behind.push(ReplicaId(id));
@@ -147,7 +156,8 @@ impl Node {
         assert!(applied <= durable, "R2: entries are applied up to {applied}, and durable here only up to {durable}");
         assert!(store.first() <= applied + 1, "R8: the log begins at {}, behind {applied} + 1", store.first());
         assert!(pipeline.given.commit.0 <= commit, "R5: the commit index fell to {commit}");
-        assert!(log.last_term() <= term.0, "R5: the last entry has term {}, the replica {term}", log.last_term());
+        let last_term = log.last_term();
+        assert!(last_term <= term.0, "R5: the last entry has term {last_term}, the replica {term}");
         let newest = pipeline.outstanding.back().map_or(pipeline.durable_vote, |newest| newest.vote);
         let known = newest == (term, self.voted_for()) && (pipeline.given.term, pipeline.given.vote) == newest;
         assert!(known, "R5: the engine was not given the vote of {term}");
@@ -160,7 +170,7 @@ impl Node {
             let progress = self.raw.raft.prs();
             let durable_vote = pipeline.durable_vote == (term, Some(self.id()));
             assert!(durable_vote || progress.is_singleton(), "R5: a leader of {term} whose own vote is not durable");
-            assert!(log.last_term() == term.0, "R5: the log of the leader of {term} ends with an older term");
+            assert!(last_term == term.0, "R5: the log of the leader of {term} ends with an older term");
             let matched = progress.iter().map(|(_, follower)| follower.matched).max().unwrap_or(0);
             assert!(matched <= last, "R5: {matched} is acknowledged, beyond the end of the leader's log, {last}");
         }
@@ -225,18 +235,22 @@ impl Node {
             let context: [u8; 8] = state.request_ctx.as_slice().try_into().expect("we chose eight bytes");
             out.read_states.push(ReadState { context: u64::from_le_bytes(context), index: Index(state.index) });
         }
-        let mut now = Vec::new();
-        for mut msg in rd.take_messages() {
-            self.mend_head(&mut msg);
-            message_from_raft(self.pg(), msg, self.payload_len, &mut now);
-        }
         let mut later = Vec::new();
         for mut msg in rd.take_persisted_messages() {
             self.mend_head(&mut msg);
             message_from_raft(self.pg(), msg, self.payload_len, &mut later);
         }
+        // A leader's messages leave before its own batch is durable, unless its term and vote are not durable yet: otherwise
+        // the term could be led twice.
+        let vote = (hard_state.term, hard_state.vote);
+        let leave = self.pipeline.durable_vote == vote;
+        for mut msg in rd.take_messages() {
+            self.mend_head(&mut msg);
+            let out = if leave { &mut self.pipeline.outbox } else { &mut later };
+            message_from_raft(self.config.pg, msg, self.payload_len, out);
+        }
         self.raw.advance_append_async(rd);
-        self.queue(hard_state, reported, now, later);
+        self.queue(vote, reported, later);
     }
 
     /// Corrects the head of an append. Raft joins entries to a waiting append without entries and does not compare its head
@@ -252,16 +266,9 @@ impl Node {
         }
     }
 
-    /// Queues the messages of a ready. A leader's messages leave before its own batch is durable, unless its term and vote are
-    /// not durable yet: otherwise the term could be led twice.
-    fn queue(&mut self, hard_state: HardState, reported: bool, now: Vec<RaftMsg>, mut later: Vec<RaftMsg>) {
-        let vote = (hard_state.term, hard_state.vote);
+    /// Queues the messages of a ready that wait until it is durable.
+    fn queue(&mut self, vote: (Term, Option<ReplicaId>), reported: bool, mut later: Vec<RaftMsg>) {
         let pipeline = &mut self.pipeline;
-        if pipeline.durable_vote == vote {
-            pipeline.outbox.extend(now);
-        } else {
-            later.extend(now);
-        }
         let number = pipeline.number;
         if on(Bug::AckBeforeDurable) {
             pipeline.outbox.append(&mut later);

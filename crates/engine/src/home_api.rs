@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use env::{DiskError, Token};
 use types::store::DecisionState;
-use types::{ChunkKey, GenerationId, Index, IoBuf, ReplicaId, SectorRange, Term};
+use types::{ChunkKey, CrcList, GenerationId, Index, IoBuf, ReplicaId, SectorRange, Term};
 
 /// Bit that is set in `Token.key` of every operation of home, and clear in those of the log side.
 pub const HOME_KEY_BIT: u32 = 1 << 31;
@@ -154,7 +154,7 @@ pub enum Piece {
     /// Home holds no data here.
     Zeros,
     /// Verified bytes: `crcs` has one CRC32C for each fragment of the piece's range.
-    Bytes { crcs: Vec<u32>, payload: IoBuf },
+    Bytes { crcs: CrcList, payload: IoBuf },
 }
 
 /// Why home could not return verified bytes.

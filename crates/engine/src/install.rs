@@ -25,7 +25,7 @@ use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::tree::Tree;
 use types::units::SECTORS_PER_BLOCK;
-use types::{BLOCK, ChunkKey, GenerationId, IoBuf, ReplicaId, SectorRange};
+use types::{BLOCK, ChunkKey, CrcList, GenerationId, IoBuf, ReplicaId, SectorRange};
 
 /// An installation that waits for its round.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Engine {
         replica: ReplicaId,
         chunk: ChunkKey,
         range: SectorRange,
-        payload: Option<(IoBuf, Vec<u32>)>,
+        payload: Option<(IoBuf, CrcList)>,
     ) -> bool {
         let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.count.is_multiple_of(SECTORS_PER_BLOCK);
         assert!(aligned, "{range} is not made of blocks");

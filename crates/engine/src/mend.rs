@@ -24,7 +24,7 @@ use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{BlockCopy, Crcs, MendRefusal, ReadData};
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
+use types::{ChunkKey, CrcList, Index, IoBuf, ReplicaId, SectorRange, block_hash, crc32c};
 
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
@@ -266,9 +266,10 @@ fn is_home(found: &Found, chunk: ChunkKey) -> bool {
 /// the sectors whose bytes in memory fail their CRC.
 fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Option<Arc<Payload>>, SectorRange> {
     let of_copy = || match &copy.data {
-        Some((buf, crc)) => {
-            Part::Data(Arc::new(Payload::new(buf.clone(), Crcs { start: range.start, values: vec![*crc] })))
-        }
+        Some((buf, crc)) => Part::Data(Arc::new(Payload::new(
+            buf.clone(),
+            Crcs { start: range.start, values: CrcList::from_elem(*crc, 1) },
+        ))),
         None => Part::Zeros,
     };
     let parts = found.into_iter().map(|f| match f.source {

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use types::range::fragment_bytes;
 use types::store::Crcs;
 use types::units::SECTORS_PER_AU;
-use types::{AU, IoBuf, SECTOR, SectorRange, crc32c};
+use types::{AU, CrcList, IoBuf, SECTOR, SectorRange, crc32c};
 
 /// Bytes and their fragment CRCs.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Payload {
 
     /// Appends one CRC for each fragment of `part`. False when a fragment is used in part and its stored CRC does not
     /// match the bytes.
-    pub fn crcs_of(&self, part: SectorRange, out: &mut Vec<u32>) -> bool {
+    pub fn crcs_of(&self, part: SectorRange, out: &mut CrcList) -> bool {
         let whole = self.range();
         assert!(whole.contains(part), "{part} of {whole}");
         for fragment in part.fragments() {

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::range::fragment_bytes;
-use types::{ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
+use types::{ChunkKey, CrcList, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
 
 /// Origin of a read.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub(crate) enum Part {
     Data(Arc<Payload>),
     /// Bytes from home: verified there, with the CRCs of their fragments.
     Home {
-        crcs: Vec<u32>,
+        crcs: CrcList,
         payload: IoBuf,
     },
 }
@@ -371,7 +371,7 @@ pub(crate) fn join(range: SectorRange, mut parts: Vec<(SectorRange, Part)>) -> R
         assert_eq!(part_range, range, "parts tile the range");
         return match part {
             Part::Data(payload) => {
-                let mut crcs = Vec::with_capacity(range.fragment_count());
+                let mut crcs = CrcList::with_capacity(range.fragment_count());
                 if !payload.crcs_of(range, &mut crcs) {
                     return Err(range);
                 }
@@ -396,7 +396,7 @@ pub(crate) fn join(range: SectorRange, mut parts: Vec<(SectorRange, Part)>) -> R
                 note_whole(range, *part_range, crcs, &mut known);
             }
             Part::Data(payload) => {
-                let mut crcs = Vec::with_capacity(part_range.fragment_count());
+                let mut crcs = CrcList::with_capacity(part_range.fragment_count());
                 if !payload.crcs_of(*part_range, &mut crcs) || !verify_ends(range, *part_range, payload) {
                     return Err(*part_range);
                 }

@@ -38,6 +38,16 @@ impl AuSet {
         set
     }
 
+    /// Returns the AUs whose flag is set.
+    pub fn from_flags(flags: [bool; AUS_PER_CHUNK as usize]) -> AuSet {
+        let (words, _) = flags.as_chunks::<{ QUARTER as usize }>();
+        let mut set = AuSet::default();
+        for (word, flags) in set.0.iter_mut().zip(words) {
+            *word = flags.iter().rev().fold(0, |word, flag| word << 1 | u64::from(*flag));
+        }
+        set
+    }
+
     pub fn insert(&mut self, au: u32) {
         self.0[(au / QUARTER) as usize] |= 1 << (au % QUARTER);
     }

@@ -125,7 +125,7 @@ pub fn record(rng: &mut Rng) -> Record<'static> {
             term: Term(number(rng)),
             kind: EntryKind::Normal,
             descriptor: Cow::Owned(bytes(rng, 80).into()),
-            crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
+            crcs: Cow::Owned(Crcs { start: 7, values: types::CrcList::from_slice(&[1, 2]) }),
             len_bytes: 1024,
         },
         2 => Record::HardState { replica, hard_state: hard_state(rng) },

@@ -14,8 +14,8 @@ use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentP
 use types::limits::VOLUME_LEN_MAX;
 use types::map::{Member, OsdAddr, PgMap};
 use types::{
-    ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, QosLimits, ReplicaId, SEGMENT, SegmentIndex, SessionId,
-    SnapshotId, Stripe, Time, VolumeId,
+    ClusterId, CrcList, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, QosLimits, ReplicaId, SEGMENT, SegmentIndex,
+    SessionId, SnapshotId, Stripe, Time, VolumeId,
 };
 use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
@@ -117,11 +117,11 @@ fn honest(request: &wire::Request) -> ReplyBody {
 fn lie(source: &mut Source<'_>, request: &wire::Request) -> Result<ReplyBody, Reject> {
     Err(match source.below(13) {
         0 => return Ok(ReplyBody::Done),
-        1 => return Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+        1 => return Ok(ReplyBody::Data { crcs: CrcList::new(), payload: IoBuf::EMPTY }),
         2 => {
             let RequestBody::Read { range, .. } = &request.body else { return Ok(ReplyBody::Done) };
             let bytes = vec![BAD; range.len_bytes() / (1 + usize::from(source.flag()))];
-            let mut crcs: Vec<u32> = (0..range.fragment_count()).map(|_| source.u32()).collect();
+            let mut crcs: CrcList = (0..range.fragment_count()).map(|_| source.u32()).collect();
             crcs.truncate(range.fragment_count().saturating_sub(usize::from(source.byte() > 200)));
             return Ok(ReplyBody::Data { crcs, payload: IoBuf::copy_of(&bytes) });
         }

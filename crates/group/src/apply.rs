@@ -5,15 +5,16 @@
 //! always the next to be answered.
 
 use crate::admit::{Waiter, reply};
-use crate::decision::{Decided, Outcome};
+use crate::decision::{Decided, Decision, Outcome};
 use crate::descriptor::Command;
 use crate::fills::filled;
+use crate::peers::Strangers;
 use crate::{Action, Group};
 use consensus::{Committed, Ready};
 use types::control::AttachRefusal;
 use types::cut::{CutRefusal, SnapshotAnswer};
-use types::{EntryKind, Errno, Time};
-use wire::{Message, RaftKind, Reject, ReplyBody};
+use types::{EntryKind, Errno, OsdId, Time};
+use wire::{Message, RaftKind, RaftMsg, Reject, ReplyBody};
 
 impl Group {
     /// Performs the output of one drain of raft.
@@ -27,12 +28,8 @@ impl Group {
             actions.push(Action::Persist(persist));
         }
         for msg in ready.messages.drain(..) {
-            // The acknowledgement of a lease renewal stands for the answer to a bare heartbeat.
-            let acknowledged = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
-            let to = self.osd_of(msg.to).or_else(|| self.strangers.osd_of(msg.to));
-            if let Some(to) = to.filter(|_| !acknowledged) {
-                actions.push(Action::Send { to, message: Message::Raft(msg) });
-            }
+            let to = receiver(&self.decision, &self.strangers, &msg);
+            actions.extend(to.map(|to| Action::Send { to, message: Message::Raft(msg) }));
         }
         for replica in ready.behind.drain(..) {
             if let Some(to) = self.osd_of(replica) {
@@ -46,6 +43,17 @@ impl Group {
             if self.quarantine.is_none() {
                 self.apply(now, &committed, actions);
             }
+        }
+    }
+
+    /// Sends what has waited for this follower's disk: acknowledgements need no [`Group::poll`].
+    pub fn send_released(&mut self, actions: &mut Vec<Action>) {
+        if self.quarantine.is_some() || !self.follows() {
+            return;
+        }
+        for msg in self.node.released() {
+            let to = receiver(&self.decision, &self.strangers, &msg);
+            actions.extend(to.map(|to| Action::Send { to, message: Message::Raft(msg) }));
         }
     }
 
@@ -90,6 +98,14 @@ impl Group {
             self.node.compact(types::Index(self.node.first_index().0 + excess));
         }
     }
+}
+
+/// Returns the OSD to which a message goes; `None`: it is not sent.
+fn receiver(decision: &Decision, strangers: &Strangers, msg: &RaftMsg) -> Option<OsdId> {
+    // The acknowledgement of a lease renewal stands for the answer to a bare heartbeat.
+    let acknowledged = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
+    let to = decision.members.osd_of(msg.to).or_else(|| strangers.osd_of(msg.to));
+    to.filter(|_| !acknowledged)
 }
 
 fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use types::cut::CutRefusal;
 use types::planted::{Bug, on};
 use types::store::Crcs;
-use types::{ChunkKey, GenerationId, Index, IoBuf, SectorRange, VolumeChunk, VolumeId};
+use types::{ChunkKey, CrcList, GenerationId, Index, IoBuf, SectorRange, VolumeChunk, VolumeId};
 
 /// Most places of one PG that are being copied at once.
 const FILLS_MAX: usize = 16;
@@ -32,7 +32,7 @@ pub struct FillPoint {
 pub struct FillPart {
     pub range: SectorRange,
     pub payload: IoBuf,
-    pub crcs: Vec<u32>,
+    pub crcs: CrcList,
 }
 
 #[derive(Debug)]

@@ -380,7 +380,7 @@ impl Group {
 
     /// Asserts what holds between turns. No message of a peer and no request breaks any of it.
     fn check_invariants(&self, now: Time) {
-        let (applied, commit, durable) = (self.node.applied(), self.node.commit_index(), self.node.durable_end().1);
+        let (applied, commit, durable) = (self.node.applied(), self.node.commit_index(), self.node.durable_index());
         assert!(
             self.pending_payloads.is_empty(),
             "§3, step 4: a payload is pending, though its entry was not appended"
@@ -445,10 +445,15 @@ impl Group {
     }
 
     /// Whether a `poll` would do something after a request, a read, an acknowledgement, or entries that have become durable.
-    /// A leader whose members stay has nothing to do before raft has.
+    /// A follower, and a leader whose members stay, has nothing to do before raft has.
     pub fn wants_poll(&self) -> bool {
         let is_settled = self.serves() && self.queue.is_empty() && !self.reads.waits() && self.members_stay();
-        !is_settled || self.node.has_ready()
+        !(is_settled || self.follows()) || self.node.has_ready()
+    }
+
+    /// Whether this replica neither leads nor campaigns, for raft and for its requests.
+    pub(crate) fn follows(&self) -> bool {
+        self.leading.is_none() && self.node.role() == consensus::Role::Follower
     }
 
     /// Returns the time of the next `poll`, if no event comes before.

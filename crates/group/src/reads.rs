@@ -10,7 +10,9 @@ use crate::{Action, Group, GroupLimits, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Epoch, Errno, GenerationId, Index, IoBuf, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId};
+use types::{
+    ChunkKey, CrcList, Epoch, Errno, GenerationId, Index, IoBuf, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId,
+};
 use wire::{Extent, Reject, ReplyBody};
 
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +188,7 @@ impl Group {
     /// Returns the chunk that a read looks at; `Err`: decision state alone gives this answer.
     fn place_of(&self, what: What) -> Result<ChunkKey, Result<ReplyBody, Errno>> {
         let (of, zeros) = match what {
-            What::Bytes { of, .. } => (of, ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+            What::Bytes { of, .. } => (of, ReplyBody::Data { crcs: CrcList::new(), payload: IoBuf::EMPTY }),
             What::Extents { of, range, since } => (of, all_of(range, since.is_some())),
             What::FenceCheck { volume, epoch } => {
                 return Err(match self.decision.volumes.get(&volume) {

@@ -10,6 +10,9 @@ use wire::{Extent, Message, RaftKind, ReplyBody};
 impl Osd {
     /// Performs and empties `actions` of the group in `slot`.
     pub(crate) fn perform(&mut self, slot: usize, actions: &mut Vec<Action>) {
+        if actions.is_empty() {
+            return;
+        }
         let replica = self.pgs.get(slot).identity.replica;
         for action in actions.drain(..) {
             match action {
@@ -147,7 +150,7 @@ impl Osd {
         }
         self.stats.traced.read_done(read.replica, read.read, self.now);
         let result = match result {
-            Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
+            Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: types::CrcList::new(), payload: types::IoBuf::EMPTY }),
             Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),
             Err(error) => {
                 tracing::error!(replica = read.replica.0, %error, "read failed");

@@ -309,7 +309,8 @@ impl Osd {
             Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
             None => {
                 self.with_slot(key, Touch::IfWanted, |group, now, actions| {
-                    group.handle_persisted(now, ticket, actions)
+                    group.handle_persisted(now, ticket, actions);
+                    group.send_released(actions);
                 });
             }
         }

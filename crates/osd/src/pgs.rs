@@ -77,6 +77,8 @@ impl Slot {
 pub struct Pgs {
     slots: Slab<Slot>,
     by_pg: BTreeMap<(PgId, ReplicaId), usize>,
+    /// The newest replica of each PG: every message looks it up.
+    newest: BTreeMap<PgId, usize>,
     by_replica: BTreeMap<ReplicaId, usize>,
     touched: Vec<usize>,
     /// Memory for the next list of touched slots.
@@ -105,6 +107,7 @@ impl Pgs {
         let (group_ended_at, reported, touched, armed) = (Time::ZERO, None, false, Time::NEVER);
         let key = self.slots.insert(Slot { identity, members, state, group_ended_at, reported, touched, armed });
         self.by_pg.insert((pg, replica), key);
+        self.find_newest(pg);
         self.by_replica.insert(replica, key);
         self.touch(key);
         key
@@ -115,8 +118,17 @@ impl Pgs {
         let key = self.by_replica.remove(&replica)?;
         let slot = self.slots.remove(key);
         self.by_pg.remove(&(slot.identity.pg, replica));
+        self.find_newest(slot.identity.pg);
         self.touched.retain(|k| *k != key);
         Some(slot)
+    }
+
+    fn find_newest(&mut self, pg: PgId) {
+        let newest = self.of_pg(pg).next_back().map(|(_, key)| *key);
+        match newest {
+            Some(key) => self.newest.insert(pg, key),
+            None => self.newest.remove(&pg),
+        };
     }
 
     /// Whether a replica with this id may have a group: all others of its PG here are older, and have failed.
@@ -136,7 +148,7 @@ impl Pgs {
 
     /// Returns the slot of the PG's newest replica here.
     pub fn by_pg(&self, pg: PgId) -> Option<usize> {
-        self.of_pg(pg).next_back().map(|(_, key)| *key)
+        self.newest.get(&pg).copied()
     }
 
     pub fn by_replica(&self, replica: ReplicaId) -> Option<usize> {

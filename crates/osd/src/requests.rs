@@ -149,8 +149,8 @@ impl Osd {
         }
         // A log without contents takes no more than its share: this follower counts again when its log begins at a later index.
         let brings = raft.kind == RaftKind::Append && !raft.entries.is_empty();
-        let room = self.engine.fill_room(self.pgs.get(key).identity.replica).filter(|_| brings);
-        if room.is_some_and(|room| room.left == 0) && !self.recovery.streams.has_end(raft.pg) {
+        let room = || self.engine.fill_room(self.pgs.get(key).identity.replica);
+        if brings && room().is_some_and(|room| room.left == 0) && !self.recovery.streams.has_end(raft.pg) {
             return;
         }
         // Most acknowledgements commit nothing: the majority is complete with one of them.

@@ -15,7 +15,9 @@ use types::limits::PART_MAX;
 use types::planted::{Bug, on};
 use types::store::{Inherited, ReadData, ReadError};
 use types::units::{SECTOR, SECTORS_PER_BLOCK};
-use types::{ChunkKey, GenerationId, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk, VolumeId};
+use types::{
+    ChunkKey, CrcList, GenerationId, Index, IoBuf, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk, VolumeId,
+};
 
 /// Places that one OSD copies at once, of one part each, and those of one flatten among them.
 const PLACES_MAX: usize = 8;
@@ -53,7 +55,7 @@ pub struct FillRead {
 }
 
 /// Blocks with their checksums.
-pub type Copied = (SectorRange, IoBuf, Vec<u32>);
+pub type Copied = (SectorRange, IoBuf, CrcList);
 
 /// The PGs of this OSD, as a flatten sees them.
 pub trait Heads {
@@ -474,5 +476,5 @@ fn part_of(run: SectorRange, whole: SectorRange, payload: &IoBuf, crcs: &[u32]) 
     let first = run.start - whole.start;
     let bytes = first as usize * SECTOR as usize..(first as usize * SECTOR as usize + run.len_bytes());
     let blocks = (first / SECTORS_PER_BLOCK) as usize..((first + run.count) / SECTORS_PER_BLOCK) as usize;
-    (run, payload.slice(bytes), crcs[blocks].to_vec())
+    (run, payload.slice(bytes), CrcList::from_slice(&crcs[blocks]))
 }

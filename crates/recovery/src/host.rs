@@ -10,8 +10,8 @@ use types::map::{Member, Membership};
 use types::store::{BlockCopy, ChunkDelta, DecisionState, ReadData, ReadError};
 use types::tree::Tree;
 use types::{
-    BlockPlace, ChunkKey, GenerationId, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time, VolumeChunk,
-    VolumeId,
+    BlockPlace, ChunkKey, CrcList, GenerationId, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time,
+    VolumeChunk, VolumeId,
 };
 use wire::Message;
 
@@ -19,7 +19,7 @@ use wire::Message;
 pub type ReadResult = Result<ReadData, ReadError>;
 
 /// Blocks with a checksum each; `None`: zeros.
-pub type Staged = Option<(IoBuf, Vec<u32>)>;
+pub type Staged = Option<(IoBuf, CrcList)>;
 
 /// The OSD at this moment.
 pub trait Host {

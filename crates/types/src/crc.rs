@@ -3,6 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 mod fold;
 
+/// CRC32C values in order; those of a block or two need no memory of their own.
+pub type CrcList = smallvec::SmallVec<[u32; 4]>;
+
 /// CRC32C of `bytes`, starting from zero.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     append(0, bytes)

@@ -34,7 +34,7 @@ mod when_full;
 pub mod writers;
 
 pub use compression::Compression;
-pub use crc::crc32c;
+pub use crc::{CrcList, crc32c};
 pub use errno::Errno;
 pub use hash::{BlockPlace, area_hash, block_hash, entry_hash};
 pub use ids::{

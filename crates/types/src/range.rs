@@ -107,10 +107,11 @@ impl SectorRange {
     }
 
     /// Computes the CRC32C of every fragment of `payload`, which holds exactly this range.
-    pub fn fragment_crcs(self, payload: &[u8]) -> Vec<u32> {
+    pub fn fragment_crcs(self, payload: &[u8]) -> crate::CrcList {
         assert_eq!(payload.len(), self.len_bytes(), "payload of {self}");
-        let base = self.start;
-        self.fragments().map(|f| crate::crc32c(&payload[fragment_bytes(base, f)])).collect()
+        let mut crcs = crate::CrcList::with_capacity(self.fragment_count());
+        crcs.extend(self.fragments().map(|f| crate::crc32c(&payload[fragment_bytes(self.start, f)])));
+        crcs
     }
 
     /// Whether `payload` holds exactly this range with exactly these CRCs.

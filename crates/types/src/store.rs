@@ -1,6 +1,7 @@
 //! Values that a group passes to its engine, and that it gets back at a restart. Both crates use them and neither owns
 //! them, so they are defined here.
 
+use crate::crc::CrcList;
 use crate::ids::{ChunkKey, Epoch, GenerationId, Index, PgId, ReplicaId, Term};
 use crate::iobuf::IoBuf;
 use crate::map::{Member, Membership};
@@ -26,7 +27,7 @@ pub struct Entry {
 pub struct Crcs {
     /// First sector of the payload inside its chunk: fixes the block borders.
     pub start: u32,
-    pub values: Vec<u32>,
+    pub values: CrcList,
 }
 
 /// Raft's kinds of entry. Numbers are those of the wire and the disk, never reused.
@@ -119,7 +120,7 @@ pub enum ReadData {
     /// Nothing was ever written here.
     Zeros,
     /// One CRC32C a fragment of the range that was asked for.
-    Bytes { crcs: Vec<u32>, payload: IoBuf },
+    Bytes { crcs: CrcList, payload: IoBuf },
 }
 
 /// The next step of a walk over the chunks of a head, for the leader that copies what it shows of older generations.

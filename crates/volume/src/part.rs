@@ -5,37 +5,8 @@
 
 use std::ops::Range;
 use types::limits::REPLICAS_MAX;
-use types::range::fragment_bytes;
-use types::{CHUNK, Errno, IoBuf, OsdId, SECTOR, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId};
+use types::{CHUNK, CrcList, Errno, IoBuf, OsdId, SECTOR, SectorRange, SnapshotId, Time, VolumeChunk, VolumeId};
 use wire::RequestBody;
-
-/// CRC32C of each fragment; the first is stored inline, because most writes have one.
-#[derive(Debug)]
-pub(crate) struct FragmentCrcs {
-    first: u32,
-    rest: Vec<u32>,
-}
-
-impl FragmentCrcs {
-    pub fn of(range: SectorRange, payload: &[u8]) -> FragmentCrcs {
-        assert_eq!(payload.len(), range.len_bytes(), "payload of {range}");
-        let mut crcs = range.fragments().map(|f| types::crc32c(&payload[fragment_bytes(range.start, f)]));
-        let first = crcs.next().expect("a range is not empty");
-        let mut rest = Vec::new();
-        if range.fragment_count() > 1 {
-            rest.reserve_exact(range.fragment_count() - 1);
-            rest.extend(crcs);
-        }
-        FragmentCrcs { first, rest }
-    }
-
-    fn to_vec(&self) -> Vec<u32> {
-        let mut crcs = Vec::with_capacity(1 + self.rest.len());
-        crcs.push(self.first);
-        crcs.extend_from_slice(&self.rest);
-        crcs
-    }
-}
 
 /// Work that the part asks for.
 #[derive(Debug)]
@@ -48,7 +19,7 @@ pub(crate) enum Work {
     FenceCheck,
     Write {
         buf: IoBuf,
-        crcs: FragmentCrcs,
+        crcs: CrcList,
     },
     Zero,
     /// A write that was given up, of which copies may still be on their way (R7).
@@ -159,22 +130,8 @@ impl Part {
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },
             Work::Write { buf, crcs } => {
-                RequestBody::Write { chunk, range, seq, watermark, crcs: crcs.to_vec(), payload: buf.clone() }
+                RequestBody::Write { chunk, range, seq, watermark, crcs: crcs.clone(), payload: buf.clone() }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksums_of_a_part_are_those_of_its_fragments() {
-        let payload: Vec<u8> = (0..9 * 512).map(|i| (i % 251) as u8).collect();
-        for range in [SectorRange::new(8, 9), SectorRange::new(3, 9), SectorRange::new(16, 1)] {
-            let payload = &payload[..range.len_bytes()];
-            assert_eq!(FragmentCrcs::of(range, payload).to_vec(), range.fragment_crcs(payload), "{range}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! no payload and are cut at chunk borders only. A striped write is cut at units, too (`walk`). Parts are made only as far as the
 //! limits allow, so a trim of the whole volume costs no more memory than one of a chunk.
 
-use crate::part::{FragmentCrcs, Part, Place, Work};
+use crate::part::{Part, Place, Work};
 use crate::segments::Found;
 use crate::volume::{Kind, Volume};
 use crate::walk::{Piece, scatter};
@@ -112,13 +112,13 @@ impl Volume {
             Kind::Zero => Work::Zero,
             Kind::Fill => {
                 let buf = IoBuf::zeros(len);
-                let crcs = FragmentCrcs::of(range, &buf);
+                let crcs = range.fragment_crcs(&buf);
                 Work::Write { buf, crcs }
             }
             Kind::Write { offset, buf } => {
                 let at = (piece.from - *offset) as usize;
                 let buf = buf.slice(at..at + len);
-                let crcs = FragmentCrcs::of(range, &buf);
+                let crcs = range.fragment_crcs(&buf);
                 Work::Write { buf, crcs }
             }
         };

@@ -16,8 +16,8 @@ use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
 use types::store::Crcs;
 use types::units::{SECTOR, SECTORS_PER_BLOCK};
 use types::{
-    ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange,
-    SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
+    ClusterId, CrcList, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId,
+    SectorRange, SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -153,7 +153,7 @@ impl<'a> Input<'a> {
         (0..count).map(|_| make(self.take(what)?)).collect()
     }
 
-    pub(crate) fn crcs(&mut self, count: usize) -> Result<Vec<u32>, WireError> {
+    pub(crate) fn crcs(&mut self, count: usize) -> Result<CrcList, WireError> {
         let bytes = self.bytes("checksum list", count.saturating_mul(4))?;
         Ok(bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect())
     }
@@ -451,7 +451,10 @@ fn read_raft(input: &mut Input<'_>) -> Result<RaftMsg, WireError> {
     if entry_count > (input.end - input.at) / size_of::<EntryRecord>() {
         return Err(WireError::Truncated("raft"));
     }
-    let entries = (0..entry_count).map(|_| read_entry(input)).collect::<Result<Vec<_>, _>>()?;
+    let mut entries = Vec::with_capacity(entry_count);
+    for _ in 0..entry_count {
+        entries.push(read_entry(input)?);
+    }
     Ok(RaftMsg {
         pg: pg_id(r.pg),
         from: ReplicaId(r.from.get()),

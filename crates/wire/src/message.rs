@@ -4,7 +4,7 @@ use crate::record::ExtentRecord;
 use bytes::Bytes;
 use types::limits::PART_MAX;
 use types::{
-    ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
+    ChunkKey, ClusterId, CrcList, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
     SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 
@@ -75,7 +75,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestBody {
     /// At most `PART_MAX` bytes; `crcs` holds one CRC32C a fragment.
-    Write { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64, crcs: Vec<u32>, payload: IoBuf },
+    Write { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64, crcs: CrcList, payload: IoBuf },
     /// The range reads as zeros from then on (trim and write-zeroes). It has at most a whole chunk.
     Zero { chunk: VolumeChunk, range: SectorRange, seq: u64, watermark: u64 },
     /// The client gave up on `seq`: commit it without effect, so that its write never lands later (R7).
@@ -155,7 +155,7 @@ pub enum ReplyBody {
     /// Data of a read, with one CRC32C for each fragment of the requested range. An unwritten range has an empty `payload`
     /// and no CRCs: it reads as zeros.
     Data {
-        crcs: Vec<u32>,
+        crcs: CrcList,
         payload: IoBuf,
     },
     Extents(Vec<Extent>),
@@ -299,7 +299,7 @@ pub enum StreamBody {
     /// Follower: of the blocks whose digests came with `seq` it needs these; bit 0 is the first one.
     Wants { seq: u64, blocks: u128 },
     /// Leader: contents of a range. An empty payload without CRCs means zeros; such a range has at most a whole chunk.
-    Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: Vec<u32>, payload: IoBuf },
+    Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: CrcList, payload: IoBuf },
     /// Leader: the next piece of the decision state, at most [`STREAM_PIECE_MAX`] bytes.
     Decision { seq: u64, bytes: Bytes },
     /// Leader: the follower's log begins behind this applied index, at the decision state that was sent before. `End` and more
@@ -355,7 +355,7 @@ pub enum RepairBody {
     /// From a replica under payload repair: asks for the payload of this entry.
     Fetch { index: Index, term: Term },
     /// From any member: the payload. `start` is the sector of its chunk at which it begins.
-    Payload { index: Index, term: Term, start: u32, crcs: Vec<u32>, payload: IoBuf },
+    Payload { index: Index, term: Term, start: u32, crcs: CrcList, payload: IoBuf },
     /// From any member: this member cannot answer the query.
     Lack { index: Index, term: Term, why: Lack },
 }
@@ -407,7 +407,7 @@ pub enum MendBody {
     Ask { hash: u32, older: IoBuf },
     /// The blocks as of one applied index of the sender, in `low..=high`, and the CRC32C of each; zeros when both lists are empty. Index 0:
     /// of an unknown one.
-    Blocks { low: Index, high: Index, crcs: Vec<u32>, payload: IoBuf },
+    Blocks { low: Index, high: Index, crcs: CrcList, payload: IoBuf },
     /// The member cannot read the blocks now: ask again.
     NotNow,
     /// At least one of the blocks is bad here, too.

@@ -7,8 +7,8 @@ use types::limits::PART_MAX;
 use types::rng::Rng;
 use types::store::Crcs;
 use types::{
-    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, GenerationId, Incarnation, Index, IoBuf, IoBufMut, OsdId,
-    PgId, PoolId, ReplicaId, SectorRange, SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
+    ChunkKey, ClusterId, CrcList, Entry, EntryKind, Epoch, Errno, GenerationId, Incarnation, Index, IoBuf, IoBufMut,
+    OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, SnapshotId, Term, VolumeChunk, VolumeId,
 };
 
 /// Draws a number: mostly small, sometimes of the whole width, so that both lengths of zeros and all ones occur.
@@ -55,7 +55,7 @@ fn sectors_max(rng: &mut Rng) -> u64 {
     if rng.chance(1, 20) { PART_MAX / 512 } else { 20 }
 }
 
-fn crcs(rng: &mut Rng, count: usize) -> Vec<u32> {
+fn crcs(rng: &mut Rng, count: usize) -> CrcList {
     (0..count).map(|_| rng.next_u64() as u32).collect()
 }
 
@@ -111,7 +111,7 @@ pub fn reply(rng: &mut Rng, kind: u64) -> Reply {
             let payload = payload(rng, range.len_bytes());
             Ok(ReplyBody::Data { crcs: crcs(rng, range.fragment_count()), payload })
         }
-        2 => Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+        2 => Ok(ReplyBody::Data { crcs: CrcList::new(), payload: IoBuf::EMPTY }),
         3 => {
             let count = rng.below(40);
             Ok(ReplyBody::Extents(
@@ -204,7 +204,7 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
         }
         3 => {
             let range = SectorRange::CHUNK;
-            StreamBody::Blocks { seq, chunk: key(rng), range, crcs: Vec::new(), payload: IoBuf::EMPTY }
+            StreamBody::Blocks { seq, chunk: key(rng), range, crcs: CrcList::new(), payload: IoBuf::EMPTY }
         }
         4 => {
             let len = if rng.chance(1, 10) { STREAM_PIECE_MAX } else { rng.below(300) as usize };

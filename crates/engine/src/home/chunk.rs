@@ -8,6 +8,7 @@
 
 use super::chunks::Chunks;
 use crate::home_api::{At, RoundState};
+use crate::space::AuSet;
 use layout::home::{
     AUS_PER_CRC_PAGE, CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, CrcTable, DIR_ENTRIES, MapSlot, MapSlots, PagePtr,
 };
@@ -91,6 +92,11 @@ impl Chunk {
     pub(super) fn set_hash(&mut self, block: usize, hash: u32) {
         let table = self.crcs[block / CRCS_PER_PAGE].get_or_insert_with(|| Box::new([0; CRCS_PER_PAGE]));
         table[block % CRCS_PER_PAGE] = hash;
+    }
+
+    /// Returns the positions of the AUs that the chunk owns.
+    pub(super) fn au_set(&self) -> AuSet {
+        AuSet::from_flags(self.map.each_ref().map(|slot| slot.valid != 0))
     }
 
     /// Returns the AUs that the chunk owns.

@@ -12,13 +12,7 @@ impl Home {
     /// Returns the AUs that home holds of this chunk, as staged by now.
     pub fn held(&self, replica: ReplicaId, chunk: ChunkKey) -> Held {
         let Some(chunk) = self.chunk(replica, chunk) else { return Held::default() };
-        let mut held = Held { listed: true, ..Held::default() };
-        for (au, slot) in (0..).zip(&chunk.map) {
-            if slot.valid != 0 {
-                held.aus.insert(au);
-            }
-        }
-        held
+        Held { listed: true, aus: chunk.au_set(), ..Held::default() }
     }
 
     /// Whether home holds this AU of the chunk.

@@ -16,7 +16,7 @@ use env::{DiskError, Op};
 use std::collections::BTreeMap;
 use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{BLOCK, BlockPlace, ChunkKey, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, block_hash};
+use types::{BLOCK, BlockPlace, ChunkKey, CrcList, GenerationId, IoBuf, IoBufMut, ReplicaId, SectorRange, block_hash};
 
 /// A read in flight.
 pub(super) struct Read {
@@ -48,7 +48,7 @@ impl Place {
         let Place::Memory(buf) = self else { return Piece::Zeros };
         let first = range.start / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
         let payload = buf.slice(types::range::fragment_bytes(first, range));
-        Piece::Bytes { crcs: vec![types::crc32c(&payload)], payload }
+        Piece::Bytes { crcs: CrcList::from_elem(types::crc32c(&payload), 1), payload }
     }
 }
 
@@ -235,7 +235,7 @@ fn verify(
     buf: IoBuf,
 ) -> Result<Piece, Vec<(ChunkKey, u16)>> {
     let first_block = range.start / SECTORS_PER_BLOCK;
-    let mut crcs = Vec::with_capacity(range.fragment_count());
+    let mut crcs = CrcList::with_capacity(range.fragment_count());
     let mut bad = Vec::new();
     for (fragment, bytes) in range.fragments().zip(buf.chunks_exact(BLOCK as usize)) {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;

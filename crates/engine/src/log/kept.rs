@@ -9,7 +9,7 @@ use layout::log::PlacedRun;
 use std::collections::{VecDeque, vec_deque};
 use std::sync::Arc;
 use types::store::{Crcs, Lost};
-use types::{Entry, EntryKind, Index, IoBuf, Term};
+use types::{CrcList, Entry, EntryKind, Index, IoBuf, Term};
 
 /// One entry, and its place in the log.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Kept {
 
     /// Returns the checksums that the entry's record carries.
     pub fn crcs(&self) -> &Crcs {
-        static NONE: Crcs = Crcs { start: 0, values: Vec::new() };
+        static NONE: Crcs = Crcs { start: 0, values: CrcList::new_const() };
         match (&self.payload, &self.lost) {
             (Some(payload), _) => &payload.crcs,
             (None, Some(lost)) => &lost.crcs,
@@ -106,7 +106,8 @@ impl ReplicaLog {
         let index = kept.index.0;
         assert!(index >= self.first, "entry {index} lies below the first kept one, {}", self.first);
         assert!(index <= self.first + self.entries.len() as u64, "entry {index} leaves a gap after {}", self.last());
-        let replaced = self.entries.split_off((index - self.first) as usize);
+        let at = (index - self.first) as usize;
+        let replaced = if at < self.entries.len() { self.entries.split_off(at) } else { VecDeque::new() };
         let falls = self.entries.back().is_some_and(|last| last.term > kept.term);
         assert!(!falls, "terms fall at entry {index}");
         self.entries.push_back(kept);

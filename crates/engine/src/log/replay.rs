@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState, Failure, HardState, Lost, Recovered};
-use types::{AU, Entry, EntryKind, Index, IoBuf, ReplicaId, Term};
+use types::{AU, CrcList, Entry, EntryKind, Index, IoBuf, ReplicaId, Term};
 
 /// Takes AUs of home for a payload in the log.
 pub(crate) type Claim<'a> = &'a mut dyn FnMut(ReplicaId, &[PlacedRun]) -> bool;
@@ -286,7 +286,7 @@ impl Replay {
                     return;
                 };
                 let start = u32::from(record.block) * types::units::SECTORS_PER_BLOCK;
-                let payload = Arc::new(Payload::new(buf, Crcs { start, values: vec![record.crc] }));
+                let payload = Arc::new(Payload::new(buf, Crcs { start, values: CrcList::from_elem(record.crc, 1) }));
                 if let Some(r) = self.live(record.replica) {
                     r.blocks.push(Completed { record, payload });
                 }

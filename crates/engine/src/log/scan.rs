@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn damage_between_the_payloads_of_a_batch_costs_none_of_them() {
         let sector = IoBuf::copy_of(&[9; 512]);
-        let crcs = types::store::Crcs { start: 0, values: vec![types::crc32c(&sector)] };
+        let crcs = types::store::Crcs { start: 0, values: types::CrcList::from_elem(types::crc32c(&sector), 1) };
         let record = Record::Append {
             replica: types::ReplicaId(1),
             index: types::Index(1),

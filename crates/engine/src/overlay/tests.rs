@@ -28,7 +28,7 @@ fn read(overlay: &Overlay, range: SectorRange) -> Vec<u8> {
             Source::Zeros | Source::Hidden => 1,
             Source::Home(_) => unreachable!("the overlay does not look at home"),
             Source::Data(p) => {
-                let mut crcs = Vec::new();
+                let mut crcs = types::CrcList::new();
                 assert!(p.crcs_of(f.range, &mut crcs));
                 assert!(f.range.verify(&p.slice(f.range), &crcs), "a cut fragment keeps a true CRC");
                 p.slice(f.range)[0]

@@ -13,7 +13,8 @@ use types::control::Attach;
 use types::store::Crcs;
 use types::writers::Writers;
 use types::{
-    Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c,
+    CrcList, Entry, EntryKind, Epoch, GenerationId, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId,
+    crc32c,
 };
 use wire::{
     Lack, LeaseAck, MEND_BLOCKS_MAX, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody,
@@ -232,9 +233,9 @@ pub fn run_near(source: &mut Source<'_>, block: u16) -> (u16, u16) {
 }
 
 /// Returns blocks of one value, each with its checksum.
-pub fn equal_blocks(value: u8, count: u16) -> (Vec<u32>, IoBuf) {
+pub fn equal_blocks(value: u8, count: u16) -> (CrcList, IoBuf) {
     let crc = crc32c(&[value; 4096]);
-    (vec![crc; count.into()], IoBuf::copy_of(&vec![value; usize::from(count) * 4096]))
+    (CrcList::from_elem(crc, count.into()), IoBuf::copy_of(&vec![value; usize::from(count) * 4096]))
 }
 
 /// Alters one field of an honest answer.
@@ -262,7 +263,8 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
             5 => {
                 // Another number of blocks than was asked for.
                 (msg.block, msg.count) = run_near(source, msg.block);
-                msg.body = MendBody::Blocks { low: Index(1), high: Index(1), crcs: Vec::new(), payload: IoBuf::EMPTY };
+                msg.body =
+                    MendBody::Blocks { low: Index(1), high: Index(1), crcs: CrcList::new(), payload: IoBuf::EMPTY };
             }
             _ => {
                 let low = Index(source.number(1));

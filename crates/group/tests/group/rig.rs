@@ -350,7 +350,7 @@ impl Rig {
     }
 
     pub fn finish_read(&mut self, osd: u32, read: u64) {
-        let body = ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY };
+        let body = ReplyBody::Data { crcs: types::CrcList::new(), payload: IoBuf::EMPTY };
         self.call(osd, |g, now, actions| g.handle_read_done(now, read, Ok(body), actions));
         self.pump();
     }

@@ -204,7 +204,7 @@ impl World {
                 let mut payload = IoBufMut::zeroed(values.len() * 512);
                 let sectors = payload.chunks_mut(512).zip(values);
                 sectors.for_each(|(s, value)| s[..8].copy_from_slice(&value.to_le_bytes()));
-                let body = ReplyBody::Data { crcs: Vec::new(), payload: payload.freeze() };
+                let body = ReplyBody::Data { crcs: types::CrcList::new(), payload: payload.freeze() };
                 self.turn(node, life, |group, _, now, actions| group.handle_read_done(now, read, Ok(body), actions));
             }
             Event::Request { node, life, client, request } => {

@@ -17,7 +17,9 @@ use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
 use types::store::{Crcs, Failure, HardState, ReplicaIdentity};
 use types::units::SECTORS_PER_AU;
-use types::{ChunkKey, EntryKind, Epoch, GenerationId, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term};
+use types::{
+    ChunkKey, CrcList, EntryKind, Epoch, GenerationId, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term,
+};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -396,7 +398,7 @@ fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Vec<u8>, Crcs), Rec
     if crc_count > FRAGMENTS_MAX || descriptor_len > DESCRIPTOR_MAX {
         return from.fail("the entry is too large");
     }
-    let mut values = Vec::with_capacity(crc_count);
+    let mut values = CrcList::with_capacity(crc_count);
     for _ in 0..crc_count {
         values.push(from.u32()?);
     }

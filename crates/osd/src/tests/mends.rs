@@ -198,7 +198,7 @@ fn queries_of_a_peer_that_takes_no_answers_are_dropped() {
     };
     assert_eq!(reads_after_query(&mut rig), 1);
     let (crcs, payload) = (vec![0; 128], IoBuf::zeros(512 << 10));
-    let answer = mend((me, peer), MendBody::Blocks { low: Index(1), high: Index(1), crcs, payload });
+    let answer = mend((me, peer), MendBody::Blocks { low: Index(1), high: Index(1), crcs: crcs.into(), payload });
     for _ in 0..9 {
         rig.osd(1).bus.send(link, Message::Mend(answer.clone()));
     }

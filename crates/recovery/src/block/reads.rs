@@ -10,7 +10,7 @@ use super::{Bad, BlockKey, BlockRepairs, Named, READING_BLOCKS_MAX, READINGS_MAX
 use crate::host::{Action, Host, Read, ReadResult};
 use std::time::Duration;
 use types::store::{ReadData, ReadError};
-use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, block_hash, crc32c};
+use types::{BLOCK, ChunkKey, CrcList, Index, IoBuf, OsdId, ReplicaId, SectorRange, Time, block_hash, crc32c};
 use wire::{MendBody, MendMsg, Message};
 
 /// How long a client's read waits for its block before the PG is handed over.
@@ -246,7 +246,9 @@ fn body_of(host: &mut impl Host, query: &MendMsg, low: Option<Index>, result: Re
     match (result, high) {
         (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
         (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
-        (Ok(ReadData::Zeros), Some(high)) => MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY },
+        (Ok(ReadData::Zeros), Some(high)) => {
+            MendBody::Blocks { low, high, crcs: CrcList::new(), payload: IoBuf::EMPTY }
+        }
         (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Blocks { low, high, crcs, payload },
     }
 }
@@ -258,7 +260,7 @@ fn of_base(host: &impl Host, query: &MendMsg, base: IoBuf) -> MendBody {
 }
 
 fn of_unknown_index(block: IoBuf) -> MendBody {
-    MendBody::Blocks { low: Index(0), high: Index(0), crcs: vec![crc32c(&block)], payload: block }
+    MendBody::Blocks { low: Index(0), high: Index(0), crcs: CrcList::from_elem(crc32c(&block), 1), payload: block }
 }
 
 /// Returns the answer with the block that the log of a replica that is being filled makes of an older copy, if it has the checksum

@@ -15,7 +15,7 @@ fn repair(members: u64, commit: u64, lost: u64) -> Repair {
         conf_epoch: Epoch(1),
         members: (1..=members).map(member).collect(),
     };
-    let crcs = Crcs { start: 0, values: vec![types::crc32c(&[7; 512])] };
+    let crcs = Crcs { start: 0, values: vec![types::crc32c(&[7; 512])].into() };
     let checkpoint =
         DecisionState { replica: ReplicaId(1), index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };
     let all = Membership::fresh(Epoch(1), &identity.members);

@@ -12,7 +12,7 @@ use types::failpoint::{Point, pass};
 use types::map::Member;
 use types::store::{DecisionState, ReadData};
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{AU, BLOCK, ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Term};
+use types::{AU, BLOCK, ChunkKey, CrcList, Index, OsdId, PgId, ReplicaId, SectorRange, Term};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// A message of a receiver: the PG, the receiver's serial number, the message's number.
@@ -147,7 +147,7 @@ impl Streams {
             let first = ((run.start - read.range.start) / SECTORS_PER_BLOCK) as usize;
             let blocks = first..first + (run.count / SECTORS_PER_BLOCK) as usize;
             let bytes = payload.slice(blocks.start * BLOCK as usize..blocks.end * BLOCK as usize);
-            self.stage(host, at, (read.chunk, run, Some((bytes, crcs[blocks].to_vec()))));
+            self.stage(host, at, (read.chunk, run, Some((bytes, CrcList::from_slice(&crcs[blocks])))));
         }
         self.piece_done(host, at);
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use types::limits::DECISION_LEN_MAX;
 use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
-use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{ChunkKey, CrcList, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{DIGEST_LEN, StreamBody};
 
 /// Most windows that are compared at once; each reads [`types::limits::PART_MAX`] bytes.
@@ -33,7 +33,7 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Contents {
     Zeros,
-    Bytes(IoBuf, Vec<u32>),
+    Bytes(IoBuf, CrcList),
     Digests(Bytes),
 }
 
@@ -384,7 +384,7 @@ mod tests {
     fn impossible_stream_message_ends_the_stream() {
         let bad_crc = match blocks(1, 0, 8) {
             StreamBody::Blocks { seq, chunk, range, payload, .. } => {
-                StreamBody::Blocks { seq, chunk, range, crcs: vec![1], payload }
+                StreamBody::Blocks { seq, chunk, range, crcs: vec![1].into(), payload }
             }
             other => other,
         };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::DecisionState;
 use types::units::BLOCKS_PER_AU;
-use types::{BLOCK, ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use types::{BLOCK, ChunkKey, CrcList, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{DIGEST_LEN, STREAM_PIECE_MAX, StreamBody};
 
 /// Most bytes read, or sent and not yet acknowledged.
@@ -189,9 +189,9 @@ impl Sender {
     }
 
     /// Queues contents to send; `None`: zeros.
-    pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, Vec<u32>)>) {
+    pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, CrcList)>) {
         self.push_tree();
-        let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, Vec::new()));
+        let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, CrcList::new()));
         self.push(StreamBody::Blocks { seq: 0, chunk, range, crcs, payload });
     }
 
@@ -320,7 +320,7 @@ mod tests {
         let chunk = ChunkKey { generation: GenerationId(1), index: 0 };
         let range = SectorRange::new(0, 1024);
         for _ in 0..8 {
-            s.push_blocks(chunk, range, Some((IoBuf::zeros(512 << 10), vec![0; 128])));
+            s.push_blocks(chunk, range, Some((IoBuf::zeros(512 << 10), vec![0; 128].into())));
         }
         assert!(!s.has_room());
         let sent: Vec<StreamBody> = std::iter::from_fn(|| s.next_message(Time(1))).collect();

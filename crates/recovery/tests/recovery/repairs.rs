@@ -125,7 +125,7 @@ impl Script {
                 let (low, high) = range.split_once("..").expect("a range");
                 let (low, high, count) = (Index(number(low)), Index(number(high)), usize::from(run(block).1));
                 let (crcs, payload) = (vec![crc32c(&[0; 4096]); count], IoBuf::zeros(count * 4096));
-                self.block(from, block, MendBody::Blocks { low, high, crcs, payload });
+                self.block(from, block, MendBody::Blocks { low, high, crcs: crcs.into(), payload });
             }
             [from, "asks", blocks] => self.asked(from, blocks, IoBuf::EMPTY),
             [from, "asks", blocks, "from", "older", "contents"] => self.asked(from, blocks, IoBuf::zeros(4096)),
@@ -173,7 +173,7 @@ impl Script {
 
     fn lose_payloads(&mut self, entries: &str, commit: u64) {
         let (first, last) = entries.split_once('-').expect("entries");
-        let crcs = Crcs { start: 0, values: vec![crc32c(&[7; 512])] };
+        let crcs = Crcs { start: 0, values: vec![crc32c(&[7; 512])].into() };
         let lost = (number(first)..=number(last)).map(Index);
         let extent =
             |index: Index| LostExtent { chunk: CHUNK.of_first(), offset_bytes: index.0 as u32 * 512, len_bytes: 512 };
@@ -206,7 +206,7 @@ impl Script {
     fn payload(&mut self, from: &str, index: &str, byte: u8) {
         let bytes = [byte; 512];
         let (index, crcs, payload) = (Index(number(index)), vec![crc32c(&bytes)], IoBuf::copy_of(&bytes));
-        let body = RepairBody::Payload { index, term: Term(2), start: 0, crcs, payload };
+        let body = RepairBody::Payload { index, term: Term(2), start: 0, crcs: crcs.into(), payload };
         self.repair(member(number(from)), body);
     }
 

@@ -161,7 +161,7 @@ mod tests {
             kind: EntryKind::Normal,
             descriptor: vec![1; 56].into(),
             payload: IoBuf::zeros(512 * sectors),
-            crcs: Crcs { start, values: vec![5; fragments(start as usize, sectors)] },
+            crcs: Crcs { start, values: types::CrcList::from_elem(5, fragments(start as usize, sectors)) },
         };
         let append = RaftMsg {
             pg,

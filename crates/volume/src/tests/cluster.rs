@@ -360,7 +360,7 @@ impl Cluster {
     }
 
     fn read(&mut self, slot: usize, chunk: u32, range: SectorRange) -> ReplyBody {
-        let empty = ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY };
+        let empty = ReplyBody::Data { crcs: types::CrcList::new(), payload: IoBuf::EMPTY };
         let Some(sectors) = self.pgs[slot].sectors.get(&chunk) else { return empty };
         let mut buf = IoBufMut::new(range.len_bytes());
         for (sector, at) in buf.chunks_exact_mut(512).zip(range.start..) {

@@ -26,7 +26,7 @@ fn serve(b: &mut Bench, full_from: u32) -> Vec<RequestBody> {
         for (osd, request) in sent {
             let result = match &request.body {
                 RequestBody::Write { range, .. } if range.start >= full_from => Err(Reject::Failed(Errno::NoSpace)),
-                RequestBody::Read { .. } => Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+                RequestBody::Read { .. } => Ok(ReplyBody::Data { crcs: types::CrcList::new(), payload: IoBuf::EMPTY }),
                 _ => Ok(ReplyBody::Done),
             };
             seen.push(request.body.clone());

@@ -26,7 +26,7 @@ fn is_read(request: &wire::Request) -> bool {
 /// Answers a request with zeros, or as done.
 fn answer(b: &mut Bench, osd: OsdId, request: &wire::Request) {
     let body = match request.body {
-        RequestBody::Read { .. } => ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY },
+        RequestBody::Read { .. } => ReplyBody::Data { crcs: types::CrcList::new(), payload: types::IoBuf::EMPTY },
         _ => ReplyBody::Done,
     };
     b.reply(osd, request, Ok(body));

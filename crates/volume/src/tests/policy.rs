@@ -59,7 +59,7 @@ fn serve(b: &mut Bench) -> Vec<(bool, u64)> {
         for (osd, request) in b.poll() {
             let result = match &request.body {
                 _ if osd != OsdId(1) => Err(Reject::NotLeader { hint: Some(OsdId(1)) }),
-                RequestBody::Read { .. } => Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+                RequestBody::Read { .. } => Ok(ReplyBody::Data { crcs: types::CrcList::new(), payload: IoBuf::EMPTY }),
                 _ => Ok(ReplyBody::Done),
             };
             match request.body {

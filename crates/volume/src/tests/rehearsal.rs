@@ -48,7 +48,9 @@ fn serve(b: &mut Bench) -> Vec<u64> {
                     seen.push(u64::from(range.start) * 512);
                     ReplyBody::Done
                 }
-                RequestBody::Read { .. } => ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY },
+                RequestBody::Read { .. } => {
+                    ReplyBody::Data { crcs: types::CrcList::new(), payload: types::IoBuf::EMPTY }
+                }
                 _ => ReplyBody::Done,
             };
             b.reply(osd, &request, Ok(body));

@@ -39,7 +39,7 @@ fn a_sampled_write_returns_its_times_and_no_other_request_does() {
     assert_eq!(found, [SampledWrite { pg: pg(0), seq: SAMPLE_EVERY, submitted, sent, answered }]);
     b.submit(read(0, 512), 2);
     let sent = b.poll();
-    let body = ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY };
+    let body = ReplyBody::Data { crcs: types::CrcList::new(), payload: types::IoBuf::EMPTY };
     b.reply(sent[0].0, &sent[0].1, Ok(body));
     assert_eq!((b.done().len(), b.out.sampled.len()), (1, 0), "a read has no number");
 }

@@ -22,7 +22,7 @@ fn requests() -> Vec<(&'static str, Message)> {
         |body| Message::Request(Request { id: 0x0a, pg: PG, session: SessionId(0x0b), epoch: Epoch(0x0c), body });
     let crcs = vec![0x3132_3334, 0x4142_4344];
     vec![
-        ("write", request(RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs, payload })),
+        ("write", request(RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs: crcs.into(), payload })),
         ("zero", request(RequestBody::Zero { chunk: CHUNK, range, seq, watermark })),
         ("skip", request(RequestBody::Skip { volume: CHUNK.volume, seq, watermark })),
         ("read", request(RequestBody::Read { chunk: CHUNK, range, snapshot: None })),
@@ -38,8 +38,8 @@ fn replies() -> Vec<(&'static str, Message)> {
     let extents = vec![Extent { sectors: 8, data: true }, Extent { sectors: 16, data: false }];
     vec![
         ("reply done", reply(Ok(ReplyBody::Done))),
-        ("reply data", reply(Ok(ReplyBody::Data { crcs: vec![0x5152_5354], payload }))),
-        ("reply zeros", reply(Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }))),
+        ("reply data", reply(Ok(ReplyBody::Data { crcs: vec![0x5152_5354].into(), payload }))),
+        ("reply zeros", reply(Ok(ReplyBody::Data { crcs: types::CrcList::new(), payload: IoBuf::EMPTY }))),
         ("reply extents", reply(Ok(ReplyBody::Extents(extents)))),
         ("reply not leader", reply(Err(Reject::NotLeader { hint: Some(OsdId(2)) }))),
         ("reply not ready", reply(Err(Reject::NotReady))),
@@ -57,7 +57,7 @@ fn raft() -> RaftMsg {
         kind: EntryKind::ConfChangeV2,
         descriptor: Bytes::from_static(b"descriptor"),
         payload: IoBuf::copy_of(&[0xef; 1024]),
-        crcs: Crcs { start: 7, values: vec![0x6162_6364, 0x6566_6768] },
+        crcs: Crcs { start: 7, values: vec![0x6162_6364, 0x6566_6768].into() },
     };
     RaftMsg {
         pg: PG,
@@ -145,8 +145,8 @@ fn streams() -> Vec<(&'static str, Message)> {
         ),
         ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK.in_first(), start: 1024, digests })),
         ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
-        ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
-        ("stream zeros", stream(blocks(SectorRange::CHUNK, Vec::new(), IoBuf::EMPTY))),
+        ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7].into(), IoBuf::copy_of(&[0x5a; 4096])))),
+        ("stream zeros", stream(blocks(SectorRange::CHUNK, types::CrcList::new(), IoBuf::EMPTY))),
         ("stream decision", stream(StreamBody::Decision { seq, bytes: Bytes::from_static(b"decision") })),
         ("stream fill", stream(StreamBody::Fill { seq, index: commit, term })),
         ("stream filling", stream(StreamBody::Filling { term, commit })),
@@ -164,7 +164,7 @@ fn repairs() -> Vec<(&'static str, Message)> {
     let (crcs, payload) = (vec![0xd3d4_d5d6], IoBuf::copy_of(&[0xa5; 512]));
     vec![
         ("repair fetch", repair(RepairBody::Fetch { index, term })),
-        ("repair payload", repair(RepairBody::Payload { index, term, start: 9, crcs, payload })),
+        ("repair payload", repair(RepairBody::Payload { index, term, start: 9, crcs: crcs.into(), payload })),
         ("repair lack", repair(RepairBody::Lack { index, term, why: Lack::Freed })),
     ]
 }
@@ -178,8 +178,8 @@ fn mends() -> Vec<(&'static str, Message)> {
     let (crcs, payload) = (vec![0xd3d4_d5d6, 0xd8d9_dadb], IoBuf::copy_of(&[0x5a; 8192]));
     vec![
         ("mend ask", mend(MendBody::Ask { hash: 0xdfde_dddc, older: IoBuf::EMPTY })),
-        ("mend blocks", mend(MendBody::Blocks { low, high, crcs, payload })),
-        ("mend zeros", mend(MendBody::Blocks { low, high, crcs: Vec::new(), payload: IoBuf::EMPTY })),
+        ("mend blocks", mend(MendBody::Blocks { low, high, crcs: crcs.into(), payload })),
+        ("mend zeros", mend(MendBody::Blocks { low, high, crcs: types::CrcList::new(), payload: IoBuf::EMPTY })),
         ("mend not now", mend(MendBody::NotNow)),
         ("mend damaged", mend(MendBody::Damaged)),
         ("mend no part", mend(MendBody::NoPart)),

@@ -30,7 +30,7 @@ fn encoded(records: &[Record<'_>]) -> Vec<u8> {
 
 fn sample() -> (Vec<u8>, Vec<Record<'static>>) {
     let r = ReplicaId(77);
-    let crcs = Crcs { start: 5, values: vec![1, 2] };
+    let crcs = Crcs { start: 5, values: CrcList::from_slice(&[1, 2]) };
     let at = PayloadAt { offset: 512, len: 4096 };
     let payload = PayloadAt { offset: 0, len: 4096 };
     let chunk = ChunkKey { generation: GenerationId(9), index: 2 };
@@ -184,7 +184,7 @@ fn lost_entry_record_keeps_length_and_checksums_of_its_payload() {
         term: Term(2),
         kind: EntryKind::Normal,
         descriptor: Cow::Borrowed(b"abc"),
-        crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
+        crcs: Cow::Owned(Crcs { start: 7, values: CrcList::from_slice(&[1, 2]) }),
         len_bytes,
     };
     let lost = encoded(&[lost_entry(1024)]);
