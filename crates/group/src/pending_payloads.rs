@@ -9,7 +9,7 @@ use types::store::Crcs;
 use types::{Entry, Index, IoBuf, Term};
 
 /// Payloads whose memory is kept for the next turn.
-const KEPT_MAX: usize = 32;
+const KEPT_MAX: usize = 128;
 
 /// A payload whose CRCs have been checked.
 #[derive(Debug)]
