@@ -109,6 +109,11 @@ impl Node {
         !self.pipeline.outbox.is_empty() || self.raw.has_ready() || self.raw.store().has_behind()
     }
 
+    /// Returns the ticket of the newest batch, durable or not; for tests.
+    pub fn newest_ticket(&self) -> u64 {
+        self.pipeline.number
+    }
+
     /// Takes the messages that wait no longer.
     pub fn released(&mut self) -> std::vec::Drain<'_, RaftMsg> {
         self.pipeline.outbox.drain(..)

@@ -47,7 +47,7 @@ impl Group {
     }
 
     /// Sends what has waited for this follower's disk: acknowledgements need no [`Group::poll`].
-    pub fn send_released(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn send_released(&mut self, actions: &mut Vec<Action>) {
         if self.quarantine.is_some() || !self.follows() {
             return;
         }

@@ -1,6 +1,7 @@
 //! One placement group on one OSD: its state, its creation, and the order of a turn.
 //!
-//! The loop calls `handle_*` for each event and ends its turn with [`Group::poll`]; actions are the output.
+//! The loop calls `handle_*` for each event, and ends its turn with [`Group::poll`] where [`Group::wants_poll`] says so; actions are
+//! the output.
 //! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `renewal`, `leadership`, `peers`,
 //! `transfer`, `report` and others.
 //!
@@ -322,8 +323,15 @@ impl Group {
         self.leader_recently_heard = leader_recently_heard;
     }
 
-    /// Notes that the engine has made `ticket` durable, and everything of this replica before it.
-    pub fn handle_persisted(&mut self, now: Time, ticket: u64, _actions: &mut Vec<Action>) {
+    /// Handles that the engine has made `ticket` durable, and everything of this replica before it. A follower's acknowledgements
+    /// leave at once.
+    pub fn handle_persisted(&mut self, now: Time, ticket: u64, actions: &mut Vec<Action>) {
+        self.note_persisted(now, ticket);
+        self.send_released(actions);
+    }
+
+    /// Notes the same, and sends nothing: this group is paused.
+    pub fn note_persisted(&mut self, now: Time, ticket: u64) {
         if self.quarantine.is_some() {
             return;
         }

@@ -41,6 +41,11 @@ impl Group {
         GroupFill { writes, write_bytes, attaches, reads: self.reads.count(), uncommitted }
     }
 
+    /// Returns the ticket of the newest batch, durable or not; for tests.
+    pub fn newest_ticket(&self) -> u64 {
+        self.node.newest_ticket()
+    }
+
     /// Whether a read that comes at `now` would be answered under the lease; for observers.
     pub fn reads_under_lease(&self, now: Time) -> bool {
         self.lease_holds(now)

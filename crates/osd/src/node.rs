@@ -301,16 +301,17 @@ impl Osd {
         Ok(())
     }
 
-    fn persisted(&mut self, replica: types::ReplicaId, ticket: u64, batch_begun: Time) {
+    pub(crate) fn persisted(&mut self, replica: types::ReplicaId, ticket: u64, batch_begun: Time) {
         self.stats.traced.durable(replica, ticket, batch_begun, self.now);
         let Some(key) = self.pgs.by_replica(replica) else { return };
+        // A replica that has failed in this turn acknowledges nothing (R4).
+        self.heed_failure(key);
         match self.pgs.paused(key) {
             // A paused group sends nothing; it sends its messages when it goes on.
-            Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
+            Some(group) => group.note_persisted(self.now, ticket),
             None => {
                 self.with_slot(key, Touch::IfWanted, |group, now, actions| {
-                    group.handle_persisted(now, ticket, actions);
-                    group.send_released(actions);
+                    group.handle_persisted(now, ticket, actions)
                 });
             }
         }

@@ -242,6 +242,30 @@ fn group_whose_replica_fails_in_a_turn_is_not_polled_any_more() {
 }
 
 #[test]
+fn replica_that_fails_in_a_turn_acknowledges_no_batch_of_that_turn() {
+    for fails in [false, true] {
+        let mut rig = Rig::new(35, [16; 3]);
+        rig.make_pgs(1);
+        rig.lead_all(0, 1);
+        rig.write(pg(0), 0, 0, 8);
+        rig.stick_disk(1, true);
+        rig.submit(pg(0), 0, 8, 8);
+        rig.run(ms(5));
+        let osd = rig.osd(1);
+        let key = osd.pgs.by_replica(ReplicaId(2)).expect("it is here");
+        let ticket = osd.pgs.group(key).expect("it runs").newest_ticket();
+        let waiting = |osd: &crate::node::Osd| osd.bus.queued().sum::<usize>();
+        assert_eq!(waiting(osd), 0);
+        // The batch is durable, and then a repair finds the damage; the engine's word of that comes later.
+        if fails {
+            osd.engine.fail(ReplicaId(2), "for this test".to_owned());
+        }
+        osd.persisted(ReplicaId(2), ticket, osd.now);
+        assert_eq!(waiting(osd) == 0, fails, "{} B wait", waiting(osd));
+    }
+}
+
+#[test]
 fn replica_that_fails_while_it_is_created_or_installed_gets_no_group() {
     let mut rig = Rig::new(34, [16; 3]);
     rig.make_pgs(1);
