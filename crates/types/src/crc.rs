@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod fold;
 
-/// CRC32C values in order; those of a block or two need no memory of their own.
+/// CRC32C values in order; up to four need no memory of their own.
 pub type CrcList = smallvec::SmallVec<[u32; 4]>;
 
 /// CRC32C of `bytes`, starting from zero.

@@ -5,6 +5,7 @@ use super::laws::put_wide;
 use super::rig::Rig;
 use crate::EngineConfig;
 use crate::round::RoundStep;
+use crate::space::AuSet;
 use crate::testing::chunks;
 use std::time::Duration;
 use types::rng::Rng;
@@ -18,6 +19,16 @@ fn check(rig: &Rig) {
     // Home's map is ahead of the frozen layers from the first staged chunk to the flip.
     if !matches!(rig.engine.destage.round, RoundStep::Home { .. } | RoundStep::Recording { .. }) {
         assert_eq!(rig.engine.counted_space(), rig.engine.recount_space());
+    }
+}
+
+#[test]
+fn set_of_aus_is_the_same_from_flags_and_one_by_one() {
+    let mut rng = Rng::new(1);
+    for pct in [0, 1, 50, 99, 100] {
+        let flags = std::array::from_fn(|_| rng.chance(pct, 100));
+        let ones = (0..AUS_PER_CHUNK).filter(|au| flags[*au as usize]);
+        assert_eq!(AuSet::from_flags(flags), AuSet::of(ones), "{pct} %");
     }
 }
 
