@@ -199,6 +199,8 @@ pub enum BusEvent {
 pub struct BusStats {
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// Bytes of received blocks that were copied, because they came behind a header.
+    pub copied_bytes: u64,
     pub frames_in: u64,
     pub frames_out: u64,
     pub messages_in: u64,

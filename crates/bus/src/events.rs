@@ -128,7 +128,9 @@ impl Bus {
                 // The peer was refused: what else it has sent is void.
                 _ => return Ok(()),
             };
-            let Some(frame) = conn.rx.frame(greeting)? else { return Ok(()) };
+            let frame = conn.rx.frame(greeting)?;
+            self.stats.copied_bytes += conn.rx.take_copied();
+            let Some(frame) = frame else { return Ok(()) };
             self.take_frame(link, frame, out)?;
         }
         Ok(())

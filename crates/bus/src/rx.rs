@@ -45,6 +45,8 @@ pub struct Rx {
     rest: Option<Rest>,
     /// A frame that a receive has completed.
     complete: Option<Frame>,
+    /// Bytes of blocks that were copied and not counted yet.
+    copied: u64,
     /// Kept from the last receive, to be used again.
     bufs: Vec<IoBufMut>,
     next_header: Option<IoBufMut>,
@@ -149,6 +151,11 @@ impl Rx {
         self.complete = Some(Frame { header, head, payload });
     }
 
+    /// Returns the number of bytes copied since it was asked last.
+    pub fn take_copied(&mut self) -> u64 {
+        std::mem::take(&mut self.copied)
+    }
+
     /// Fills the front of `block` with bytes that belong to no frame yet; returns how many there were.
     fn copy_left(&mut self, block: &mut [u8]) -> usize {
         let n = block.len().min(self.left.len());
@@ -156,6 +163,7 @@ impl Rx {
             block[..n].copy_from_slice(&ahead[self.left.start..self.left.start + n]);
         }
         self.left.start += n;
+        self.copied += n as u64;
         n
     }
 }

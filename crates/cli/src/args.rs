@@ -6,6 +6,7 @@ use crate::completion;
 pub use crate::disk_args::Disk;
 use crate::errors::UserError;
 pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdReplace, OsdRun, osd_number};
+use crate::ring_args::RingArgs;
 pub use crate::snapshot_args::{Protect, Snapshot};
 pub use crate::volume_args::{Trash, Volume};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -405,6 +406,8 @@ pub struct NbdArgs {
     /// after that time, `error` fails them once nothing has been served for 5 s
     #[arg(long, value_name = "POLICY", default_value = "freeze", value_parser = crate::unavailable_arg::parse)]
     pub on_unavailable: client::OnUnavailable,
+    #[command(flatten)]
+    pub ring: RingArgs,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }
@@ -647,6 +650,8 @@ pub struct LoadArgs {
     /// Seed of the random offsets
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub ring: RingArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]

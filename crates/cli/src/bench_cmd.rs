@@ -6,9 +6,10 @@ use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
 use crate::bench_engine;
 use crate::bench_trace::{self, Steps};
 use crate::errors::{Exit, UserError, advise, ended};
-use crate::role::session::Session;
+use crate::role::session::{Open, Session};
 use crate::{output, size};
 use anyhow::{Context, Result};
+use bench::allocations;
 use bench::cpu::{self, CpuSample};
 use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
 use bench::load::{Load, LoadConfig, LoadReport, Pattern};
@@ -65,7 +66,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     let admin = Admin::connect(metas)?;
     // The check precedes the open: a refusal must not take the volume from its holder.
     check_empty(&admin, name, write, args)?;
-    let opened = Session::open(metas, name, write, args.steal);
+    let opened = Session::open(metas, Open { name, write, steal: args.steal }, args.ring);
     let mut session = opened.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
     let span = args.span.unwrap_or(session.info.len_bytes).min(session.info.len_bytes);
     let (pattern, read_percent) = match args.op {
@@ -95,16 +96,17 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     }
     let mut all = daemons.to_vec();
     all.push(("client".to_owned(), std::process::id()));
-    let before = living(&all);
+    let (before, allocated) = (living(&all), allocations::total());
     // The check is repeated: no other client can write to the volume from here on.
     let driven = check_empty(&admin, name, write, args).and_then(|()| drive(&mut session, config));
-    let after = living(&all);
+    let (after, allocated) = (living(&all), allocations::total() - allocated);
     // The volume is closed after a failure, too: the next opener need not wait for the lease of a holder that is gone.
     session.close()?;
     let Driven { report, interrupted, unanswered } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
     let shown = Shown {
         used: cpu::between(&before, &after),
+        allocated,
         complete,
         interrupted,
         overwrite: args.overwrite && write,
@@ -254,6 +256,8 @@ impl Progress {
 /// Details that are printed with a report.
 struct Shown {
     used: Vec<CpuSample>,
+    /// Allocations of this process, in steps of some hundred.
+    allocated: u64,
     /// Whether every daemon ran during the whole measurement.
     complete: bool,
     interrupted: bool,
@@ -273,6 +277,7 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
         let mut body = json!({
             "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": shown.complete, "cpu": cpu,
             "interrupted": shown.interrupted, "overwrite": shown.overwrite,
+            "client_allocations_per_op": shown.allocated as f64 / ops,
         });
         if let Some(trace) = &shown.trace {
             body["trace"] = serde_json::to_value(trace)?;

@@ -40,6 +40,7 @@ mod pg_move;
 mod records;
 mod recovery;
 mod resize;
+mod ring_args;
 mod role;
 mod settings;
 mod show;
@@ -64,6 +65,9 @@ use errors::{Exit, UserError};
 use osd_intent::Intent;
 use std::process::ExitCode;
 use types::codes;
+
+#[global_allocator]
+static ALLOCATOR: bench::allocations::Counted = bench::allocations::Counted;
 
 fn main() -> ExitCode {
     let exit = if completion::answer() { Exit::Done } else { start() };

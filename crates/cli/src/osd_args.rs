@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::args::WatchArgs;
 use crate::completion;
+use crate::ring_args::RingArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use types::limits::LOCATION_LEN_MAX;
@@ -228,6 +229,8 @@ pub struct OsdRun {
     /// Class of home: `hdd` writes it in one direction and at its own pace, behind a log device; `auto` asks the kernel whether it rotates
     #[arg(long, value_enum, default_value_t = HomeClass::Auto, value_name = "CLASS")]
     pub home_class: HomeClass,
+    #[command(flatten)]
+    pub ring: RingArgs,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

@@ -229,6 +229,8 @@ pub struct EngineStats {
     /// Payloads of batches; below, those of them that are placed at home.
     pub payload_bytes: u64,
     pub placed_bytes: u64,
+    /// Bytes that were copied in memory: payloads that the device does not take as they lie, and reads from several places.
+    pub copied_bytes: u64,
     pub flushes: u64,
     pub device_read_bytes: u64,
     pub device_written_bytes: u64,

@@ -65,6 +65,7 @@ impl Engine {
         self.stats.log_bytes += built.len_bytes;
         self.stats.payload_bytes += built.payload_bytes + placed_bytes;
         self.stats.placed_bytes += placed_bytes;
+        self.stats.copied_bytes += built.copied_bytes;
         self.stats.device_written_bytes += built.len_bytes + placed_bytes;
         let is_volatile = self.disks.log.volatile_cache && !on(Bug::LogWithoutFlush);
         // R10: a flush that is linked to the write of the log covers no write that is in flight beside it. Extents of a file

@@ -209,6 +209,10 @@ impl Engine {
         range: SectorRange,
         parts: Vec<(SectorRange, Part)>,
     ) {
+        if parts.len() > 1 {
+            let copied = parts.iter().filter(|(_, part)| !matches!(part, Part::Zeros));
+            self.stats.copied_bytes += copied.map(|(range, _)| range.len_bytes() as u64).sum::<u64>();
+        }
         match (asker, join(range, parts)) {
             (Asker::Loop(_) | Asker::Base(_), Ok(data)) => self.answer(asker, Ok(data)),
             (Asker::Completion, Ok(data)) => self.block_read(replica, chunk, range, data),

@@ -39,6 +39,11 @@ pub trait Env {
     /// When the address is in use or not of this node.
     fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError>;
 
+    /// Returns the number of kernel entries so far: the cost of all turns. The simulated form has none.
+    fn kernel_entries(&self) -> u64 {
+        0
+    }
+
     /// Returns a handle by which other threads make `turn` return with [`Event::Woken`].
     fn waker(&self) -> Waker;
 }

@@ -16,6 +16,8 @@ telemetry::metrics! {
         gauge requests_waiting: "client requests that wait for those of other volumes";
         counter turns: "iterations of the event loop";
         latency turn_seconds: "work of one iteration of the event loop, waits and kernel calls excluded";
+        counter kernel_entries: "entries of the event loop into the kernel";
+        counter copied_bytes: "bytes that were copied in memory between sockets and devices";
         gauge pgs: "replicas on this OSD";
         gauge pgs_leading: "PGs led here";
         gauge pgs_quarantined: "replicas that are damaged and do not serve";

@@ -212,6 +212,7 @@ impl Osd {
     pub fn wait(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         let deadline = self.deadline();
         env.turn(&mut self.turn.ops, &mut self.turn.events, deadline)?;
+        self.stats.kernel_entries = env.kernel_entries();
         Ok(())
     }
 

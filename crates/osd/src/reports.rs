@@ -113,6 +113,8 @@ impl Osd {
         let (pgs, leading, failed) = self.census();
         let m = &self.stats.metrics;
         for (counter, total) in [
+            (&m.kernel_entries, self.stats.kernel_entries),
+            (&m.copied_bytes, stats.copied_bytes + bus.copied_bytes),
             (&m.log_batches, stats.batches),
             (&m.log_bytes, stats.log_bytes),
             (&m.log_records, stats.records),

@@ -13,12 +13,14 @@ pub(crate) struct Stats {
     pub metrics: OsdMetrics,
     pub counting: Counting,
     pub traced: Traced,
+    /// Sum of all turns so far.
+    pub kernel_entries: u64,
 }
 
 impl Stats {
     pub fn new(registry: &Registry) -> Stats {
         let (metrics, counting, traced) = (OsdMetrics::new(registry), Counting::new(registry), Traced::new(registry));
-        Stats { metrics, counting, traced }
+        Stats { metrics, counting, traced, kernel_entries: 0 }
     }
 
     /// Counts the turn that began at `began`, and the replies that leave with it.

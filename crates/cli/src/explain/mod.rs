@@ -129,7 +129,7 @@ fn explain_check(rule: &Rule, as_json: bool) -> Result<()> {
 
 /// Returns every metric of all processes of a cluster, by the name that a query uses.
 pub fn all_metrics() -> Vec<&'static telemetry::Row> {
-    let info = process::INFO_ROWS.iter().chain(process::ProcessMetrics::ROWS);
+    let info = process::INFO_ROWS.iter().chain(process::ProcessMetrics::ROWS).chain(process::ProgramMetrics::ROWS);
     osd::metric_rows().chain(meta::metric_rows()).chain(nbd::metric_rows()).chain(info).collect()
 }
 

@@ -37,7 +37,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     }
     let http = args.http.as_ref().map(|http| nbd_metrics::listen(http.resolve()?)).transpose()?;
     let kernel = args.device.map(|wanted| anyhow::Ok((wanted, nbd_device::link(wanted)?))).transpose()?;
-    let mut prepared = Session::prepare(metas, "nbd")?;
+    let mut prepared = Session::prepare(metas, "nbd", args.ring)?;
     let addr = match (&args.socket, &args.listen) {
         (Some(path), _) => Some(NetAddr::Unix(path.clone())),
         (None, Some(listen)) => Some(NetAddr::Tcp(listen.resolve()?)),

@@ -10,7 +10,7 @@ use crate::role::{self, Stop, env_error, http, memory, process, tools};
 use crate::{output, version};
 use anyhow::Result;
 use engine::{DevicePart, Disks, EngineConfig, FormatError, MountError, Superblock};
-use env::real::{RealConfig, RealEnv};
+use env::real::RealEnv;
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
 use osd::{Osd, OsdConfig, OsdError, OsdTuning, Restart};
@@ -158,7 +158,7 @@ fn serve(
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
-    let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+    let mut env = RealEnv::new(args.ring.config()).map_err(env_error)?;
     let disks = open(args, &mut env)?;
     let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
     let http_at = http.as_ref().map(|(_, addr)| *addr);

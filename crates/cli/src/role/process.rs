@@ -21,6 +21,13 @@ telemetry::metrics! {
     }
 }
 
+telemetry::metrics! {
+    /// Work of the program itself.
+    pub struct ProgramMetrics("basalt_process") {
+        counter allocations: "memory allocations by all threads, counted in steps of 256 for each";
+    }
+}
+
 /// `basalt_build_info` and `basalt_osd_info`.
 pub const INFO_ROWS: &[Row] = &[
     Row { name: "basalt_build_info", kind: "gauge", help: BUILD_HELP },
@@ -95,6 +102,11 @@ pub fn registry(role: &'static str) -> Registry {
     registry.info("basalt_build", BUILD_HELP, labels);
     let metrics = ProcessMetrics::new(&registry);
     registry.on_render(move || refresh(&metrics));
+    let program = ProgramMetrics::new(&registry);
+    registry.on_render(move || {
+        let total = bench::allocations::total();
+        program.allocations.inc_by(total.saturating_sub(program.allocations.get()));
+    });
     registry
 }
 

@@ -6,6 +6,7 @@
 
 use crate::address::Address;
 use crate::errors::{UserError, refused};
+use crate::ring_args::RingArgs;
 use crate::role::late::Watch;
 use crate::role::{self, Stop, env_error};
 use anyhow::Result;
@@ -15,7 +16,7 @@ use clientloop::{ClientLoop, DRAIN_MAX, LoopConfig, OPEN_MAX, PART_MAX};
 use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
 use env::Env;
-use env::real::{RealConfig, RealEnv};
+use env::real::RealEnv;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::codes;
@@ -151,9 +152,9 @@ impl Session {
     ///
     /// # Errors
     /// When the system has no io_uring for this process.
-    pub fn prepare(metas: &[Address], kind: &str) -> Result<Prepared> {
+    pub fn prepare(metas: &[Address], kind: &str, ring: RingArgs) -> Result<Prepared> {
         let runtime = role::runtime()?;
-        let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+        let env = RealEnv::new(ring.config()).map_err(env_error)?;
         let stop = Stop::on_signal(&runtime);
         stop.wakes(env.waker());
         let holder = clientloop::holder(kind);
@@ -173,10 +174,10 @@ impl Session {
     ///
     /// # Errors
     /// Meta's refusal, in the user's terms.
-    pub fn open(metas: &[Address], name: &str, write: bool, steal: bool) -> Result<Session> {
-        let mut prepared = Session::prepare(metas, "bench")?;
+    pub fn open(metas: &[Address], open: Open<'_>, ring: RingArgs) -> Result<Session> {
+        let mut prepared = Session::prepare(metas, "bench", ring)?;
         prepared.full_wait = BENCH_FULL_WAIT;
-        prepared.open(Open { name, write, steal })
+        prepared.open(open)
     }
 
     fn attach(&mut self, open: Open<'_>, time: Duration) -> Result<Attached> {

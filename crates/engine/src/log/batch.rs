@@ -187,6 +187,7 @@ pub(crate) struct Built {
     pub bufs: Vec<IoBuf>,
     pub len_bytes: u64,
     pub payload_bytes: u64,
+    pub copied_bytes: u64,
     pub records: u32,
     /// Payloads of the batch that go to home.
     pub placed: Vec<PlacedWrite>,
@@ -626,7 +627,7 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     for (replica, index) in blocks {
         newest.note_block(replica, index);
     }
-    let payload_bufs = gather(payloads, payload_len, log.align);
+    let (payload_bufs, copied_bytes) = gather(payloads, payload_len, log.align);
     let mut header = BatchHeader {
         header_len: header_len as u32,
         records_len: records.len() as u32,
@@ -655,11 +656,12 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     log.next_seq += 1;
     log.in_flight = Some(InFlight { seq, done, is_seal: count == 0, writes: 0, flush: false });
     let bufs = std::iter::once(head).chain(payload_bufs).collect();
-    Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count, placed: writes }
+    let payload_bytes = payload_len as u64;
+    Built { seq, offset, bufs, len_bytes, payload_bytes, copied_bytes, records: count, placed: writes }
 }
 
-/// Returns the payload area as buffers that the device takes: uncopied when all are aligned, else in one copy.
-fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoBuf> {
+/// Returns the payload area as buffers that the device takes, and the bytes copied: none when all are aligned, else all in one copy.
+fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> (Vec<IoBuf>, u64) {
     let padding = area(payload_len) - payload_len;
     let suits = payloads.iter().all(|p| p.is_aligned(align) && p.len().is_multiple_of(align));
     if suits {
@@ -668,7 +670,7 @@ fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoB
         if padding > 0 {
             payloads.push(IoBuf::zeros(padding));
         }
-        payloads
+        (payloads, 0)
     } else {
         let mut copy = IoBufMut::new(area(payload_len));
         let mut at = 0;
@@ -677,6 +679,6 @@ fn gather(mut payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoB
             at += payload.len();
         }
         copy[at..].fill(0);
-        vec![copy.freeze()]
+        (vec![copy.freeze()], payload_len as u64)
     }
 }

@@ -13,6 +13,7 @@ mod disk;
 pub mod embed;
 mod flight;
 mod net;
+mod poll;
 mod probe;
 mod ring;
 mod sys;
@@ -29,6 +30,7 @@ use flight::{
 };
 use io_uring::{cqueue, opcode, types as uring};
 use net::{Conns, Listener};
+use poll::BusyPoll;
 use ring::{Cqe, Ring, Wait};
 use slab::Slab;
 use std::io;
@@ -73,17 +75,21 @@ pub struct RealConfig {
     /// Entries of the submission queue: about the operations of one busy turn. More operations work too, at the price
     /// of another kernel entry. A power of two, 8 to 32768. Default 256.
     pub ring_entries: u32,
+    /// Longest time for which a turn looks for completions before it sleeps. Each look enters the kernel, and the thread uses its core
+    /// meanwhile. A thread whose waits are longer than that does not look. Default zero: it sleeps at once.
+    pub busy_poll: Duration,
 }
 
 impl Default for RealConfig {
     fn default() -> RealConfig {
-        RealConfig { ring_entries: 256 }
+        RealConfig { ring_entries: 256, busy_poll: Duration::ZERO }
     }
 }
 
 /// The real form of [`Env`]. It is used and dropped on the thread that created it.
 pub struct RealEnv {
     ring: Ring,
+    poll: BusyPoll,
     flights: Slab<Flight>,
     next_generation: u32,
     spares: Spares,
@@ -122,6 +128,7 @@ impl RealEnv {
         let fd = sys::eventfd().map_err(EnvError::Ring)?;
         Ok(RealEnv {
             ring,
+            poll: BusyPoll::new(config.busy_poll),
             flights: Slab::with_capacity(config.ring_entries as usize),
             next_generation: 0,
             spares: Spares::default(),
@@ -138,11 +145,6 @@ impl RealEnv {
             rng: Rng::new(seed),
             ending: false,
         })
-    }
-
-    /// Number of kernel entries: the cost of all turns so far.
-    pub fn kernel_entries(&self) -> u64 {
-        self.ring.entries
     }
 
     /// Takes over a connected socket, which is closed like any other connection.
@@ -303,6 +305,33 @@ impl RealEnv {
         }
     }
 
+    /// Submits and waits as `wait` says. A wait begins with polling while that pays.
+    fn enter(&mut self, wait: Wait) -> Result<(), EnvError> {
+        let most = match wait {
+            Wait::No => return self.ring.enter(Wait::No),
+            Wait::AtMost(left) => left,
+            Wait::Forever => Duration::MAX,
+        };
+        if !self.poll.is_on() {
+            return self.ring.enter(wait);
+        }
+        let since = sys::boot_time();
+        let window = self.poll.window().min(most);
+        let mut waited = Duration::ZERO;
+        while waited < window {
+            self.ring.enter(Wait::No)?;
+            waited = sys::boot_time().since(since);
+            if self.ring.has_completions() {
+                self.poll.note(waited);
+                return Ok(());
+            }
+        }
+        let left = most.saturating_sub(waited);
+        self.ring.enter(if matches!(wait, Wait::Forever) { wait } else { Wait::AtMost(left) })?;
+        self.poll.note(sys::boot_time().since(since));
+        Ok(())
+    }
+
     /// Takes all completions and turns them into events, or submits their operations again.
     fn reap(&mut self, events: &mut Vec<Event>) -> Result<(), EnvError> {
         let mut cqes = std::mem::take(&mut self.cqes);
@@ -439,7 +468,7 @@ impl Env for RealEnv {
             events.append(&mut self.ready);
             self.arm(sys::boot_time)?;
             let wait = if events.len() > before + self.quiet { Wait::No } else { self.wait_for(deadline) };
-            self.ring.enter(wait)?;
+            self.enter(wait)?;
             self.reap(events)?;
             if events.len() > before + self.quiet || (deadline != Time::NEVER && sys::boot_time() >= deadline) {
                 return Ok(());
@@ -459,6 +488,10 @@ impl Env for RealEnv {
         let (listener, real) = net::listen(addr, id)?;
         self.listeners.push(listener);
         Ok((id, real))
+    }
+
+    fn kernel_entries(&self) -> u64 {
+        self.ring.entries
     }
 
     fn waker(&self) -> Waker {

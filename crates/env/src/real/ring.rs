@@ -133,6 +133,11 @@ impl Ring {
         }
     }
 
+    /// Whether completions can be taken.
+    pub fn has_completions(&mut self) -> bool {
+        !self.stash.is_empty() || !self.uring.completion().is_empty()
+    }
+
     /// Moves all completions that are there to `out`.
     pub fn drain(&mut self, out: &mut Vec<Cqe>) {
         out.extend(self.stash.drain(..));

@@ -22,7 +22,11 @@ impl Rig {
     }
 
     fn with_entries(ring_entries: u32) -> Rig {
-        let env = RealEnv::new(RealConfig { ring_entries }).expect("io_uring works here");
+        Rig::with(RealConfig { ring_entries, ..RealConfig::default() })
+    }
+
+    fn with(config: RealConfig) -> Rig {
+        let env = RealEnv::new(config).expect("io_uring works here");
         Rig { env, ops: Vec::new(), events: Vec::new() }
     }
 
@@ -105,6 +109,28 @@ fn assert_written(event: &Event) {
 
 fn recv(conn: ConnId, lens: &[usize], min: usize) -> Op {
     Op::Recv { token: TOKEN, conn, bufs: lens.iter().map(|l| IoBufMut::new(*l)).collect(), min }
+}
+
+#[test]
+fn polling_turn_looks_again_and_again_until_its_deadline_or_an_event() {
+    let mut rig = Rig::with(RealConfig { busy_poll: PATIENCE, ..RealConfig::default() });
+    let turn = |rig: &mut Rig, most: Duration| {
+        let (before, since) = (rig.env.kernel_entries(), rig.env.now());
+        rig.env.turn(&mut rig.ops, &mut rig.events, since + most).expect("the ring works");
+        (rig.env.kernel_entries() - before, rig.env.now().since(since))
+    };
+    let pause = Duration::from_millis(20);
+    let (entries, waited) = turn(&mut rig, pause);
+    assert!(entries <= 2 && waited >= pause, "it has not learned yet: {entries} in {waited:?}");
+    let (entries, waited) = turn(&mut rig, pause);
+    assert!(entries > 2 && waited >= pause, "{entries} in {waited:?}");
+    assert!(rig.events.is_empty());
+    let (conn, mut peer) = rig.pair();
+    rig.ops.push(recv(conn, &[1], 1));
+    let sender = std::thread::spawn(move || peer.write_all(b"x").map(|()| peer));
+    let (_, waited) = turn(&mut rig, PATIENCE);
+    assert!(matches!(rig.events[..], [Event::Received { result: Ok(1), .. }]), "{:?} after {waited:?}", rig.events);
+    sender.join().unwrap().unwrap();
 }
 
 #[test]

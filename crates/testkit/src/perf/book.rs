@@ -69,8 +69,11 @@ pub fn compare(run: &mut Figures, yardstick: &Figures, prefix: &str) {
     }
 }
 
-/// Columns of the tables: head, figure, decimals.
-const COLUMNS: [(&str, &str, usize); 17] = [
+/// Column of a table: head, figure, decimals.
+type Column = (&'static str, &'static str, usize);
+
+/// Results that a client sees, and their cost.
+const FIGURES: [Column; 11] = [
     ("IOPS", "iops", 0),
     ("mean µs", "mean_us", 0),
     ("p50", "p50_us", 0),
@@ -82,16 +85,37 @@ const COLUMNS: [(&str, &str, usize); 17] = [
     ("CPU ÷ yardstick", "cpu_ratio", 1),
     ("IOPS ÷ shape", "shape_iops_ratio", 2),
     ("CPU ÷ shape", "shape_cpu_ratio", 1),
+];
+
+/// Work behind them.
+const COUNTS: [Column; 12] = [
+    ("CPU µs of OSDs", "cpu_us_osds", 1),
     ("turns", "turns", 2),
     ("longest turn ms <=", "turn_ms_max", 1),
+    ("kernel entries", "kernel_entries", 2),
     ("flushes", "flushes", 2),
     ("faults", "minor_faults", 2),
+    ("allocations", "allocations", 1),
+    ("copied bytes", "copied_bytes", 0),
     ("device bytes", "device_bytes_per_user_byte", 2),
     ("rounds", "destage_rounds", 0),
+    ("RSS MiB", "osd_rss_mib", 0),
+    ("variation", "iops_cv", 2),
 ];
 
 fn cell(figures: &Figures, name: &str, decimals: usize) -> String {
     figures.get(name).map_or_else(String::new, |value| format!("{value:.decimals$}"))
+}
+
+fn table(title: &str, columns: &[Column], rows: &[&RowRecord]) -> String {
+    let head: Vec<&str> = columns.iter().map(|(head, ..)| *head).collect();
+    let mut text = format!("{title}:\n\n| row | {} |\n|---|{}\n", head.join(" | "), "---|".repeat(columns.len()));
+    for row in rows {
+        let cells: Vec<String> =
+            columns.iter().map(|(_, name, decimals)| cell(&row.medians, name, *decimals)).collect();
+        text.push_str(&format!("| {} | {} |\n", row.row, cells.join(" | ")));
+    }
+    text + "\n"
 }
 
 impl Record {
@@ -101,14 +125,10 @@ impl Record {
         let mut modes: Vec<&str> = self.rows.iter().map(|row| row.mode.as_str()).collect();
         modes.dedup();
         for mode in modes {
-            let head = COLUMNS.map(|(head, ..)| head).join(" | ");
-            text.push_str(&format!("Mode `{mode}`:\n\n| row | {head} |\n|---|{}\n", "---|".repeat(COLUMNS.len())));
-            for row in self.rows.iter().filter(|row| row.mode == mode) {
-                let cells = COLUMNS.map(|(_, name, decimals)| cell(&row.medians, name, decimals));
-                text.push_str(&format!("| {} | {} |\n", row.row, cells.join(" | ")));
-            }
-            text.push('\n');
-            text.push_str(&super::model::tables(&self.rows.iter().filter(|row| row.mode == mode).collect::<Vec<_>>()));
+            let rows: Vec<&RowRecord> = self.rows.iter().filter(|row| row.mode == mode).collect();
+            text.push_str(&table(&format!("Mode `{mode}`"), &FIGURES, &rows));
+            text.push_str(&table(&format!("Counts in mode `{mode}`, for each request"), &COUNTS, &rows));
+            text.push_str(&super::model::tables(&rows));
         }
         text.push_str(
             "Yardsticks:\n\n| yardstick | IOPS | mean µs | p50 | p99 | CPU µs |\n|---|---|---|---|---|---|\n",

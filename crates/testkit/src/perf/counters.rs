@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 pub type Figures = BTreeMap<String, f64>;
 
 /// Counters of the OSDs, summed, that are given for each request.
-const PER_OP: [(&str, &str); 6] = [
+const PER_OP: [(&str, &str); 9] = [
     ("basalt_osd_turns_total", "turns"),
+    ("basalt_osd_kernel_entries_total", "kernel_entries"),
+    ("basalt_process_allocations_total", "allocations.osds"),
+    ("basalt_osd_copied_bytes_total", "copied_bytes"),
     ("basalt_osd_frames_out_total", "frames"),
     ("basalt_osd_log_batches_total", "batches"),
     ("basalt_osd_flushes_total", "flushes"),

@@ -28,14 +28,17 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
     if row.layout == Layout::Beside {
         // The counters are of both clients.
         figures.remove("cpu_us.client");
+        figures.remove("allocations.client");
         return Ok(figures);
     }
     let after = Counters::read(&stage.cluster)?;
     let total = |name: &str| figures.get(name).copied().unwrap_or(0.0);
     let (ops, written) = (total("ops").max(1.0), total("written_bytes"));
     figures.append(&mut after.since(&before, ops, written, stage.cluster.shape.replicas));
-    let cpu = figures.iter().filter(|(name, _)| name.starts_with("cpu_us.")).map(|(_, us)| us).sum();
-    figures.insert("cpu_us".into(), cpu);
+    for (name, prefix) in [("cpu_us", "cpu_us."), ("cpu_us_osds", "cpu_us.osd."), ("allocations", "allocations.")] {
+        let sum: f64 = figures.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, value)| value).sum();
+        figures.insert(name.into(), sum);
+    }
     figures.insert("osd_rss_mib".into(), super::counters::largest_osd(&stage.cluster)? as f64 / f64::from(1 << 20));
     Ok(figures)
 }
@@ -82,6 +85,8 @@ fn native(basalt: &Basalt, row: &Row, targets: &[Target], seconds: u64) -> Resul
     };
     let ops = figures["ops"].max(1.0);
     figures.insert("cpu_us.client".into(), sum(&client_us) / ops);
+    let allocations = |body: &Value| Some(body["client_allocations_per_op"].as_f64()? * both(body, "ops")?);
+    figures.insert("allocations.client".into(), sum(&allocations) / ops);
     if !beside.is_empty() {
         figures.insert("beside_iops".into(), beside.iter().filter_map(|body| both(body, "iops")).sum());
     }
