@@ -81,8 +81,8 @@ guest-nbd: ## `basalt nbd --device` under a kernel with the module nbd, in a gue
 nbd-suite: ## the NBD protocol, clients and nbdkit against a cluster of its own: make nbd-suite [ONLY=fio]
 	@scripts/nbd-suite $(ONLY)
 
-bench: ## figures beside the least cost of this machine (release build, quiet machine): make bench [ARGS='--rows spread']
-	@scripts/bench $(ARGS)
+bench: ## figures beside the least cost of this machine (release build, quiet machine): make bench [ARGS='--rows spread'] [PEER=ceph]
+	@scripts/bench $(if $(PEER),--peer $(PEER)) $(ARGS)
 
 bench-check: ## the same, and whether a ratio is worse than in docs/performance.json
 	@scripts/bench --check docs/performance.json $(ARGS)

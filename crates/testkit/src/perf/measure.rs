@@ -123,7 +123,7 @@ fn client(basalt: &Basalt, row: &Row, target: &Target, seconds: u64) -> Result<V
 
 fn nbd(stage: &Stage, row: &Row, seconds: u64) -> Result<Figures> {
     let uri = stage.uri.as_ref().context("the volume is exported")?;
-    fio(&["--ioengine=nbd".to_owned(), format!("--uri={uri}")], row.op, row.block, row.depth, seconds)
+    fio(None, &["--ioengine=nbd".to_owned(), format!("--uri={uri}")], row.op, row.block, row.depth, seconds)
 }
 
 /// Runs a yardstick. `dir` is on the disk that holds the devices.
@@ -137,7 +137,7 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
             let file = dir.join("raw");
             let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
             let place = [format!("--filename={}", file.display()), format!("--size={RAW_BYTES}")];
-            fio(&[&engine[..], &place[..]].concat(), op, block, depth, seconds)
+            fio(None, &[&engine[..], &place[..]].concat(), op, block, depth, seconds)
         }
     }
 }
@@ -156,9 +156,20 @@ fn floor(basalt: &Basalt, dir: &Path, (depth, leaders): (u32, u32), plp: bool, s
     pairs.iter().map(|(name, field)| figure(name, field)).collect()
 }
 
-/// Runs one job of fio for so long.
-fn fio(place: &[String], op: Op, block: u32, depth: u32, seconds: u64) -> Result<Figures> {
+/// Runs one job of fio for so long, with a variable in its environment.
+///
+/// # Errors
+/// fio is missing, or a request failed.
+pub(super) fn fio(
+    env: Option<(&str, &Path)>,
+    place: &[String],
+    op: Op,
+    block: u32,
+    depth: u32,
+    seconds: u64,
+) -> Result<Figures> {
     let out = Command::new("timeout")
+        .envs(env)
         .args(["-s", "KILL", &(seconds + 60).to_string(), "fio", "--name=bench", "--output-format=json"])
         .args(["--time_based", "--norandommap", "--randrepeat=0"])
         .args(place)

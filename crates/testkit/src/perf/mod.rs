@@ -7,6 +7,7 @@
 //! the suite.
 
 mod book;
+mod ceph;
 mod counters;
 mod measure;
 mod model;
@@ -19,6 +20,7 @@ use crate::cluster::Shape;
 use crate::devices::Devices;
 use anyhow::{Context, Result, bail, ensure};
 use book::{Record, RowRecord, compare, medians};
+use ceph::PeerRow;
 use counters::Figures;
 use profile::Profile;
 use rows::{Row, Yardstick};
@@ -40,7 +42,7 @@ const IDLE_MIN: f64 = 0.9;
 pub const USAGE: &str =
     "usage: testkit bench [--rows TEXT,...] [--modes flush,noflush] [--repeats N] [--seconds S] [--json FILE]
                      [--page FILE] [--check FILE] [--list] [--dir DIR] [--devices fresh|written|loop]
-                     [--device-gib N] [--osd-flags FLAG,...] [--profile DIR]
+                     [--device-gib N] [--osd-flags FLAG,...] [--profile DIR] [--peer ceph]
 
 Measures the rows on a fresh cluster of release builds, each beside the least cost of this machine.
   --rows TEXT     only rows whose names contain one of these texts; sustained rows by `sustained` [default: all]
@@ -56,6 +58,7 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --device-gib N  size of each device; all rows together need the default, a few rows less [default: 16]
   --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
+  --peer ceph     measure the rows `ceph/...` afterwards, on a throw-away Ceph from Debian's packages
 ";
 
 /// Configuration of a suite.
@@ -73,6 +76,8 @@ struct Config {
     device_gib: u64,
     osd_flags: Vec<String>,
     profile: Option<PathBuf>,
+    /// Rows of the peer; none without `--peer`.
+    peer_rows: Vec<PeerRow>,
 }
 
 /// Runs `testkit bench` with these arguments. Returns whether no ratio is worse than in the baseline.
@@ -83,6 +88,9 @@ pub fn main(args: &[String]) -> Result<bool> {
     let Some(config) = parse(args)? else { return Ok(true) };
     // A missing baseline is told before the measurement, which takes minutes.
     let baseline = config.check.as_deref().map(read_record).transpose()?;
+    if !config.peer_rows.is_empty() {
+        ceph::check_installed()?;
+    }
     ensure!(!cfg!(debug_assertions), "figures need a release build: cargo build --release -p cli -p testkit");
     let idle_before = counters::idle_share(Duration::from_secs(1))?;
     if idle_before < IDLE_MIN {
@@ -133,20 +141,22 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
         device_gib: 16,
         osd_flags: Vec::new(),
         profile: None,
+        peer_rows: Vec::new(),
     };
+    let (mut texts, mut list) = (Vec::new(), false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--list" {
-            rows::all().iter().for_each(|row| println!("{row}"));
-            return Ok(None);
+            list = true;
+            continue;
         }
         let value = args.next().with_context(|| format!("{arg} wants a value, or is no flag\n{USAGE}"))?;
         let words = || value.split(',').map(str::to_owned).collect::<Vec<_>>();
         match arg.as_str() {
-            "--rows" => {
-                let texts = words();
-                config.rows.retain(|row| texts.iter().any(|text| row.is_meant(text)));
-                ensure!(!config.rows.is_empty(), "no row is named `{value}`: testkit bench --list");
+            "--rows" => texts = words(),
+            "--peer" => {
+                ensure!(value == ceph::NAME, "`{value}` is no peer: the only one is {}", ceph::NAME);
+                config.peer_rows = ceph::all();
             }
             "--modes" => {
                 config.modes = words();
@@ -173,7 +183,31 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
     }
     ensure!(config.repeats > 0 && config.seconds > 0, "--repeats and --seconds are at least 1");
     ensure!((1..=1 << 14).contains(&config.device_gib), "--device-gib is 1 to {}", 1 << 14);
+    choose(&mut config, &texts)?;
+    if list {
+        config.rows.iter().for_each(|row| println!("{row}"));
+        config.peer_rows.iter().for_each(|row| println!("{row}"));
+        return Ok(None);
+    }
     Ok(Some(config))
+}
+
+/// Keeps the rows that a text chooses, or all rows without a text.
+///
+/// # Errors
+/// No row is left of the peer, or of Basalt without a peer; the peer is not measured in these modes.
+fn choose(config: &mut Config, texts: &[String]) -> Result<()> {
+    let peer = !config.peer_rows.is_empty();
+    if !texts.is_empty() {
+        config.rows.retain(|row| texts.iter().any(|text| row.is_meant(text)));
+        config.peer_rows.retain(|row| texts.iter().any(|text| row.is_meant(text)));
+    }
+    let none = if peer { config.peer_rows.is_empty() } else { config.rows.is_empty() };
+    let flag = if peer { " --peer ceph" } else { "" };
+    ensure!(!none, "no row{flag} is named `{}`: testkit bench --list{flag}", texts.join(","));
+    let measured = !peer || config.modes.iter().any(|mode| mode == ceph::MODE);
+    ensure!(measured, "--peer ceph is measured in the mode {} only", ceph::MODE);
+    Ok(())
 }
 
 fn run(config: &Config, idle_before: f64) -> Result<Record> {
@@ -194,6 +228,9 @@ fn run(config: &Config, idle_before: f64) -> Result<Record> {
             if !rows.is_empty() {
                 phase(config, mode, &rows, &mut record)?;
             }
+        }
+        if mode == ceph::MODE && !config.peer_rows.is_empty() {
+            ceph::phase(config, &mut record)?;
         }
     }
     Ok(record)
@@ -342,5 +379,22 @@ mod tests {
             assert!(parse(&words(wrong)).is_err(), "{wrong}");
         }
         assert!(parse(&words("--list")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_peer_adds_its_rows_in_one_mode_and_other_words_are_refused() {
+        let chosen = |text: &str| {
+            let config = parse(&words(text)).unwrap().unwrap();
+            (config.rows.len(), config.peer_rows.iter().map(PeerRow::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen("--seconds 1"), (rows::all().len(), Vec::new()));
+        let all: Vec<String> = ceph::all().iter().map(PeerRow::to_string).collect();
+        assert_eq!(chosen("--peer ceph"), (rows::all().len(), all));
+        let (ours, theirs) = chosen("--rows spread/randwrite-4k/d1,ceph/randwrite-4k/d1 --peer ceph");
+        assert_eq!((ours, theirs), (1, vec!["ceph/randwrite-4k/d1".to_owned()]));
+        assert_eq!(chosen("--peer ceph --rows ceph/write").0, 0);
+        for wrong in ["--peer zfs", "--peer", "--peer ceph --modes noflush", "--peer ceph --rows nbd", "--rows ceph"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
     }
 }

@@ -109,25 +109,32 @@ impl fmt::Display for Row {
     }
 }
 
-fn kib(block: u32) -> String {
+pub fn kib(block: u32) -> String {
     format!("{}k", block >> 10)
 }
 
+/// Whether the text chooses this name: it is a part of the name that no digit follows.
+pub fn chooses(text: &str, name: &str) -> bool {
+    let whole = |at: usize| !name[at + text.len()..].starts_with(|c: char| c.is_ascii_digit());
+    name.match_indices(text).any(|(at, _)| whole(at))
+}
+
+/// Returns the least cost of such requests.
+pub fn yardstick(op: Op, block: u32, depth: u32) -> Yardstick {
+    match op {
+        Op::RandWrite => Yardstick::Floor { depth, leaders: 1 },
+        _ => Yardstick::Raw { op, block, depth },
+    }
+}
+
 impl Row {
-    /// Whether the text chooses this row: it is a part of the name that no digit follows. Sustained rows take long, so they
-    /// must be meant.
+    /// Whether the text chooses this row. Sustained rows take long, so they must be meant.
     pub fn is_meant(&self, text: &str) -> bool {
-        let name = self.to_string();
-        let whole = |at: usize| !name[at + text.len()..].starts_with(|c: char| c.is_ascii_digit());
-        name.match_indices(text).any(|(at, _)| whole(at)) && (!self.sustained || text.contains("sustained"))
+        chooses(text, &self.to_string()) && (!self.sustained || text.contains("sustained"))
     }
 
     pub fn yardstick(&self) -> Yardstick {
-        let Row { op, block, depth, .. } = *self;
-        match op {
-            Op::RandWrite => Yardstick::Floor { depth, leaders: 1 },
-            _ => Yardstick::Raw { op, block, depth },
-        }
+        yardstick(self.op, self.block, self.depth)
     }
 
     /// Returns the least cost of the row's own shape, where that differs from the yardstick: leaders on all OSDs.
@@ -137,7 +144,7 @@ impl Row {
     }
 }
 
-const SMALL: u32 = 4 << 10;
+pub const SMALL: u32 = 4 << 10;
 pub const LARGE: u32 = 512 << 10;
 /// Depth of the rows with large requests.
 pub const LARGE_DEPTH: u32 = 16;
