@@ -78,9 +78,9 @@ impl Rx {
         let is_here = |header: &mut Header| header.head_len() + header.payload_len() <= here;
         let Some(header) = self.frame.take_if(is_here) else { return Ok(None) };
         let (mut head, mut payload) = blocks(&header);
-        self.copy_left(&mut head);
+        self.copy_block(&mut head);
         if let Some(payload) = &mut payload {
-            self.copy_left(payload);
+            self.copy_block(payload);
         }
         Ok(Some(Frame { header, head, payload: payload.map_or(IoBuf::EMPTY, IoBufMut::freeze) }))
     }
@@ -105,7 +105,7 @@ impl Rx {
         let (mut head, mut payload) = blocks(&header);
         let missing = head.len() + header.payload_len() - self.left.len();
         for block in [Some(&mut head), payload.as_mut()].into_iter().flatten() {
-            let here = self.copy_left(block);
+            let here = self.copy_block(block);
             block.hide(here);
         }
         let (whole, part) = if head.is_empty() { (Some(head), None) } else { (None, Some(head)) };
@@ -163,6 +163,12 @@ impl Rx {
             block[..n].copy_from_slice(&ahead[self.left.start..self.left.start + n]);
         }
         self.left.start += n;
+        n
+    }
+
+    /// Does the same to a block of a frame.
+    fn copy_block(&mut self, block: &mut [u8]) -> usize {
+        let n = self.copy_left(block);
         self.copied += n as u64;
         n
     }

@@ -3,7 +3,7 @@
 //! Input: how much of the log is used, and how far the running round has come. Output: the rate at which the log may grow; `None`: any.
 //!
 //! A round frees the log at its end, and what it has written by now is as good as free. The *debt* is what home still has to write. It moves smoothly where the use of the
-//! log is a sawtooth. Below [`FREE_DEBT`] the rate is free. From there on it falls from several times the drain rate of home to nothing at [`DEBT_MAX`], and equals the drain
+//! log is a sawtooth: a round counts with what it will free, which is less than all that is used, because the newest segment stays. Below [`FREE_DEBT`] the rate is free. From there on it falls from several times the drain rate of home to nothing at [`DEBT_MAX`], and equals the drain
 //! rate in between: there the debt stays.
 //!
 //! Invariant: [`DEBT_MAX`] is half of the log. A round that begins with a debt of at most that, and as much new data at its end, fit into the log together.
@@ -19,6 +19,8 @@ const DEBT_MAX: f64 = 0.50;
 const SAMPLE_SHARE: f64 = 0.002;
 /// Time after which it counts at the earliest.
 const SAMPLE_TIME: Duration = Duration::from_millis(500);
+/// Time for which the rate before a round counts beside its own.
+const BEFORE: Duration = Duration::from_secs(5);
 /// Bytes of the log from which on a round tells the rate: a small one may last long for another reason.
 const SAMPLE_BYTES: u64 = 8 << 20;
 /// The least drain rate, in bytes a second: that of a disk with few small writes.
@@ -32,8 +34,20 @@ struct Draining {
     began: Time,
     /// When its first write was done, and the share that was written by then.
     writing: Option<(Time, f64)>,
+    /// Drain rate as of its begin.
+    before: Option<f64>,
     /// Bytes of the log that its end frees.
     bytes: u64,
+}
+
+impl Draining {
+    /// Returns the drain rate by a share of the round and the time that it took, and by the rate before: the first writes of a round may not be
+    /// like the rest.
+    fn blend(&self, share: f64, took: Duration) -> f64 {
+        let bytes = self.bytes as f64 * share;
+        let (before, weight) = self.before.map_or((0.0, 0.0), |before| (before, BEFORE.as_secs_f64()));
+        (bytes + before * weight) / (took.as_secs_f64() + weight)
+    }
 }
 
 /// The pace of one engine.
@@ -45,16 +59,16 @@ pub(crate) struct Pacing {
 }
 
 impl Pacing {
-    /// Notes that a round begins over `used` bytes of the log.
-    pub fn begin(&mut self, now: Time, used: u64) {
-        self.round = Some(Draining { began: now, writing: None, bytes: used });
+    /// Notes that a round begins whose end frees so many bytes of the log.
+    pub fn begin(&mut self, now: Time, frees: u64) {
+        self.round = Some(Draining { began: now, writing: None, before: self.drain, bytes: frees });
     }
 
     /// Notes that the round has freed its part of the log, or was given up.
     pub fn end(&mut self, now: Time, done: bool) {
         let tells = |round: &Draining| done && now >= round.began + SAMPLE_TIME && round.bytes >= SAMPLE_BYTES;
         if let Some(round) = self.round.take().filter(tells) {
-            self.drain = Some(round.bytes as f64 / now.since(round.began).as_secs_f64());
+            self.drain = Some(round.blend(1.0, now.since(round.began)));
         }
     }
 
@@ -66,7 +80,7 @@ impl Pacing {
         let (since, before) = *round.writing.get_or_insert((now, progress));
         let (took, share) = (now.since(since), progress - before);
         if share >= SAMPLE_SHARE && took >= SAMPLE_TIME {
-            self.drain = Some(round.bytes as f64 * share / took.as_secs_f64());
+            self.drain = Some(round.blend(share, took));
         }
     }
 
@@ -92,24 +106,36 @@ mod tests {
 
     const MIB: f64 = 1048576.0;
 
-    /// A log of 1 GiB, a home that drains at a steady rate, and clients that send all that is admitted.
+    /// A log of 1 GiB in few segments, a home that drains at a steady rate, and clients that send all that is admitted.
     struct Model {
         pacing: Pacing,
         now: Time,
         used: f64,
-        /// Bytes of the round, and bytes of it that are written.
-        round: Option<(f64, f64)>,
+        /// Used bytes of which home has the contents: the newest segment of the last round was not freed.
+        at_home: f64,
+        round: Option<Writing>,
         drain: f64,
+        /// The first second of a round drains so many times faster.
+        burst: f64,
         offered: f64,
     }
 
+    /// A round: bytes to write, bytes that its end frees, and bytes written.
+    struct Writing {
+        all: f64,
+        frees: f64,
+        done: f64,
+        seconds: f64,
+    }
+
     const LOG: f64 = 1024.0 * MIB;
+    const SEGMENT: f64 = LOG / 13.0;
     const STEP: Duration = Duration::from_millis(50);
 
     impl Model {
         fn new(drain: f64, offered: f64) -> Model {
             let now = Time::ZERO + Duration::from_secs(1);
-            Model { pacing: Pacing::default(), now, used: 0.0, round: None, drain, offered }
+            Model { pacing: Pacing::default(), now, used: 0.0, at_home: 0.0, round: None, drain, burst: 1.0, offered }
         }
 
         /// Runs for a second; returns the rate that was admitted.
@@ -118,18 +144,22 @@ mod tests {
             for _ in 0..20 {
                 self.now = self.now + STEP;
                 let dt = STEP.as_secs_f64();
-                if let Some((all, done)) = &mut self.round {
-                    *done += self.drain * dt;
-                    if done >= all {
-                        self.used -= *all;
+                if let Some(round) = &mut self.round {
+                    round.seconds += dt;
+                    round.done += self.drain * dt * if round.seconds <= 1.0 { self.burst } else { 1.0 };
+                    if round.done >= round.all {
+                        self.used -= round.frees;
                         self.round = None;
                         self.pacing.end(self.now, true);
                     }
                 } else if self.used >= 0.25 * LOG {
-                    self.round = Some((self.used, 0.0));
-                    self.pacing.begin(self.now, self.used as u64);
+                    let newest = self.used % SEGMENT;
+                    let (all, frees) = (self.used - self.at_home, self.used - newest);
+                    self.at_home = newest;
+                    self.round = Some(Writing { all, frees, done: 0.0, seconds: 0.0 });
+                    self.pacing.begin(self.now, frees as u64);
                 }
-                let progress = self.round.map_or(0.0, |(all, done)| done / all);
+                let progress = self.round.as_ref().map_or(0.0, |round| round.done / round.all);
                 let rate = self.pacing.rate(self.now, (self.used as u64, LOG as u64), progress);
                 let rate = rate.map_or(self.offered, |rate| self.offered.min(rate as f64));
                 self.used += rate * dt;
@@ -142,11 +172,14 @@ mod tests {
 
     #[test]
     fn rate_is_free_until_the_debt_and_then_goes_over_to_what_home_takes() {
-        for (drain, offered) in [(4.0 * MIB, 50.0 * MIB), (0.8 * MIB, 20.0 * MIB), (30.0 * MIB, 100.0 * MIB)] {
-            let mut model = Model::new(drain, offered);
+        let cases = [(4.0, 50.0, 1.0), (0.8, 20.0, 1.0), (30.0, 100.0, 1.0), (4.0, 50.0, 3.0), (4.0, 50.0, 0.3)];
+        for (drain, offered, burst) in cases {
+            let (drain, offered) = (drain * MIB, offered * MIB);
+            let mut model = Model { burst, ..Model::new(drain, offered) };
             let fast: Vec<f64> = (0..).map(|_| model.second()).take_while(|rate| *rate > 0.99 * offered).collect();
             let sent = fast.iter().sum::<f64>();
             assert!(sent > 0.25 * LOG, "{} MiB went at once", sent / MIB);
+            let (least, most) = if burst == 1.0 { (0.7, 1.3) } else { (0.6, 1.5) };
             // It settles within the time of two rounds, and then stays for five.
             let round = (0.4 * LOG / drain) as usize;
             for _ in 0..2 * round {
@@ -154,7 +187,7 @@ mod tests {
             }
             for second in 0..5 * round {
                 let rate = model.second();
-                assert!((0.7 * drain..1.3 * drain).contains(&rate), "{} MiB/s in second {second}", rate / MIB);
+                assert!((least * drain..most * drain).contains(&rate), "{} MiB/s in second {second}", rate / MIB);
             }
         }
     }

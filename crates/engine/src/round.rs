@@ -253,8 +253,8 @@ impl Engine {
             horizon = newest.map_or(0, |segment| segment.opened);
             self.destage.takes_all();
         }
-        if let Some((used, _)) = self.log_use().filter(|_| !only_merges) {
-            self.destage.pacing.begin(now, used);
+        if let (Some((used, _)), Some(log)) = (self.log_use().filter(|_| !only_merges), &self.log) {
+            self.destage.pacing.begin(now, used.saturating_sub(log.ring.newest_bytes()));
         }
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let (destroyed, released) = (self.dropped().collect(), BTreeMap::new());

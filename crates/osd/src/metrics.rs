@@ -37,6 +37,7 @@ telemetry::metrics! {
         counter destage_rounds: "completed destage rounds";
         gauge log_segments_used: "log segments in use";
         gauge log_segments: "log segments";
+        gauge pace_bytes_per_second: "rate at which the log may grow, because home takes no more; 0: any";
         gauge destage_stuck: "1 while destaging makes no progress under pressure: `basalt status` says why";
         gauge full: "1 while this OSD takes no write that needs new space";
         gauge near_full: "1 while 85 % of the device space for data is used, or more";

@@ -114,9 +114,14 @@ fn heard(units: u16) -> Option<u64> {
 }
 
 impl Osd {
-    /// Returns the own rate for a lease acknowledgement.
+    /// Returns the own rate as a lease acknowledgement carries it.
     pub(crate) fn told_pace(&self) -> u16 {
-        told(self.paces.buckets.get(&self.config.osd).map(|bucket| bucket.rate as u64))
+        told(self.own_pace())
+    }
+
+    /// Returns the rate at which the own log may grow, in bytes a second; `None`: any.
+    pub(crate) fn own_pace(&self) -> Option<u64> {
+        self.paces.buckets.get(&self.config.osd).map(|bucket| bucket.rate as u64)
     }
 
     pub(crate) fn hear_pace(&mut self, osd: OsdId, units: u16) {

@@ -137,6 +137,7 @@ impl Osd {
             (&m.pgs_repairing, self.recovery.payloads.iter().count() as u64),
             (&m.pgs_inconsistent, self.recovery.payloads.iter().filter(|(_, lost)| !lost.is_empty()).count() as u64),
             (&m.blocks_bad, self.recovery.blocks.iter().len() as u64),
+            (&m.pace_bytes_per_second, self.own_pace().unwrap_or(0)),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),

@@ -113,6 +113,24 @@ fn frames_that_are_there_cost_one_receive_each_at_most() {
 }
 
 #[test]
+fn block_counts_as_copied_when_it_came_behind_its_header() {
+    let copied = |frame: Vec<u8>, arrivals: &[usize]| {
+        let mut line = Line::new(frame);
+        for arrived in arrivals.iter().copied().chain([line.stream.len()]) {
+            while line.receive(arrived) {}
+        }
+        assert_eq!(line.frames.len(), 1);
+        line.rx.take_copied() as usize
+    };
+    let small = frame(&[1]);
+    let blocks = small.len() - wire::HEADER_LEN;
+    assert_eq!(copied(small.clone(), &[]), blocks);
+    assert_eq!(copied(small, &[wire::HEADER_LEN]), 0, "the header came alone");
+    let ahead = 32 << 10;
+    assert_eq!(copied(frame(&[64]), &[]), ahead, "the rest goes to its place");
+}
+
+#[test]
 fn a_receive_from_a_stranger_takes_no_more_than_its_greeting() {
     let room = |bufs: &[IoBufMut]| bufs.iter().map(|buf| buf.len()).sum::<usize>();
     let mut rx = Rx::default();

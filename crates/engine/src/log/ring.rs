@@ -165,7 +165,12 @@ impl Ring {
     pub fn used_from(&self, from: usize) -> u64 {
         match self.live.len().saturating_sub(from) {
             0 => 0,
-            n => (n as u64 - 1) * self.segment_bytes + (self.head + self.air).min(self.segment_bytes),
+            n => (n as u64 - 1) * self.segment_bytes + self.newest_bytes(),
         }
+    }
+
+    /// Returns the bytes of the newest segment that are in use.
+    pub fn newest_bytes(&self) -> u64 {
+        (self.head + self.air).min(self.segment_bytes)
     }
 }

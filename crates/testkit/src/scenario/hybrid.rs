@@ -33,6 +33,8 @@ const LOOK_S: usize = 5;
 const SMOOTH: (f64, f64) = (0.5, 1.6);
 /// Longest pause that the cluster's own background work may cause.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// Time within which an OSD has published its levels.
+const REPORTED: Duration = Duration::from_secs(3);
 const DESTAGED_MAX: Duration = Duration::from_secs(120);
 
 /// Completions of a load.
@@ -137,6 +139,11 @@ impl Hybrid {
     /// Waits until home has everything.
     fn settle(&mut self) -> Result<()> {
         let https: Vec<_> = self.cluster.ids().into_iter().map(|osd| self.cluster.osd_http(osd)).collect();
+        // The gauge is as old as the last report.
+        let until = self.session.now() + REPORTED;
+        while self.session.begin() < until {
+            self.session.finish(until)?;
+        }
         clock::wait_until("all data at home", DESTAGED_MAX, || {
             self.session.finish(self.session.now() + Duration::from_millis(200))?;
             self.session.begin();
