@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct RingArgs {
     /// Poll for completions for up to so many microseconds before each sleep, while they come that fast: shorter latency, at
     /// the price of a core; 0: never
-    #[arg(long = "busy-poll", value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(long = "busy-poll", value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
     busy_poll_us: u64,
 }
 

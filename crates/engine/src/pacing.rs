@@ -21,6 +21,8 @@ const SAMPLE_SHARE: f64 = 0.002;
 const SAMPLE_TIME: Duration = Duration::from_millis(500);
 /// Time for which the rate before a round counts beside its own.
 const BEFORE: Duration = Duration::from_secs(5);
+/// It counts as at most so many times the round's own.
+const FALL_MAX: f64 = 4.0;
 /// Bytes of the log from which on a round tells the rate: a small one may last long for another reason.
 const SAMPLE_BYTES: u64 = 8 << 20;
 /// The least drain rate, in bytes a second: that of a disk with few small writes.
@@ -42,11 +44,12 @@ struct Draining {
 
 impl Draining {
     /// Returns the drain rate by a share of the round and the time that it took, and by the rate before: the first writes of a round may not be
-    /// like the rest.
+    /// like the rest. A home that was much faster, at another load, does not count as such: its rate would fill the log.
     fn blend(&self, share: f64, took: Duration) -> f64 {
-        let bytes = self.bytes as f64 * share;
-        let (before, weight) = self.before.map_or((0.0, 0.0), |before| (before, BEFORE.as_secs_f64()));
-        (bytes + before * weight) / (took.as_secs_f64() + weight)
+        let (bytes, took) = (self.bytes as f64 * share, took.as_secs_f64());
+        let Some(before) = self.before else { return bytes / took };
+        let before = before.min(FALL_MAX * bytes / took);
+        (bytes + before * BEFORE.as_secs_f64()) / (took + BEFORE.as_secs_f64())
     }
 }
 
@@ -204,6 +207,21 @@ mod tests {
         }
         let least = paced[5..].iter().copied().fold(f64::MAX, f64::min);
         assert!(least > 0.7 * model.drain, "{} MiB/s", least / MIB);
+    }
+
+    /// Sequential writes, of which a disk takes many times more, end and random ones follow.
+    #[test]
+    fn home_that_becomes_much_slower_fills_no_log_and_keeps_its_rate() {
+        for fast in [20.0, 150.0, 250.0] {
+            let mut model = Model::new(fast * MIB, 2.0 * fast * MIB);
+            for _ in 0..30 {
+                model.second();
+            }
+            model.drain = 0.8 * MIB;
+            let rates: Vec<f64> = (0..1200).map(|_| model.second()).collect();
+            let least = rates[300..].iter().copied().fold(f64::MAX, f64::min);
+            assert!(least > 0.5 * model.drain, "{} MiB/s after {fast}", least / MIB);
+        }
     }
 
     #[test]

@@ -253,7 +253,8 @@ impl Engine {
             horizon = newest.map_or(0, |segment| segment.opened);
             self.destage.takes_all();
         }
-        if let (Some((used, _)), Some(log)) = (self.log_use().filter(|_| !only_merges), &self.log) {
+        if let Some(log) = self.log.as_ref().filter(|_| !only_merges) {
+            let used = log.ring.used_from(self.tail.freeable);
             self.destage.pacing.begin(now, used.saturating_sub(log.ring.newest_bytes()));
         }
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();

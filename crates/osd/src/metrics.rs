@@ -17,7 +17,7 @@ telemetry::metrics! {
         counter turns: "iterations of the event loop";
         latency turn_seconds: "work of one iteration of the event loop, waits and kernel calls excluded";
         counter kernel_entries: "entries of the event loop into the kernel";
-        counter copied_bytes: "bytes that were copied in memory between sockets and devices";
+        counter copied_bytes: "bytes copied in memory: received blocks, log payloads that the device does not take as they lie, reads from several places";
         gauge pgs: "replicas on this OSD";
         gauge pgs_leading: "PGs led here";
         gauge pgs_quarantined: "replicas that are damaged and do not serve";

@@ -24,7 +24,7 @@ telemetry::metrics! {
 telemetry::metrics! {
     /// Work of the program itself.
     pub struct ProgramMetrics("basalt_process") {
-        counter allocations: "memory allocations by all threads, counted in steps of 256 for each";
+        counter allocations: "memory allocations by all threads, counted in steps";
     }
 }
 
@@ -104,6 +104,7 @@ pub fn registry(role: &'static str) -> Registry {
     registry.on_render(move || refresh(&metrics));
     let program = ProgramMetrics::new(&registry);
     registry.on_render(move || {
+        // Two concurrent scrapes may add the same twice; the counter never goes back.
         let total = bench::allocations::total();
         program.allocations.inc_by(total.saturating_sub(program.allocations.get()));
     });

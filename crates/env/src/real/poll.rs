@@ -1,7 +1,7 @@
 //! Busy polling: a thread that soon gets its next completion looks for it instead of sleeping, which saves the wake of a core.
 //!
 //! It is opt-in and bounded, and it adapts: waits that end within the bound double the time of polling, and one that takes longer ends it. So
-//! an idle process, whose waits are long, does not poll.
+//! a process does not poll while its waits are longer than the bound, as those of an idle one are.
 
 use std::time::Duration;
 

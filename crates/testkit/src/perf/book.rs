@@ -127,7 +127,7 @@ impl Record {
         for mode in modes {
             let rows: Vec<&RowRecord> = self.rows.iter().filter(|row| row.mode == mode).collect();
             text.push_str(&table(&format!("Mode `{mode}`"), &FIGURES, &rows));
-            text.push_str(&table(&format!("Counts in mode `{mode}`, for each request"), &COUNTS, &rows));
+            text.push_str(&table(&format!("Work in mode `{mode}`"), &COUNTS, &rows));
             text.push_str(&super::model::tables(&rows));
         }
         text.push_str(

@@ -342,8 +342,7 @@ impl Ceph {
         }
         // fio reports one thread. librbd has threads of its own in the same process.
         figures.insert("cpu_us.fio".into(), fio_us as f64 / ops);
-        let all = figures.iter().filter(|(name, _)| name.starts_with("cpu_us.")).map(|(_, us)| us).sum();
-        figures.insert("cpu_us".into(), all);
+        measure::add_up(&mut figures);
         let osds = self.daemons.iter().filter(|daemon| daemon.spec.name.starts_with("osd."));
         let sizes = osds.map(|osd| Ok(osd.memory()?.0)).collect::<Result<Vec<u64>>>()?;
         let largest = sizes.into_iter().max().context("Ceph has OSDs")?;

@@ -35,12 +35,24 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
     let total = |name: &str| figures.get(name).copied().unwrap_or(0.0);
     let (ops, written) = (total("ops").max(1.0), total("written_bytes"));
     figures.append(&mut after.since(&before, ops, written, stage.cluster.shape.replicas));
-    for (name, prefix) in [("cpu_us", "cpu_us."), ("cpu_us_osds", "cpu_us.osd."), ("allocations", "allocations.")] {
-        let sum: f64 = figures.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, value)| value).sum();
-        figures.insert(name.into(), sum);
+    add_up(&mut figures);
+    if row.layout == Layout::Nbd {
+        // Those of the export are not counted.
+        figures.remove("allocations");
     }
     figures.insert("osd_rss_mib".into(), super::counters::largest_osd(&stage.cluster)? as f64 / f64::from(1 << 20));
     Ok(figures)
+}
+
+/// Adds the sums over processes.
+pub(super) fn add_up(figures: &mut Figures) {
+    for (name, prefix) in [("cpu_us", "cpu_us."), ("cpu_us_osds", "cpu_us.osd."), ("allocations", "allocations.")] {
+        let parts = figures.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, value)| *value);
+        let parts: Vec<f64> = parts.collect();
+        if !parts.is_empty() {
+            figures.insert(name.into(), parts.iter().sum());
+        }
+    }
 }
 
 /// Runs one `basalt bench` for each target, all at once.
