@@ -2,7 +2,7 @@
 //!
 //! This crate belongs to the testing ring. `cli` composes [`load`] with a client and prints the reports; [`floor`] is a
 //! probe of its own, in child processes of the same binary; [`replica`] drives one engine; [`cpu`] reads the CPU time of
-//! processes, and [`allocations`] counts those of this one.
+//! processes, and [`allocations`] counts the allocations of this one.
 //!
 //! Invariant: [`load`] is sans-IO and takes its time from the caller. Only [`floor`], [`replica`] and [`cpu`] touch the machine, and
 //! only [`floor`], [`allocations`] and one system call of `cpu` are `unsafe`.

@@ -3,8 +3,10 @@
 //! Input: how much of the log is used, and how far the running round has come. Output: the rate at which the log may grow; `None`: any.
 //!
 //! A round frees the log at its end, and what it has written by now is as good as free. The *debt* is what home still has to write. It moves smoothly where the use of the
-//! log is a sawtooth: a round counts with what it will free, which is less than all that is used, because the newest segment stays. Below [`FREE_DEBT`] the rate is free. From there on it falls from several times the drain rate of home to nothing at [`DEBT_MAX`], and equals the drain
-//! rate in between: there the debt stays.
+//! log is a sawtooth: a round counts with what it will free, which is less than all that is used, because the newest segment stays.
+//!
+//! Below [`FREE_DEBT`] the rate is free. From there on it falls from several times the drain rate of home to nothing at [`DEBT_MAX`], and equals the drain rate in between:
+//! there the debt stays.
 //!
 //! Invariant: [`DEBT_MAX`] is half of the log. A round that begins with a debt of at most that, and as much new data at its end, fit into the log together.
 

@@ -1,8 +1,10 @@
 //! The record of a suite: medians as JSON and as tables, and the comparison with an earlier record.
 
 use super::counters::Figures;
+use super::rows::Yardstick;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 pub const SCHEMA: &str = "basalt.bench.suite/1";
 
@@ -20,6 +22,13 @@ pub struct RowRecord {
     /// Medians of the runs, figure by figure.
     pub medians: Figures,
     pub runs: Vec<Figures>,
+}
+
+impl RowRecord {
+    pub fn new(row: &dyn Display, mode: &str, yardstick: Yardstick, runs: Vec<Figures>) -> RowRecord {
+        let (row, yardstick, medians) = (row.to_string(), yardstick.to_string(), medians(&runs));
+        RowRecord { row, mode: mode.to_owned(), yardstick, medians, runs }
+    }
 }
 
 /// A whole suite.

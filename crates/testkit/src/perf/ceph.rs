@@ -146,13 +146,7 @@ pub(super) fn phase(config: &Config, record: &mut Record) -> Result<()> {
         }
     }
     for (row, runs) in rows.iter().zip(runs) {
-        record.rows.push(RowRecord {
-            row: row.to_string(),
-            mode: MODE.to_owned(),
-            yardstick: row.yardstick().to_string(),
-            medians: medians(&runs),
-            runs,
-        });
+        record.rows.push(RowRecord::new(row, MODE, row.yardstick(), runs));
     }
     for (what, runs) in yardsticks {
         // Basalt's own rows may have the same yardstick, measured at another time.

@@ -283,13 +283,7 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
         }
     }
     for (row, runs) in rows.iter().zip(runs) {
-        record.rows.push(RowRecord {
-            row: row.to_string(),
-            mode: mode.to_owned(),
-            yardstick: row.yardstick().to_string(),
-            medians: medians(&runs),
-            runs,
-        });
+        record.rows.push(RowRecord::new(row, mode, row.yardstick(), runs));
     }
     for (what, runs) in yardsticks {
         record.yardsticks.insert(format!("{mode} {what}"), medians(&runs));
