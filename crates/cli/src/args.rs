@@ -632,6 +632,9 @@ pub struct LoadArgs {
     /// Duration; SIGINT ends earlier, with the figures so far
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
+    /// Requests after which it ends, if that is earlier
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: Option<u64>,
     /// First bytes of the volume that are used [default: all]
     #[arg(long, value_parser = crate::size::parse)]
     pub span: Option<u64>,

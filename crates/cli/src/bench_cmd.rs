@@ -82,6 +82,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
         block_bytes: u32::try_from(args.block).context("--block is too large")?,
         depth: args.depth as u32,
         duration: Duration::from_secs(args.seconds),
+        ops_max: args.ops.unwrap_or_else(|| LoadConfig::default().ops_max),
         span_bytes: span - span % args.block.max(1),
         pieces: args.pieces.clone(),
         seed: args.seed,

@@ -123,7 +123,7 @@ fn missing(folders: &[PathBuf]) -> Vec<&'static str> {
 /// # Errors
 /// The cluster does not come up, or a request failed. The logs of the cluster are kept then.
 pub(super) fn phase(config: &Config, record: &mut Record) -> Result<()> {
-    let mut ceph = Ceph::up(&config.base, config.devices)?;
+    let mut ceph = Ceph::up(&config.base, config.devices())?;
     record.machine.insert(NAME.to_owned(), ceph.run("ceph", &["--version"], COMMAND_MAX)?.trim().to_owned());
     let dir = ceph.yardsticks();
     std::fs::create_dir_all(&dir)?;

@@ -1,7 +1,7 @@
 //! One run of a row or of its yardstick, and its figures.
 
 use super::counters::{Counters, Figures};
-use super::rows::{LARGE, Layout, MIXED_READS, Op, Row, Yardstick};
+use super::rows::{LARGE, Layout, MIXED_READS, Op, Phase, Row, SMALL, Yardstick};
 use super::stage::{Stage, Target};
 use crate::basalt::Basalt;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,20 +10,32 @@ use std::path::Path;
 use std::process::Command;
 
 const RAW_BYTES: u64 = 1 << 30;
+/// Writes after which a burst ends: they fill a quarter of the log, and a destage round begins at half of it.
+const BURST_WRITES: u64 = super::LOG / 4 / SMALL as u64;
 /// Windows of [`Figures`] key `iops_cv` that are enough for a deviation to mean something.
 const SECONDS_MIN: usize = 5;
+
+/// When a run ends.
+#[derive(Clone, Copy)]
+struct End {
+    seconds: u64,
+    /// Requests of all clients, if that is earlier.
+    ops: Option<u64>,
+}
 
 /// Runs a row on the cluster.
 ///
 /// # Errors
 /// The cluster fails, or a request did.
 pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
+    let is_burst = row.phase() == Phase::Burst && row.op == Op::RandWrite;
+    let end = End { seconds, ops: is_burst.then_some(BURST_WRITES) };
     stage.find_leaders()?;
     let targets = stage.targets(row)?;
     let before = Counters::read(&stage.cluster)?;
     let mut figures = match row.layout {
-        Layout::Nbd => nbd(stage, row, seconds)?,
-        _ => native(&stage.cluster.basalt, row, &targets, seconds)?,
+        Layout::Nbd => nbd(stage, row, end)?,
+        _ => native(&stage.cluster.basalt, row, &targets, end)?,
     };
     if row.layout == Layout::Beside {
         // The counters are of both clients.
@@ -56,10 +68,11 @@ pub(super) fn add_up(figures: &mut Figures) {
 }
 
 /// Runs one `basalt bench` for each target, all at once.
-fn native(basalt: &Basalt, row: &Row, targets: &[Target], seconds: u64) -> Result<Figures> {
+fn native(basalt: &Basalt, row: &Row, targets: &[Target], end: End) -> Result<Figures> {
+    let end = End { ops: end.ops.map(|ops| ops / targets.len() as u64), ..end };
     let clients = targets.iter().map(|target| {
         let (basalt, target, row) = (basalt.clone(), target.clone(), *row);
-        std::thread::spawn(move || client(&basalt, &row, &target, seconds))
+        std::thread::spawn(move || client(&basalt, &row, &target, end))
     });
     let clients: Vec<_> = clients.collect();
     let reports: Vec<Value> =
@@ -120,22 +133,28 @@ fn deviation(counts: &[Value]) -> Option<f64> {
     (mean > 0.0).then(|| variance.sqrt() / mean)
 }
 
-fn client(basalt: &Basalt, row: &Row, target: &Target, seconds: u64) -> Result<Value> {
+fn client(basalt: &Basalt, row: &Row, target: &Target, end: End) -> Result<Value> {
     let list = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     let (op, block) = if target.is_beside { (Op::Write, LARGE) } else { (row.op, row.block) };
-    let (seconds, depth, block) = (seconds.to_string(), target.depth.to_string(), block.to_string());
+    let (seconds, depth, block) = (end.seconds.to_string(), target.depth.to_string(), block.to_string());
+    let ops = end.ops.map(|ops| ops.to_string());
     let (span, pieces, reads) = (target.span.to_string(), list(&target.pieces), MIXED_READS.to_string());
     let mut args = vec!["bench", &target.volume, "--op", op.word(), "--depth", &depth, "--block", &block];
     args.extend(["--seconds", &seconds, "--span", &span, "--pieces", &pieces, "--reads", &reads]);
+    if let Some(ops) = ops.as_deref().filter(|_| !target.is_beside) {
+        args.extend(["--ops", ops]);
+    }
     if op.writes() {
         args.push("--overwrite");
     }
     basalt.json(&args)
 }
 
-fn nbd(stage: &Stage, row: &Row, seconds: u64) -> Result<Figures> {
+fn nbd(stage: &Stage, row: &Row, end: End) -> Result<Figures> {
     let uri = stage.uri.as_ref().context("the volume is exported")?;
-    fio(None, &["--ioengine=nbd".to_owned(), format!("--uri={uri}")], row.op, row.block, row.depth, seconds)
+    let mut place = vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
+    place.extend(end.ops.map(|ops| format!("--number_ios={ops}")));
+    fio(None, &place, row.op, row.block, row.depth, end.seconds)
 }
 
 /// Runs a yardstick. `dir` is on the disk that holds the devices.

@@ -23,12 +23,13 @@ use book::{Record, RowRecord, compare, medians};
 use ceph::PeerRow;
 use counters::Figures;
 use profile::Profile;
-use rows::{Row, Yardstick};
+use rows::{Phase, Row, Yardstick};
 use stage::Stage;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use types::AU;
 
 /// Log of the rows that are to run without destaging, and of those that are to wrap it.
 const LOG: u64 = 2 << 30;
@@ -36,6 +37,7 @@ const LOG_SUSTAINED: u64 = 256 << 20;
 /// Length of a sustained run, and of the run before it that is not counted.
 const SUSTAINED_SECONDS: u64 = 60;
 const WARM_UP_SECONDS: u64 = 15;
+const REDIRECT_MIN: &str = "--redirect-min";
 /// Idle share below which the machine is not quiet.
 const IDLE_MIN: f64 = 0.9;
 
@@ -53,8 +55,9 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --page FILE     put the tables between the marks of this page
   --check FILE    fail when a ratio is worse by 15 % than in this record
   --list          print the names of the rows
-  --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, as disks have
-                  none; `loop`: block devices over such files, which needs root [default: fresh]
+  --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, and get the
+                  `--redirect-min` of block devices; `loop`: block devices over such files, which needs root; `fresh`:
+                  sparse files [default: those of the record of --check, or written]
   --device-gib N  size of each device; all rows together need the default, a few rows less [default: 16]
   --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
@@ -72,7 +75,8 @@ struct Config {
     json: Option<PathBuf>,
     page: Option<PathBuf>,
     check: Option<PathBuf>,
-    devices: Devices,
+    /// `None`: those of the record that it is compared with, or written files.
+    devices: Option<Devices>,
     device_gib: u64,
     osd_flags: Vec<String>,
     profile: Option<PathBuf>,
@@ -80,12 +84,18 @@ struct Config {
     peer_rows: Vec<PeerRow>,
 }
 
+impl Config {
+    fn devices(&self) -> Devices {
+        self.devices.unwrap_or(Devices::Written)
+    }
+}
+
 /// Runs `testkit bench` with these arguments. Returns whether no ratio is worse than in the baseline.
 ///
 /// # Errors
 /// Wrong arguments; a build for development; a request that failed.
 pub fn main(args: &[String]) -> Result<bool> {
-    let Some(config) = parse(args)? else { return Ok(true) };
+    let Some(mut config) = parse(args)? else { return Ok(true) };
     // A missing baseline is told before the measurement, which takes minutes.
     let baseline = config.check.as_deref().map(read_record).transpose()?;
     if !config.peer_rows.is_empty() {
@@ -97,7 +107,8 @@ pub fn main(args: &[String]) -> Result<bool> {
         eprintln!("the machine is only {:.0} % idle: figures will be low", idle_before * 100.0);
     }
     if let Some(baseline) = &baseline {
-        let same = (&baseline.devices, &baseline.osd_flags) == (&config.devices.to_string(), &config.osd_flags);
+        config.devices = config.devices.or_else(|| Devices::named(&baseline.devices));
+        let same = (&baseline.devices, &baseline.osd_flags) == (&config.devices().to_string(), &config.osd_flags);
         ensure!(same, "the record is of {} devices and the flags {:?}", baseline.devices, baseline.osd_flags);
     }
     let (record, peer) = run(&config, idle_before)?;
@@ -139,7 +150,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
         json: None,
         page: None,
         check: None,
-        devices: Devices::Fresh,
+        devices: None,
         device_gib: 16,
         osd_flags: Vec::new(),
         profile: None,
@@ -174,7 +185,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
             "--check" => config.check = Some(PathBuf::from(value)),
             "--devices" => {
                 let unknown = || format!("`{value}` is none of {}", Devices::ALL.map(|d| d.to_string()).join(", "));
-                config.devices = Devices::named(value).with_context(unknown)?;
+                config.devices = Some(Devices::named(value).with_context(unknown)?);
             }
             "--device-gib" => config.device_gib = value.parse().context("--device-gib")?,
             "--osd-flags" => config.osd_flags = words(),
@@ -220,17 +231,17 @@ fn run(config: &Config, idle_before: f64) -> Result<(Record, Result<()>)> {
         machine: machine(),
         seconds: config.seconds,
         idle_before,
-        devices: config.devices.to_string(),
+        devices: config.devices().to_string(),
         osd_flags: config.osd_flags.clone(),
         rows: Vec::new(),
         yardsticks: BTreeMap::new(),
     };
     let mut peer = Ok(());
     for mode in &config.modes {
-        for sustained in [false, true] {
-            let rows: Vec<Row> = config.rows.iter().filter(|row| row.sustained == sustained).copied().collect();
+        for of in Phase::ALL {
+            let rows: Vec<Row> = config.rows.iter().filter(|row| row.phase() == of).copied().collect();
             if !rows.is_empty() {
-                phase(config, mode, &rows, &mut record)?;
+                phase(config, mode, of, &rows, &mut record)?;
             }
         }
         if mode == ceph::MODE && !config.peer_rows.is_empty() {
@@ -240,13 +251,13 @@ fn run(config: &Config, idle_before: f64) -> Result<(Record, Result<()>)> {
     Ok((record, peer))
 }
 
-/// Measures rows of one mode and one size of log, on a cluster of their own.
-fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Result<()> {
+/// Measures the rows of one mode and one phase, on a cluster of their own.
+fn phase(config: &Config, mode: &str, of: Phase, rows: &[Row], record: &mut Record) -> Result<()> {
     let plp = mode == "noflush";
-    let log = if rows[0].sustained { LOG_SUSTAINED } else { LOG };
+    let log = if of == Phase::Sustained { LOG_SUSTAINED } else { LOG };
     std::fs::create_dir_all(&config.base)?;
-    let (devices, device_bytes) = (config.devices, config.device_gib << 30);
-    let osd_flags = config.osd_flags.clone();
+    let (devices, device_bytes) = (config.devices(), config.device_gib << 30);
+    let osd_flags = osd_flags(config);
     let shape = Shape { log_bytes: log, assume_plp: plp, device_bytes, devices, osd_flags, ..Shape::default() };
     let mut stage = Stage::up(&config.base, shape)?;
     let dir = stage.cluster.dir.join("yardsticks");
@@ -289,6 +300,15 @@ fn phase(config: &Config, mode: &str, rows: &[Row], record: &mut Record) -> Resu
         record.yardsticks.insert(format!("{mode} {what}"), medians(&runs));
     }
     Ok(())
+}
+
+/// Returns the flags of the OSDs. A file without holes is used like the disk that it stands for: large writes are written once (ADR 0030).
+fn osd_flags(config: &Config) -> Vec<String> {
+    let mut flags = config.osd_flags.clone();
+    if config.devices() == Devices::Written && !flags.iter().any(|flag| flag.starts_with(REDIRECT_MIN)) {
+        flags.push(format!("{REDIRECT_MIN}={AU}"));
+    }
+    flags
 }
 
 fn one(stage: &mut Stage, row: &Row, seconds: u64, profile: Option<&Path>) -> Result<Figures> {
@@ -377,6 +397,15 @@ mod tests {
             assert!(parse(&words(wrong)).is_err(), "{wrong}");
         }
         assert!(parse(&words("--list")).unwrap().is_none());
+    }
+
+    #[test]
+    fn files_without_holes_write_large_requests_once_as_disks_do() {
+        let flags = |text: &str| osd_flags(&parse(&words(text)).unwrap().unwrap());
+        assert_eq!(flags("--seconds 1"), ["--redirect-min=65536"]);
+        assert_eq!(flags("--osd-flags --redirect-min=0"), ["--redirect-min=0"]);
+        assert_eq!(flags("--osd-flags --no-lease-reads --devices written").len(), 2);
+        assert!(flags("--devices fresh").is_empty() && flags("--devices loop").is_empty());
     }
 
     #[test]

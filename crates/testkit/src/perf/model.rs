@@ -53,7 +53,7 @@ fn fit(terms: &[Term], rows: &[(&str, &Figures)]) -> Option<Vec<f64>> {
     }
     let (mut left, mut right) = (vec![vec![0.0; terms.len()]; terms.len()], vec![0.0; terms.len()]);
     for (row, figures) in rows {
-        let cpu = figure(figures, "cpu_us").max(1e-6);
+        let cpu = figure(figures, "cpu_us");
         let values: Vec<f64> = terms.iter().map(|(_, value)| value(row, figures) / cpu).collect();
         for i in 0..terms.len() {
             (0..terms.len()).for_each(|j| left[i][j] += values[i] * values[j]);
@@ -66,8 +66,8 @@ fn fit(terms: &[Term], rows: &[(&str, &Figures)]) -> Option<Vec<f64>> {
 /// Returns the models of a mode's rows in Markdown; empty where there are too few rows.
 pub fn tables(rows: &[&RowRecord]) -> String {
     let mut text = String::new();
-    // The terms are counts of Basalt, which a peer does not have.
-    let ours = rows.iter().filter(|row| !super::ceph::is_row(&row.row));
+    // The terms are counts of Basalt, which a peer does not have. A row beside another load has no CPU of its own.
+    let ours = rows.iter().filter(|row| !super::ceph::is_row(&row.row) && figure(&row.medians, "cpu_us") > 0.0);
     for (kind, terms) in KINDS {
         let own: Vec<(&str, &Figures)> =
             ours.clone().filter(|row| row.row.contains(kind)).map(|row| (row.row.as_str(), &row.medians)).collect();
@@ -116,7 +116,9 @@ mod tests {
         assert_eq!(text.matches("+0 %").count() + text.matches("-0 %").count(), 6, "{text}");
         assert!(!text.contains("randread"), "one row has no model: {text}");
         let peer = row("ceph/randwrite-4k/d32", (0.0, 0.0, 0.0), 999.0);
-        assert_eq!(tables(&rows.iter().chain([&peer]).collect::<Vec<_>>()), text);
+        let mut beside = row("beside/randwrite-4k/d1", (0.0, 0.0, 0.0), 0.0);
+        beside.medians.remove("cpu_us");
+        assert_eq!(tables(&rows.iter().chain([&peer, &beside]).collect::<Vec<_>>()), text);
         assert_eq!(tables(&[]), "");
     }
 }

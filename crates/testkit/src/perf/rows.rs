@@ -90,6 +90,21 @@ impl fmt::Display for Yardstick {
     }
 }
 
+/// Rows that share a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Small requests, and no destage round in the run.
+    Burst,
+    /// Large requests. On the devices of a burst, which are nearly full, they would go through the log (ADR 0030).
+    Large,
+    /// Small requests until the log has wrapped several times.
+    Sustained,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 3] = [Phase::Burst, Phase::Large, Phase::Sustained];
+}
+
 /// One row. The depth is that of the whole layout: 16 volumes share it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
@@ -131,6 +146,14 @@ impl Row {
     /// Whether the text chooses this row. Sustained rows take long, so they must be meant.
     pub fn is_meant(&self, text: &str) -> bool {
         chooses(text, &self.to_string()) && (!self.sustained || text.contains("sustained"))
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.sustained {
+            true => Phase::Sustained,
+            false if self.block >= LARGE => Phase::Large,
+            false => Phase::Burst,
+        }
     }
 
     pub fn yardstick(&self) -> Yardstick {
@@ -195,5 +218,7 @@ mod tests {
         let kinds: BTreeSet<Yardstick> = yardsticks.iter().copied().collect();
         assert_eq!(kinds.len(), yardsticks.len(), "a yardstick is measured once a round");
         assert_eq!(yardsticks[0].to_string(), "floor/d1");
+        let large = |of: Phase| rows.iter().filter(|row| row.phase() == of && row.block == LARGE).count();
+        assert_eq!((large(Phase::Large), large(Phase::Burst), large(Phase::Sustained)), (8, 0, 0));
     }
 }
