@@ -77,7 +77,8 @@ fn write_zeros(file: &Path, len_bytes: u64) -> Result<()> {
     ensure!(len_bytes.is_multiple_of(BLOCK), "{len_bytes} bytes are no multiple of {BLOCK}");
     let (to, count, block) = (format!("of={}", file.display()), len_bytes / BLOCK, format!("bs={BLOCK}"));
     let count = format!("count={count}");
-    run("dd", &["if=/dev/zero", &to, &block, &count, "oflag=direct", "conv=fsync", "status=none"])?;
+    let args = ["if=/dev/zero", &to, &block, &count, "oflag=direct", "conv=fsync", "status=none"];
+    run("dd", &args).with_context(|| format!("a device takes {} GiB of disk", len_bytes >> 30))?;
     Ok(())
 }
 

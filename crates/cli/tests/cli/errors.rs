@@ -206,6 +206,8 @@ pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
     assert_ne!(holder, Some(true), "a refusal leaves no holder behind");
     let ran = bench(&[]);
     assert!(ran.code == 0 && ran.out.starts_with("read"), "the default only reads: {ran:?}");
+    let bounded = dev.json(&["bench", "main/over", "--seconds", "100", "--ops", "200"]);
+    assert_eq!(bounded["report"]["reads"]["ops"], 200, "{bounded}");
     let ran = bench(&["--op", "write", "--overwrite"]);
     assert!(ran.code == 0 && ran.out.contains("was overwritten"), "{ran:?}");
     let mut long = dev.spawn(&["bench", "main/over", "--op", "randwrite", "--overwrite", "--seconds", "100", "--json"]);

@@ -7,6 +7,7 @@
 
 use super::book::{Record, RowRecord, compare, medians};
 use super::counters::Figures;
+use super::measure::End;
 use super::rows::{LARGE, LARGE_DEPTH, Op, SMALL, Yardstick, chooses, kib, yardstick};
 use super::{Config, line, measure};
 use crate::basalt::Basalt;
@@ -325,7 +326,8 @@ impl Ceph {
         let engine = ["--ioengine=rbd", "--clientname=admin"].map(str::to_owned);
         let place = [&engine[..], &[format!("--pool={POOL}"), format!("--rbdname={IMAGE}")]].concat();
         let (before, children_us_before) = (self.sample()?, children_us()?);
-        let run = measure::fio(Some((CONF, conf.as_path())), &place, row.op, row.block, row.depth, seconds);
+        let end = End { seconds, ops: None };
+        let run = measure::fio(Some((CONF, conf.as_path())), &place, row.op, row.block, row.depth, end);
         // A daemon that ended is the cause of the failed request.
         self.must_live()?;
         let mut figures = run?;

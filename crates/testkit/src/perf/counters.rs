@@ -1,10 +1,12 @@
 //! Use of resources by the processes of a cluster during a run: CPU time, page faults, switches, and the counters of the OSDs.
 
+use crate::clock;
 use crate::cluster::Cluster;
 use crate::http;
 use anyhow::{Context, Result};
 use bench::cpu::{self, CpuSample};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Figures of one run by name.
 pub type Figures = BTreeMap<String, f64>;
@@ -27,11 +29,19 @@ const TURNS: &str = "basalt_osd_turn_seconds";
 const TURN_MAX: f64 = 100.0;
 const ROUNDS: &str = "basalt_osd_destage_rounds_total";
 
-/// State of all counters at one moment.
+/// An OSD publishes its counters with its heartbeats, once a second.
+const PUBLISHED_AFTER: Duration = Duration::from_millis(1200);
+
+/// State of all counters before or after a run.
 pub struct Counters {
+    usage: Usage,
+    osds: Figures,
+}
+
+/// Counts of the kernel at one moment.
+struct Usage {
     cpu: Vec<CpuSample>,
     switches: u64,
-    osds: Figures,
     machine: (u64, u64),
 }
 
@@ -41,30 +51,52 @@ fn processes(cluster: &Cluster) -> Vec<(&str, u32)> {
     all.filter_map(|proc| Some((proc.spec.name.as_str(), proc.pid()?))).collect()
 }
 
-impl Counters {
-    /// Reads all counters.
-    ///
-    /// # Errors
-    /// A process of the cluster has ended.
-    pub fn read(cluster: &Cluster) -> Result<Counters> {
+impl Usage {
+    fn read(cluster: &Cluster) -> Result<Usage> {
         let all = processes(cluster);
         let pids: Vec<u32> = all.iter().map(|(_, pid)| *pid).collect();
         let mut cpu = cpu::sample(&pids)?;
         cpu.iter_mut().zip(&all).for_each(|(sample, (name, _))| sample.name = (*name).to_owned());
         let switches = pids.iter().map(|pid| switches(*pid)).sum::<Result<u64>>()?;
-        let mut osds = Figures::new();
-        for n in cluster.ids() {
-            for (name, value) in http::metrics(cluster.osd_http(n))? {
-                *osds.entry(name).or_insert(0.0) += value;
-            }
+        Ok(Usage { cpu, switches, machine: machine()? })
+    }
+}
+
+/// Returns the counters of the OSDs, summed, once everything up to now is in them. No client is at work.
+fn published(cluster: &Cluster) -> Result<Figures> {
+    clock::pause(PUBLISHED_AFTER);
+    let mut osds = Figures::new();
+    for n in cluster.ids() {
+        for (name, value) in http::metrics(cluster.osd_http(n))? {
+            *osds.entry(name).or_insert(0.0) += value;
         }
-        Ok(Counters { cpu, switches, osds, machine: machine()? })
+    }
+    Ok(osds)
+}
+
+impl Counters {
+    /// Reads all counters before a run.
+    ///
+    /// # Errors
+    /// A process of the cluster has ended.
+    pub fn before(cluster: &Cluster) -> Result<Counters> {
+        let osds = published(cluster)?;
+        Ok(Counters { usage: Usage::read(cluster)?, osds })
+    }
+
+    /// Reads all counters after a run.
+    ///
+    /// # Errors
+    /// A process of the cluster has ended.
+    pub fn after(cluster: &Cluster) -> Result<Counters> {
+        let usage = Usage::read(cluster)?;
+        Ok(Counters { usage, osds: published(cluster)? })
     }
 
     /// Returns what was used since `before`, for each of `ops` requests with `user_bytes` written in all.
     pub fn since(&self, before: &Counters, ops: f64, user_bytes: f64, replicas: u32) -> Figures {
         let mut figures = Figures::new();
-        let used = cpu::between(&before.cpu, &self.cpu);
+        let used = cpu::between(&before.usage.cpu, &self.usage.cpu);
         for sample in &used {
             figures.insert(format!("cpu_us.{}", sample.name), sample.total_us() as f64 / ops);
         }
@@ -72,7 +104,7 @@ impl Counters {
         figures.insert("daemons_user_us".into(), user as f64 / ops);
         let faults: u64 = used.iter().map(|sample| sample.minor_faults).sum();
         figures.insert("minor_faults".into(), faults as f64 / ops);
-        figures.insert("switches".into(), self.switches.saturating_sub(before.switches) as f64 / ops);
+        figures.insert("switches".into(), self.usage.switches.saturating_sub(before.usage.switches) as f64 / ops);
         let counted = |name: &str| self.osds.get(name).unwrap_or(&0.0) - before.osds.get(name).unwrap_or(&0.0);
         for (metric, name) in PER_OP {
             figures.insert(name.to_owned(), counted(metric) / ops);
@@ -83,7 +115,8 @@ impl Counters {
         }
         figures.insert("destage_rounds".into(), counted(ROUNDS));
         figures.extend(turns(&self.osds, &counted));
-        let (busy, idle) = (self.machine.0 - before.machine.0, self.machine.1 - before.machine.1);
+        let (now, then) = (self.usage.machine, before.usage.machine);
+        let (busy, idle) = (now.0 - then.0, now.1 - then.1);
         figures.insert("machine_idle".into(), idle as f64 / (busy + idle).max(1) as f64);
         figures
     }
@@ -139,9 +172,9 @@ fn machine() -> Result<(u64, u64)> {
 ///
 /// # Errors
 /// `/proc/stat` cannot be read.
-pub fn idle_share(pause: std::time::Duration) -> Result<f64> {
+pub fn idle_share(pause: Duration) -> Result<f64> {
     let (busy, idle) = machine()?;
-    crate::clock::pause(pause);
+    clock::pause(pause);
     let (busy_then, idle_then) = machine()?;
     let (busy, idle) = (busy_then - busy, idle_then - idle);
     Ok(idle as f64 / (busy + idle).max(1) as f64)

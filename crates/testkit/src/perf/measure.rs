@@ -10,17 +10,29 @@ use std::path::Path;
 use std::process::Command;
 
 const RAW_BYTES: u64 = 1 << 30;
-/// Writes after which a burst ends: they fill a quarter of the log, and a destage round begins at half of it.
+/// Writes after which a burst ends: they fill a quarter of the log, and the log calls for a destage round at half.
 const BURST_WRITES: u64 = super::LOG / 4 / SMALL as u64;
 /// Windows of [`Figures`] key `iops_cv` that are enough for a deviation to mean something.
 const SECONDS_MIN: usize = 5;
 
 /// When a run ends.
-#[derive(Clone, Copy)]
-struct End {
-    seconds: u64,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub seconds: u64,
     /// Requests of all clients, if that is earlier.
-    ops: Option<u64>,
+    pub ops: Option<u64>,
+}
+
+impl End {
+    /// Returns the flags of fio for requests of so many bytes.
+    fn flags(self, block: u32) -> Vec<String> {
+        // A job that is `time_based` heeds no number of requests or bytes.
+        let amount = match self.ops {
+            Some(ops) => format!("--io_size={}", ops * u64::from(block)),
+            None => "--time_based".to_owned(),
+        };
+        vec![amount, format!("--runtime={}", self.seconds)]
+    }
 }
 
 /// Runs a row on the cluster.
@@ -32,7 +44,7 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
     let end = End { seconds, ops: is_burst.then_some(BURST_WRITES) };
     stage.find_leaders()?;
     let targets = stage.targets(row)?;
-    let before = Counters::read(&stage.cluster)?;
+    let before = Counters::before(&stage.cluster)?;
     let mut figures = match row.layout {
         Layout::Nbd => nbd(stage, row, end)?,
         _ => native(&stage.cluster.basalt, row, &targets, end)?,
@@ -43,9 +55,13 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
         figures.remove("allocations.client");
         return Ok(figures);
     }
-    let after = Counters::read(&stage.cluster)?;
+    let after = Counters::after(&stage.cluster)?;
     let total = |name: &str| figures.get(name).copied().unwrap_or(0.0);
     let (ops, written) = (total("ops").max(1.0), total("written_bytes"));
+    ensure!(
+        end.ops.is_none_or(|most| ops <= most as f64),
+        "{row}: {ops} requests, though the burst ends after {end:?}"
+    );
     figures.append(&mut after.since(&before, ops, written, stage.cluster.shape.replicas));
     add_up(&mut figures);
     if row.layout == Layout::Nbd {
@@ -152,9 +168,8 @@ fn client(basalt: &Basalt, row: &Row, target: &Target, end: End) -> Result<Value
 
 fn nbd(stage: &Stage, row: &Row, end: End) -> Result<Figures> {
     let uri = stage.uri.as_ref().context("the volume is exported")?;
-    let mut place = vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
-    place.extend(end.ops.map(|ops| format!("--number_ios={ops}")));
-    fio(None, &place, row.op, row.block, row.depth, end.seconds)
+    let place = ["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
+    fio(None, &place, row.op, row.block, row.depth, end)
 }
 
 /// Runs a yardstick. `dir` is on the disk that holds the devices.
@@ -168,7 +183,7 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
             let file = dir.join("raw");
             let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
             let place = [format!("--filename={}", file.display()), format!("--size={RAW_BYTES}")];
-            fio(None, &[&engine[..], &place[..]].concat(), op, block, depth, seconds)
+            fio(None, &[&engine[..], &place[..]].concat(), op, block, depth, End { seconds, ops: None })
         }
     }
 }
@@ -187,7 +202,7 @@ fn floor(basalt: &Basalt, dir: &Path, (depth, leaders): (u32, u32), plp: bool, s
     pairs.iter().map(|(name, field)| figure(name, field)).collect()
 }
 
-/// Runs one job of fio for so long, with a variable in its environment.
+/// Runs one job of fio until its end, with a variable in its environment.
 ///
 /// # Errors
 /// fio is missing, or a request failed.
@@ -197,15 +212,16 @@ pub(super) fn fio(
     op: Op,
     block: u32,
     depth: u32,
-    seconds: u64,
+    end: End,
 ) -> Result<Figures> {
     let out = Command::new("timeout")
         .envs(env)
-        .args(["-s", "KILL", &(seconds + 60).to_string(), "fio", "--name=bench", "--output-format=json"])
-        .args(["--time_based", "--norandommap", "--randrepeat=0"])
+        .args(["-s", "KILL", &(end.seconds + 60).to_string(), "fio", "--name=bench", "--output-format=json"])
+        .args(["--norandommap", "--randrepeat=0"])
+        .args(end.flags(block))
         .args(place)
         .args([format!("--rw={}", op.word()), format!("--rwmixread={MIXED_READS}")])
-        .args([format!("--bs={block}"), format!("--iodepth={depth}"), format!("--runtime={seconds}")])
+        .args([format!("--bs={block}"), format!("--iodepth={depth}")])
         .output()
         .context("Debian's package fio")?;
     let text = String::from_utf8_lossy(&out.stdout);
@@ -244,6 +260,12 @@ pub(super) fn fio(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fio_ends_after_a_time_or_after_its_requests() {
+        assert_eq!(End { seconds: 5, ops: None }.flags(4096), ["--time_based", "--runtime=5"]);
+        assert_eq!(End { seconds: 5, ops: Some(1000) }.flags(4096), ["--io_size=4096000", "--runtime=5"]);
+    }
 
     #[test]
     fn the_deviation_is_relative_to_the_mean() {

@@ -108,7 +108,7 @@ pub fn main(args: &[String]) -> Result<bool> {
     }
     if let Some(baseline) = &baseline {
         config.devices = config.devices.or_else(|| Devices::named(&baseline.devices));
-        let same = (&baseline.devices, &baseline.osd_flags) == (&config.devices().to_string(), &config.osd_flags);
+        let same = (&baseline.devices, &baseline.osd_flags) == (&config.devices().to_string(), &osd_flags(&config));
         ensure!(same, "the record is of {} devices and the flags {:?}", baseline.devices, baseline.osd_flags);
     }
     let (record, peer) = run(&config, idle_before)?;
@@ -232,7 +232,7 @@ fn run(config: &Config, idle_before: f64) -> Result<(Record, Result<()>)> {
         seconds: config.seconds,
         idle_before,
         devices: config.devices().to_string(),
-        osd_flags: config.osd_flags.clone(),
+        osd_flags: osd_flags(config),
         rows: Vec::new(),
         yardsticks: BTreeMap::new(),
     };
@@ -259,7 +259,8 @@ fn phase(config: &Config, mode: &str, of: Phase, rows: &[Row], record: &mut Reco
     let (devices, device_bytes) = (config.devices(), config.device_gib << 30);
     let osd_flags = osd_flags(config);
     let shape = Shape { log_bytes: log, assume_plp: plp, device_bytes, devices, osd_flags, ..Shape::default() };
-    let mut stage = Stage::up(&config.base, shape)?;
+    let less = "--dir names a folder on another disk, --device-gib and --devices fresh need less space";
+    let mut stage = Stage::up(&config.base, shape).with_context(|| format!("no cluster for the bench: {less}"))?;
     let dir = stage.cluster.dir.join("yardsticks");
     std::fs::create_dir_all(&dir)?;
     let basalt = stage.cluster.basalt.clone();
