@@ -40,7 +40,7 @@ impl End {
 /// # Errors
 /// The cluster fails, or a request did.
 pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
-    let is_burst = row.phase() == Phase::Burst && row.op == Op::RandWrite;
+    let is_burst = matches!(row.phase(), Phase::Burst | Phase::Nbd) && row.op == Op::RandWrite;
     let end = End { seconds, ops: is_burst.then_some(BURST_WRITES) };
     stage.find_leaders()?;
     let targets = stage.targets(row)?;

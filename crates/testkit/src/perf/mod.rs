@@ -58,7 +58,7 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, and get the
                   `--redirect-min` of block devices; `loop`: block devices over such files, which needs root; `fresh`:
                   sparse files [default: those of the record of --check, or written]
-  --device-gib N  size of each device; all rows together need the default, a few rows less [default: 16]
+  --device-gib N  size of each device; all rows together need the default, a few rows less [default: 12]
   --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
   --peer ceph     measure the rows `ceph/...` afterwards, on a throw-away Ceph from Debian's packages
@@ -151,7 +151,7 @@ fn parse(args: &[String]) -> Result<Option<Config>> {
         page: None,
         check: None,
         devices: None,
-        device_gib: 16,
+        device_gib: 12,
         osd_flags: Vec::new(),
         profile: None,
         peer_rows: Vec::new(),

@@ -95,6 +95,8 @@ impl fmt::Display for Yardstick {
 pub enum Phase {
     /// Small requests, and no destage round in the run.
     Burst,
+    /// The same through NBD. On one cluster with the others the data is more than the cache of some disks holds, and reads meet that.
+    Nbd,
     /// Large requests. On the devices of a burst, which are nearly full, they would go through the log (ADR 0030).
     Large,
     /// Small requests until the log has wrapped several times.
@@ -102,7 +104,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 3] = [Phase::Burst, Phase::Large, Phase::Sustained];
+    pub const ALL: [Phase; 4] = [Phase::Burst, Phase::Nbd, Phase::Large, Phase::Sustained];
 }
 
 /// One row. The depth is that of the whole layout: 16 volumes share it.
@@ -152,6 +154,7 @@ impl Row {
         match self.sustained {
             true => Phase::Sustained,
             false if self.block >= LARGE => Phase::Large,
+            false if self.layout == Layout::Nbd => Phase::Nbd,
             false => Phase::Burst,
         }
     }
@@ -219,6 +222,6 @@ mod tests {
         assert_eq!(kinds.len(), yardsticks.len(), "a yardstick is measured once a round");
         assert_eq!(yardsticks[0].to_string(), "floor/d1");
         let large = |of: Phase| rows.iter().filter(|row| row.phase() == of && row.block == LARGE).count();
-        assert_eq!((large(Phase::Large), large(Phase::Burst), large(Phase::Sustained)), (8, 0, 0));
+        assert_eq!(Phase::ALL.map(large), [0, 0, 8, 0]);
     }
 }
