@@ -1,7 +1,7 @@
 //! Bare flushes of the disk that holds the devices, one after the other while a scenario runs: what a slow command is compared with.
 
 use crate::clock;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -47,45 +47,25 @@ impl Flushes {
         Ok(Flushes { is_over, thread: Some(thread) })
     }
 
-    /// Ends them, and returns how long each took.
+    /// Ends them, and describes how long they took.
     ///
     /// # Errors
     /// A write or a flush has failed.
-    pub fn end(mut self) -> Result<Took> {
+    pub fn end(mut self) -> Result<String> {
         self.is_over.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
         let mut took = thread.join().expect("it does not panic")?;
         took.sort_unstable();
-        ensure!(!took.is_empty(), "no flush has ended");
-        Ok(Took(took))
-    }
-}
-
-/// How long flushes took: at least one, the shortest first.
-pub struct Took(Vec<Duration>);
-
-impl Took {
-    pub fn longest(&self) -> Duration {
-        self.at(1000)
-    }
-
-    fn at(&self, permille: usize) -> Duration {
-        self.0[(self.0.len() - 1) * permille / 1000]
-    }
-}
-
-impl std::fmt::Display for Took {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ms = |permille| self.at(permille).as_secs_f64() * 1e3;
-        write!(
-            f,
+        let last = took.len().checked_sub(1).context("no flush has ended")?;
+        let at = |permille: usize| took[last * permille / 1000].as_secs_f64() * 1e3;
+        Ok(format!(
             "{} bare flushes of the disk meanwhile: {:.1} ms (median), {:.0} ms (p99), {:.0} ms (p99.9), {:.0} ms at most",
-            self.0.len(),
-            ms(500),
-            ms(990),
-            ms(999),
-            ms(1000)
-        )
+            took.len(),
+            at(500),
+            at(990),
+            at(999),
+            at(1000)
+        ))
     }
 }
 
@@ -105,11 +85,9 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let flushes = Flushes::start(&dir).unwrap();
         clock::pause(Duration::from_millis(50));
-        let took = flushes.end().unwrap();
+        let told = flushes.end().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        let told = took.to_string();
         assert!(told.contains("bare flushes of the disk meanwhile") && !told.starts_with("0 "), "{told}");
-        assert!(took.longest() >= took.at(0) && took.longest() > Duration::ZERO, "{told}");
         assert!(Flushes::start(&dir).is_err(), "there is no such folder");
     }
 }

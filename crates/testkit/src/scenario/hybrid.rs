@@ -111,16 +111,12 @@ impl Hybrid {
         let seen = self.write(u64::MAX, paced)?;
         let rounds = self.rounds()? - rounds;
         self.judge_smooth(&seen, (rounds, over.rate()), outcome);
-        // Pauses of the machine are not ours. A load on fast homes meets them as well, but that is over soon; bare flushes of the
-        // disk that has the logs go on as long as this.
-        let flushes = flushes.end()?;
-        let (own, fast, disk) = (first.longest_gap.max(seen.longest_gap), fast.longest_gap, flushes.longest());
-        outcome.figure(format!("longest pause: {own:.1?}, on fast homes {fast:.1?}"));
-        outcome.figure(flushes.to_string());
-        let most = PAUSE_MAX + fast.max(disk);
-        outcome.need(own <= most, || {
-            format!("a pause of {own:.1?}, on fast homes {fast:.1?}, of bare flushes {disk:.1?}")
-        });
+        // Pauses of the machine, which a load on fast homes meets as well, are not ours.
+        let (own, noise) = (first.longest_gap.max(seen.longest_gap), fast.longest_gap);
+        outcome.figure(format!("longest pause: {own:.1?}, on fast homes {noise:.1?}"));
+        // Told, not allowed for: whether the disk that has the logs paused, too.
+        outcome.figure(flushes.end()?);
+        outcome.need(own <= PAUSE_MAX + noise, || format!("a pause of {own:.1?}, on fast homes {noise:.1?}"));
         Ok(())
     }
 

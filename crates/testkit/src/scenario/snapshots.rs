@@ -63,7 +63,7 @@ fn under_load(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome)
     clock::pause(BETWEEN);
     load.kill()?;
     tell_times(&taken, &load.witness, outcome);
-    outcome.figure(flushes.end()?.to_string());
+    outcome.figure(flushes.end()?);
 
     start_again(cluster)?;
     let blocks = check_all(&load, &taken)?;
