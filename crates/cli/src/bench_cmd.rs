@@ -103,11 +103,12 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     let (after, allocated) = (living(&all), allocations::total() - allocated);
     // The volume is closed after a failure, too: the next opener need not wait for the lease of a holder that is gone.
     session.close()?;
-    let Driven { report, interrupted, unanswered } = driven?;
+    let Driven { report, kernel_entries, interrupted, unanswered } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
     let shown = Shown {
         used: cpu::between(&before, &after),
         allocated,
+        kernel_entries,
         complete,
         interrupted,
         overwrite: args.overwrite && write,
@@ -176,6 +177,8 @@ fn check_empty(admin: &Admin, name: &str, write: bool, args: &LoadArgs) -> Resul
 /// Result of a run.
 struct Driven {
     report: LoadReport,
+    /// Entries of this process's loop into the kernel.
+    kernel_entries: u64,
     /// Whether a signal ended it before its time.
     interrupted: bool,
     /// Whether requests were in flight [`ANSWER_MAX`] after its time.
@@ -188,6 +191,7 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
         .map_err(|e| UserError::new(codes::BAD_USAGE, e.to_string(), "basalt bench --help"))?;
     let mut progress = Progress::new(session.turns.env.now());
     let answers_until = session.turns.env.now() + duration + ANSWER_MAX;
+    let entries_before = session.turns.env.kernel_entries();
     let (mut requests, mut done, mut full) = (Vec::new(), Vec::new(), false);
     loop {
         let now = session.begin();
@@ -203,7 +207,8 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
         let unanswered = now >= answers_until;
         if interrupted || full || unanswered || load.is_done(now) {
             progress.end();
-            return Ok(Driven { report: load.report(now), interrupted, unanswered });
+            let kernel_entries = session.turns.env.kernel_entries() - entries_before;
+            return Ok(Driven { report: load.report(now), kernel_entries, interrupted, unanswered });
         }
         progress.show(now, &load);
         if let Some(errno) = session.failure() {
@@ -259,6 +264,8 @@ struct Shown {
     used: Vec<CpuSample>,
     /// Allocations of this process, in steps of some hundred.
     allocated: u64,
+    /// Entries of this process's loop into the kernel during the run.
+    kernel_entries: u64,
     /// Whether every daemon ran during the whole measurement.
     complete: bool,
     interrupted: bool,
@@ -279,6 +286,7 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
             "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": shown.complete, "cpu": cpu,
             "interrupted": shown.interrupted, "overwrite": shown.overwrite,
             "client_allocations_per_op": shown.allocated as f64 / ops,
+            "client_kernel_entries_per_op": shown.kernel_entries as f64 / ops,
         });
         if let Some(trace) = &shown.trace {
             body["trace"] = serde_json::to_value(trace)?;

@@ -82,7 +82,7 @@ pub fn compare(run: &mut Figures, yardstick: &Figures, prefix: &str) {
 type Column = (&'static str, &'static str, usize);
 
 /// Results that a client sees, and their cost.
-const FIGURES: [Column; 11] = [
+const FIGURES: [Column; 12] = [
     ("IOPS", "iops", 0),
     ("mean µs", "mean_us", 0),
     ("p50", "p50_us", 0),
@@ -93,6 +93,7 @@ const FIGURES: [Column; 11] = [
     ("p50 ÷ yardstick", "p50_ratio", 2),
     ("CPU ÷ yardstick", "cpu_ratio", 1),
     ("IOPS ÷ shape", "shape_iops_ratio", 2),
+    ("p50 ÷ shape", "shape_p50_ratio", 2),
     ("CPU ÷ shape", "shape_cpu_ratio", 1),
 ];
 

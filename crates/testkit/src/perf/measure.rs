@@ -1,6 +1,7 @@
 //! One run of a row or of its yardstick, and its figures.
 
 use super::counters::{Counters, Figures};
+use super::loopback;
 use super::rows::{LARGE, Layout, MIXED_READS, Op, Phase, Row, SMALL, Yardstick};
 use super::stage::{Stage, Target};
 use crate::basalt::Basalt;
@@ -53,6 +54,7 @@ pub fn row(stage: &mut Stage, row: &Row, seconds: u64) -> Result<Figures> {
         // The counters are of both clients.
         figures.remove("cpu_us.client");
         figures.remove("allocations.client");
+        figures.remove("kernel_entries.client");
         return Ok(figures);
     }
     let after = Counters::after(&stage.cluster)?;
@@ -126,8 +128,12 @@ fn native(basalt: &Basalt, row: &Row, targets: &[Target], end: End) -> Result<Fi
     };
     let ops = figures["ops"].max(1.0);
     figures.insert("cpu_us.client".into(), sum(&client_us) / ops);
-    let allocations = |body: &Value| Some(body["client_allocations_per_op"].as_f64()? * both(body, "ops")?);
-    figures.insert("allocations.client".into(), sum(&allocations) / ops);
+    for (name, field) in
+        [("allocations.client", "client_allocations_per_op"), ("kernel_entries.client", "client_kernel_entries_per_op")]
+    {
+        let total = |body: &Value| Some(body[field].as_f64()? * both(body, "ops")?);
+        figures.insert(name.into(), sum(&total) / ops);
+    }
     if !beside.is_empty() {
         figures.insert("beside_iops".into(), beside.iter().filter_map(|body| both(body, "iops")).sum());
     }
@@ -178,6 +184,7 @@ fn nbd(stage: &Stage, row: &Row, end: End) -> Result<Figures> {
 /// A program is missing or fails.
 pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, seconds: u64) -> Result<Figures> {
     match what {
+        Yardstick::Loopback => loopback::round_trips(seconds),
         Yardstick::Floor { depth, leaders } => floor(basalt, dir, (depth, leaders), plp, seconds),
         Yardstick::Raw { op, block, depth } => {
             let file = dir.join("raw");

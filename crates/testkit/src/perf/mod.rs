@@ -9,6 +9,7 @@
 mod book;
 mod ceph;
 mod counters;
+mod loopback;
 mod measure;
 mod model;
 mod profile;
@@ -283,12 +284,14 @@ fn phase(config: &Config, mode: &str, of: Phase, rows: &[Row], record: &mut Reco
             }
             let profile = config.profile.as_deref().filter(|_| round == 1);
             let mut figures = one(&mut stage, row, config.seconds, profile)?;
-            compare(&mut figures, &last.as_ref().expect("just measured").1, "");
+            let yardstick = &last.as_ref().expect("just measured").1;
+            compare(&mut figures, yardstick, "");
             if let Some(what) = row.shape_yardstick() {
-                let shape = bare(&stage, what)?;
-                eprintln!("round {round}, {mode}, {what}: {}", line(&shape));
-                compare(&mut figures, &shape, "shape_");
-                yardsticks.entry(what).or_default().push(shape);
+                let part = bare(&stage, what)?;
+                eprintln!("round {round}, {mode}, {what}: {}", line(&part));
+                let read = (what == Yardstick::Loopback).then(|| loopback::read_over(yardstick, &part));
+                compare(&mut figures, read.as_ref().unwrap_or(&part), "shape_");
+                yardsticks.entry(what).or_default().push(part);
             }
             eprintln!("round {round}, {mode}, {row}: {}", line(&figures));
             runs.push(figures);

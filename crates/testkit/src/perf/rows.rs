@@ -78,6 +78,8 @@ pub enum Yardstick {
     Floor { depth: u32, leaders: u32 },
     /// fio on a file of the disk that holds the devices.
     Raw { op: Op, block: u32, depth: u32 },
+    /// Round trips of small messages over loopback TCP, one after the other.
+    Loopback,
 }
 
 impl fmt::Display for Yardstick {
@@ -86,6 +88,7 @@ impl fmt::Display for Yardstick {
             Yardstick::Floor { depth, leaders: 1 } => write!(f, "floor/d{depth}"),
             Yardstick::Floor { depth, leaders } => write!(f, "floor-{leaders}-leaders/d{depth}"),
             Yardstick::Raw { op, block, depth } => write!(f, "raw/{}-{}/d{depth}", op.word(), kib(*block)),
+            Yardstick::Loopback => f.write_str("loopback/d1"),
         }
     }
 }
@@ -163,10 +166,15 @@ impl Row {
         yardstick(self.op, self.block, self.depth)
     }
 
-    /// Returns the least cost of the row's own shape, where that differs from the yardstick: leaders on all OSDs.
+    /// Returns what the least cost of the row's own shape is made of, where that differs from the yardstick: a floor with leaders on all
+    /// OSDs, and for single reads the way over loopback in addition to the raw read.
     pub fn shape_yardstick(&self) -> Option<Yardstick> {
-        let spread = self.layout == Layout::Spread && self.op == Op::RandWrite && !self.sustained;
-        spread.then_some(Yardstick::Floor { depth: self.depth, leaders: 3 })
+        match self.op {
+            _ if self.layout != Layout::Spread || self.sustained => None,
+            Op::RandWrite => Some(Yardstick::Floor { depth: self.depth, leaders: 3 }),
+            Op::RandRead if self.depth == 1 => Some(Yardstick::Loopback),
+            _ => None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The cluster that is measured: its volumes, and which parts of them a layout uses.
 
 use super::rows::{LARGE_DEPTH, Layout, Row, SPREAD};
-use super::wide::Wide;
+use super::wide::{Wide, deal};
 use crate::clock;
 use crate::cluster::{Cluster, Shape};
 use crate::http;
@@ -19,6 +19,8 @@ const PGS: u32 = 4 * SPREAD;
 const DATA: u64 = 1 << 30;
 /// Length of each piece when the data is spread.
 pub const PIECE: u64 = DATA / SPREAD as u64;
+/// Most volumes that are made for [`Layout::Volumes`] until every OSD leads its part.
+const VOLUMES_MAX: usize = 4 * SPREAD as usize;
 const NBD_BYTES: u64 = 4 * SEGMENT;
 const FILL_BLOCK: u64 = 1 << 20;
 const FILL_MAX: Duration = Duration::from_secs(600);
@@ -45,6 +47,8 @@ pub struct Stage {
     wide: Wide,
     /// The volume of [`Layout::Snapshots`], once it is asked for.
     aged: Option<Wide>,
+    /// Volumes of one segment, from which [`Layout::Volumes`] takes its own.
+    singles: Vec<Wide>,
     /// Pieces of volumes that hold data: volume, start and length.
     filled: BTreeSet<(String, u64, u64)>,
     /// URI of the volume behind the NBD server.
@@ -60,7 +64,7 @@ impl Stage {
         let shape = Shape { pgs: PGS, ..shape };
         let cluster = Cluster::up(base, "bench", shape)?;
         let wide = Wide::create(&cluster, "wide", PGS)?;
-        Ok(Stage { cluster, wide, aged: None, filled: BTreeSet::new(), uri: None })
+        Ok(Stage { cluster, wide, aged: None, singles: Vec::new(), filled: BTreeSet::new(), uri: None })
     }
 
     /// Waits until the OSDs have destaged what was written, so that no round runs within a burst.
@@ -86,8 +90,8 @@ impl Stage {
     /// # Errors
     /// A PG has no leader.
     pub fn find_leaders(&mut self) -> Result<()> {
-        let volumes = [Some(&mut self.wide), self.aged.as_mut()];
-        volumes.into_iter().flatten().try_for_each(|volume| volume.find_leaders(&self.cluster))
+        let volumes = std::iter::once(&mut self.wide).chain(&mut self.aged).chain(&mut self.singles);
+        volumes.into_iter().try_for_each(|volume| volume.find_leaders(&self.cluster))
     }
 
     /// Returns what each client of a row is to use, and fills it if it is new.
@@ -161,12 +165,31 @@ impl Stage {
         Ok((name, starts))
     }
 
+    /// Returns volumes of one segment each, led by all OSDs in equal parts. A segment goes to the OSD that leads fewest, so the first
+    /// ones may be led by one or two OSDs.
     fn volumes(&mut self, depth: u32) -> Result<Vec<Target>> {
-        let target = |n| -> Result<Target> {
-            let volume = self.volume(&format!("v{n}"), SEGMENT, &[])?;
-            Ok(Target { volume, pieces: vec![0], span: PIECE, depth, is_beside: false })
+        let ids: Vec<u64> = self.cluster.ids().into_iter().map(u64::from).collect();
+        let hands = loop {
+            let led_by = |osd: u64| (0..).zip(&self.singles).filter_map(move |(n, v)| (v.leader() == osd).then_some(n));
+            let hands: Vec<Vec<u64>> = ids.iter().map(|osd| led_by(*osd).collect()).collect();
+            if deal(&hands).len() == SPREAD as usize
+                && hands.iter().all(|hand| hand.len() >= SPREAD as usize / ids.len())
+            {
+                break hands;
+            }
+            let count = self.singles.len();
+            ensure!(
+                count < VOLUMES_MAX,
+                "of {count} volumes, the OSDs lead {:?}",
+                hands.iter().map(Vec::len).collect::<Vec<_>>()
+            );
+            self.singles.push(Wide::create(&self.cluster, &format!("v{count}"), 1)?);
         };
-        (0..SPREAD).map(target).collect()
+        let target = |n: u64| {
+            let volume = self.singles[n as usize].name.clone();
+            Target { volume, pieces: vec![0], span: PIECE, depth, is_beside: false }
+        };
+        Ok(deal(&hands).into_iter().map(target).collect())
     }
 
     /// Returns the name of a volume, and creates it if it is new.

@@ -70,6 +70,11 @@ impl Wide {
         Ok(())
     }
 
+    /// Returns the OSD that leads the first segment.
+    pub fn leader(&self) -> u64 {
+        self.segments[0].leader
+    }
+
     /// Returns the starts of [`SPREAD`] segments in PGs of their own, taken from one OSD after another, or all from the
     /// OSD that leads most.
     ///
@@ -85,17 +90,35 @@ impl Wide {
             hands.sort_by_key(|hand| std::cmp::Reverse(hand.len()));
             hands.truncate(1);
         }
-        let longest = hands.iter().map(Vec::len).max().unwrap_or(0);
-        let dealt = (0..longest).flat_map(|turn| hands.iter().filter_map(move |hand| hand.get(turn).copied()));
-        let mut starts: Vec<u64> = dealt.take(SPREAD as usize).collect();
+        let mut starts = deal(&hands);
         ensure!(starts.len() == SPREAD as usize, "only {} PGs for the layout (one leader: {one_leader})", starts.len());
         starts.sort_unstable();
         Ok(starts)
     }
 }
 
+/// Takes [`SPREAD`] at most, one from each hand after the other.
+pub fn deal(hands: &[Vec<u64>]) -> Vec<u64> {
+    let longest = hands.iter().map(Vec::len).max().unwrap_or(0);
+    let dealt = (0..longest).flat_map(|turn| hands.iter().filter_map(move |hand| hand.get(turn).copied()));
+    dealt.take(SPREAD as usize).collect()
+}
+
 fn segments_by_pg(cluster: &Cluster) -> Result<BTreeMap<String, u64>> {
     let pgs = cluster.basalt.pgs()?;
     let count = |pg: &serde_json::Value| Some((pg["pg"].as_str()?.to_owned(), pg["segments"].as_u64()?));
     Ok(pgs.iter().filter_map(count).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deal;
+
+    #[test]
+    fn hands_are_dealt_in_turn_until_there_are_enough() {
+        assert_eq!(deal(&[vec![1, 2, 3], vec![4], vec![5, 6]]), [1, 4, 5, 2, 6, 3]);
+        let many: Vec<u64> = (0..100).collect();
+        assert_eq!(deal(&[many.clone(), many]).len(), 16);
+        assert!(deal(&[]).is_empty());
+    }
 }
