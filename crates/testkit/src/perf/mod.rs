@@ -38,6 +38,9 @@ const LOG_SUSTAINED: u64 = 256 << 20;
 /// Length of a sustained run, and of the run before it that is not counted.
 const SUSTAINED_SECONDS: u64 = 60;
 const WARM_UP_SECONDS: u64 = 15;
+/// Bytes of a device for large rows in addition: payloads go through the log when what has become free before the next destage round
+/// does not hold them.
+const LARGE_MORE: u64 = 4 << 30;
 const REDIRECT_MIN: &str = "--redirect-min";
 /// Idle share below which the machine is not quiet.
 const IDLE_MIN: f64 = 0.9;
@@ -59,7 +62,8 @@ Measures the rows on a fresh cluster of release builds, each beside the least co
   --devices WORD  `written`: the files of the devices are written once before, so that they have no holes, and get the
                   `--redirect-min` of block devices; `loop`: block devices over such files, which needs root; `fresh`:
                   sparse files [default: those of the record of --check, or written]
-  --device-gib N  size of each device; all rows together need the default, a few rows less [default: 12]
+  --device-gib N  size of each device, and 4 GiB more for rows of 512 KiB; all rows together need the default, a few
+                  rows less [default: 12]
   --profile DIR   sample all stacks of one run of each row with `perf`, into files there; `make profile` draws them
   --osd-flags LIST  further flags of `osd run`, for example --redirect-min=64KiB
   --peer ceph     measure the rows `ceph/...` afterwards, on a throw-away Ceph from Debian's packages
@@ -257,7 +261,8 @@ fn phase(config: &Config, mode: &str, of: Phase, rows: &[Row], record: &mut Reco
     let plp = mode == "noflush";
     let log = if of == Phase::Sustained { LOG_SUSTAINED } else { LOG };
     std::fs::create_dir_all(&config.base)?;
-    let (devices, device_bytes) = (config.devices(), config.device_gib << 30);
+    let more = if of == Phase::Large { LARGE_MORE } else { 0 };
+    let (devices, device_bytes) = (config.devices(), (config.device_gib << 30) + more);
     let osd_flags = osd_flags(config);
     let shape = Shape { log_bytes: log, assume_plp: plp, device_bytes, devices, osd_flags, ..Shape::default() };
     let less = "--dir names a folder on another disk, --device-gib and --devices fresh need less space";
