@@ -2,15 +2,16 @@
 
 use super::counters::{Counters, Figures};
 use super::loopback;
-use super::rows::{LARGE, Layout, MIXED_READS, Op, Phase, Row, SMALL, Yardstick};
+use super::rows::{LARGE, LARGE_DEPTH, Layout, MIXED_READS, Op, Phase, Row, SMALL, Yardstick};
 use super::stage::{Stage, Target};
 use crate::basalt::Basalt;
+use crate::clock;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-const RAW_BYTES: u64 = 1 << 30;
 /// Writes after which a burst ends: they fill a quarter of the log, and the log calls for a destage round at half.
 const BURST_WRITES: u64 = super::LOG / 4 / SMALL as u64;
 /// Windows of [`Figures`] key `iops_cv` that are enough for a deviation to mean something.
@@ -186,13 +187,39 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
     match what {
         Yardstick::Loopback => loopback::round_trips(seconds),
         Yardstick::Floor { depth, leaders } => floor(basalt, dir, (depth, leaders), plp, seconds),
-        Yardstick::Raw { op, block, depth } => {
-            let file = dir.join("raw");
-            let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"].map(str::to_owned);
-            let place = [format!("--filename={}", file.display()), format!("--size={RAW_BYTES}")];
-            fio(None, &[&engine[..], &place[..]].concat(), op, block, depth, End { seconds, ops: None })
-        }
+        Yardstick::Raw { op, block, depth } => raw(dir, RAW, op, block, depth, seconds),
+        Yardstick::Beside => beside(dir, plp, seconds),
     }
+}
+
+/// A file of the disk that holds the devices: its name, bytes, and further flags of fio.
+type RawFile = (&'static str, u64, &'static [&'static str]);
+const RAW: RawFile = ("raw", 1 << 30, &[]);
+
+fn raw(dir: &Path, file: RawFile, op: Op, block: u32, depth: u32, seconds: u64) -> Result<Figures> {
+    let (name, size, flags) = file;
+    let engine = ["--ioengine=io_uring", "--direct=1", "--overwrite=1"];
+    let mut place = vec![format!("--filename={}", dir.join(name).display()), format!("--size={size}")];
+    place.extend(engine.iter().chain(flags).map(|flag| (*flag).to_owned()));
+    fio(None, &place, op, block, depth, End { seconds, ops: None })
+}
+
+/// Small writes beside large ones, which begin earlier and end later.
+fn beside(dir: &Path, plp: bool, seconds: u64) -> Result<Figures> {
+    let flags: &[&str] = if plp { &[] } else { &["--sync=dsync"] };
+    let small = |seconds| raw(dir, ("raw-small", 64 << 20, flags), Op::RandWrite, SMALL, 1, seconds);
+    let large = |seconds| raw(dir, RAW, Op::Write, LARGE, LARGE_DEPTH, seconds);
+    // The first run of fio writes its file.
+    small(1)?;
+    large(1)?;
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| large(seconds + 2));
+        clock::pause(Duration::from_secs(1));
+        let mut figures = small(seconds)?;
+        let other = other.join().expect("the thread of the large writes")?;
+        figures.insert("beside_iops".into(), other["iops"]);
+        Ok(figures)
+    })
 }
 
 fn floor(basalt: &Basalt, dir: &Path, (depth, leaders): (u32, u32), plp: bool, seconds: u64) -> Result<Figures> {

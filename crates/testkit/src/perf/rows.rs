@@ -80,6 +80,8 @@ pub enum Yardstick {
     Raw { op: Op, block: u32, depth: u32 },
     /// Round trips of small messages over loopback TCP, one after the other.
     Loopback,
+    /// fio writes small requests with a flush each, one after the other, beside another fio that writes large ones to the same disk.
+    Beside,
 }
 
 impl fmt::Display for Yardstick {
@@ -89,6 +91,7 @@ impl fmt::Display for Yardstick {
             Yardstick::Floor { depth, leaders } => write!(f, "floor-{leaders}-leaders/d{depth}"),
             Yardstick::Raw { op, block, depth } => write!(f, "raw/{}-{}/d{depth}", op.word(), kib(*block)),
             Yardstick::Loopback => f.write_str("loopback/d1"),
+            Yardstick::Beside => f.write_str("raw-beside/randwrite-4k/d1"),
         }
     }
 }
@@ -167,9 +170,10 @@ impl Row {
     }
 
     /// Returns what the least cost of the row's own shape is made of, where that differs from the yardstick: a floor with leaders on all
-    /// OSDs, and for single reads the way over loopback in addition to the raw read.
+    /// OSDs, for single reads the way over loopback in addition to the raw read, and beside large writes what the disk alone takes then.
     pub fn shape_yardstick(&self) -> Option<Yardstick> {
         match self.op {
+            _ if self.layout == Layout::Beside => Some(Yardstick::Beside),
             _ if self.layout != Layout::Spread || self.sustained => None,
             Op::RandWrite => Some(Yardstick::Floor { depth: self.depth, leaders: 3 }),
             Op::RandRead if self.depth == 1 => Some(Yardstick::Loopback),
