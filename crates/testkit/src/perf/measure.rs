@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+const RAW_BYTES: u64 = 1 << 30;
 /// Writes after which a burst ends: they fill a quarter of the log, and the log calls for a destage round at half.
 const BURST_WRITES: u64 = super::LOG / 4 / SMALL as u64;
 /// Windows of [`Figures`] key `iops_cv` that are enough for a deviation to mean something.
@@ -187,14 +188,13 @@ pub fn yardstick(basalt: &Basalt, dir: &Path, what: Yardstick, plp: bool, second
     match what {
         Yardstick::Loopback => loopback::round_trips(seconds),
         Yardstick::Floor { depth, leaders } => floor(basalt, dir, (depth, leaders), plp, seconds),
-        Yardstick::Raw { op, block, depth } => raw(dir, RAW, op, block, depth, seconds),
+        Yardstick::Raw { op, block, depth } => raw(dir, ("raw", RAW_BYTES, &[]), op, block, depth, seconds),
         Yardstick::Beside => beside(dir, plp, seconds),
     }
 }
 
 /// A file of the disk that holds the devices: its name, bytes, and further flags of fio.
-type RawFile = (&'static str, u64, &'static [&'static str]);
-const RAW: RawFile = ("raw", 1 << 30, &[]);
+type RawFile<'a> = (&'a str, u64, &'a [&'a str]);
 
 fn raw(dir: &Path, file: RawFile, op: Op, block: u32, depth: u32, seconds: u64) -> Result<Figures> {
     let (name, size, flags) = file;
@@ -206,9 +206,10 @@ fn raw(dir: &Path, file: RawFile, op: Op, block: u32, depth: u32, seconds: u64) 
 
 /// Small writes beside large ones, which begin earlier and end later.
 fn beside(dir: &Path, plp: bool, seconds: u64) -> Result<Figures> {
-    let flags: &[&str] = if plp { &[] } else { &["--sync=dsync"] };
-    let small = |seconds| raw(dir, ("raw-small", 64 << 20, flags), Op::RandWrite, SMALL, 1, seconds);
-    let large = |seconds| raw(dir, RAW, Op::Write, LARGE, LARGE_DEPTH, seconds);
+    // A flush behind each small write, and behind so many large ones as a log batch takes.
+    let [each, batch]: [&[&str]; 2] = if plp { [&[]; 2] } else { [&["--sync=dsync"], &["--fdatasync=8"]] };
+    let small = |seconds| raw(dir, ("raw-small", 64 << 20, each), Op::RandWrite, SMALL, 1, seconds);
+    let large = |seconds| raw(dir, ("raw", RAW_BYTES, batch), Op::Write, LARGE, LARGE_DEPTH, seconds);
     // The first run of fio writes its file.
     small(1)?;
     large(1)?;
